@@ -1,0 +1,275 @@
+//! Positions in a source's change order.
+//!
+//! A position is carried as the server's own text and compared by the server; the one thing this
+//! module compares is the leading part, whose text is normalised so that its order is plain. Keys
+//! are never compared here: SQL Server's order of strings and identifiers is not Rust's.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+/// How a source orders its rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CursorMode {
+    /// An 8-byte `rowversion` column, then the key.
+    #[serde(rename = "rowversion")]
+    RowVersion,
+    /// A date and time column, then the key.
+    #[serde(rename = "timestamp+pk")]
+    TimestampPk,
+}
+
+impl CursorMode {
+    /// Returns the name used in settings and in the state document.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::RowVersion => "rowversion",
+            Self::TimestampPk => "timestamp+pk",
+        }
+    }
+}
+
+impl fmt::Display for CursorMode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
+
+/// Key columns and their values, in key order.
+pub type KeyValues = serde_json::Map<String, serde_json::Value>;
+
+/// A position in the source: every row at or before it has been seen.
+///
+/// The JSON form is that of the state document: `kind`, `value`, `tiebreaker`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cursor {
+    /// What the leading part is.
+    #[serde(rename = "kind")]
+    pub mode: CursorMode,
+    /// The leading part: `0x` and 16 hex digits, or a timestamp with seven digits.
+    pub value: String,
+    /// The key of the row, which orders rows that share the leading part.
+    #[serde(rename = "tiebreaker")]
+    pub key: KeyValues,
+}
+
+/// A leading part that cannot be read.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum CursorError {
+    /// Not `0x` and 16 hex digits.
+    #[error("rowversion `{0}` is not `0x` and 16 hex digits")]
+    RowVersion(String),
+    /// Not an ISO 8601 timestamp or date.
+    #[error(
+        "timestamp `{0}` is not like `2026-04-07T01:23:45.1234567`, with `Z` for an offset type"
+    )]
+    Timestamp(String),
+}
+
+impl Cursor {
+    /// Returns the position of a row with this rowversion and key.
+    pub fn row_version(value: RowVersion, key: KeyValues) -> Self {
+        Self { mode: CursorMode::RowVersion, value: value.to_string(), key }
+    }
+
+    /// Returns the position of a row with this timestamp, as the server wrote it, and key.
+    ///
+    /// # Errors
+    ///
+    /// [`CursorError::Timestamp`] if the text is not a timestamp.
+    pub fn timestamp(text: &str, key: KeyValues) -> Result<Self, CursorError> {
+        let value = normalize_timestamp(text)?;
+        Ok(Self { mode: CursorMode::TimestampPk, value, key })
+    }
+
+    /// Compares the leading parts; `None` where the two are not of one kind.
+    ///
+    /// Equal leading parts say nothing of the rows' order: their keys are for the server to compare.
+    pub fn compare_leading(&self, other: &Self) -> Option<Ordering> {
+        // Both forms are of fixed width per mode and type, so text order is value order.
+        (self.mode == other.mode).then(|| self.value.cmp(&other.value))
+    }
+
+    /// Checks what serde cannot: that the leading part is of the form its mode needs.
+    ///
+    /// # Errors
+    ///
+    /// [`CursorError`] if it is not.
+    pub fn validate(&self) -> Result<(), CursorError> {
+        match self.mode {
+            CursorMode::RowVersion => self.value.parse::<RowVersion>().map(|_| ()),
+            CursorMode::TimestampPk => normalize_timestamp(&self.value).map(|_| ()),
+        }
+    }
+}
+
+/// SQL Server's 8-byte `rowversion`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RowVersion(pub u64);
+
+impl fmt::Display for RowVersion {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "0x{:016X}", self.0)
+    }
+}
+
+impl std::str::FromStr for RowVersion {
+    type Err = CursorError;
+
+    fn from_str(text: &str) -> Result<Self, CursorError> {
+        text.strip_prefix("0x")
+            .filter(|digits| digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
+            .and_then(|digits| u64::from_str_radix(digits, 16).ok())
+            .map(Self)
+            .ok_or_else(|| CursorError::RowVersion(text.to_owned()))
+    }
+}
+
+/// Returns `text` with exactly seven digits after the seconds, or a date as it is.
+///
+/// `CONVERT` with style 126 leaves the fraction out where it is zero, and shorter types print fewer
+/// digits; without this, text order would not be time order.
+///
+/// # Errors
+///
+/// [`CursorError::Timestamp`] if the text is neither `yyyy-mm-ddThh:mm:ss[.fffffff][Z]` nor
+/// `yyyy-mm-dd`.
+pub fn normalize_timestamp(text: &str) -> Result<String, CursorError> {
+    let bad = || CursorError::Timestamp(text.to_owned());
+    let (body, zone) = text.strip_suffix('Z').map_or((text, ""), |body| (body, "Z"));
+    let (seconds, fraction) = body.split_once('.').unwrap_or((body, ""));
+    if body.contains('.') && fraction.is_empty() {
+        return Err(bad());
+    }
+    let is_date = matches_shape(seconds, "0000-00-00") && body.len() == 10 && zone.is_empty();
+    if is_date {
+        return Ok(text.to_owned());
+    }
+    let digits_ok = fraction.len() <= 7 && fraction.bytes().all(|b| b.is_ascii_digit());
+    if !digits_ok || !matches_shape(seconds, "0000-00-00T00:00:00") {
+        return Err(bad());
+    }
+    Ok(format!("{seconds}.{fraction:0<7}{zone}"))
+}
+
+/// Whether `text` has a digit wherever `shape` has a zero, and is equal to it elsewhere.
+fn matches_shape(text: &str, shape: &str) -> bool {
+    text.len() == shape.len()
+        && text.bytes().zip(shape.bytes()).all(|(have, want)| match want {
+            b'0' => have.is_ascii_digit(),
+            other => have == other,
+        })
+}
+
+/// Hash of what gives a checkpoint its meaning: server, database, object, cursor, key and filter.
+///
+/// It has a version of its own in front, so that a better rule later can tell the old one apart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SourceFingerprint(String);
+
+impl SourceFingerprint {
+    /// Hashes the parts of a source's definition, each given with its name.
+    pub fn of(parts: &[(&str, &str)]) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(b"fingerprint-1");
+        for (name, value) in parts {
+            update_sized(&mut hash, name.as_bytes());
+            update_sized(&mut hash, value.as_bytes());
+        }
+        Self(format!("sha256:{}", hex(&hash.finalize())))
+    }
+
+    /// Returns the text form, `sha256:` and 64 hex digits.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SourceFingerprint {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+/// Adds `bytes` with their length in front, so that no two lists of parts hash alike.
+pub(crate) fn update_sized(hash: &mut Sha256, bytes: &[u8]) {
+    let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+    hash.update(length.to_be_bytes());
+    hash.update(bytes);
+}
+
+/// Returns lower-case hex.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a string cannot fail.
+        write!(text, "{byte:02x}").unwrap_or_default();
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn timestamps_get_seven_digits() {
+        for (text, normal) in [
+            ("2013-01-01T10:00:00", "2013-01-01T10:00:00.0000000"),
+            ("2013-01-01T10:00:00.003", "2013-01-01T10:00:00.0030000"),
+            ("2013-01-01T10:00:00.1234567Z", "2013-01-01T10:00:00.1234567Z"),
+            ("2013-01-01", "2013-01-01"),
+        ] {
+            assert_eq!(normalize_timestamp(text).unwrap(), normal);
+        }
+    }
+
+    #[test]
+    fn other_texts_are_refused_with_their_value() {
+        for text in [
+            "",
+            "now",
+            "2013-01-01 10:00:00",
+            "2013-01-01T10:00:00.12345678",
+            "2013-01-01T10:00:00.",
+        ] {
+            let error = normalize_timestamp(text).unwrap_err().to_string();
+            assert!(error.contains(&format!("`{text}`")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_cursor_reads_back_from_its_json() {
+        let key: KeyValues = serde_json::from_str(r#"{"b":1,"a":"x"}"#).unwrap();
+        let cursor = Cursor::row_version(RowVersion(2001), key);
+        let json = serde_json::to_string(&cursor).unwrap();
+        assert_eq!(
+            json,
+            r#"{"kind":"rowversion","value":"0x00000000000007D1","tiebreaker":{"b":1,"a":"x"}}"#
+        );
+        assert_eq!(serde_json::from_str::<Cursor>(&json).unwrap(), cursor);
+    }
+
+    #[test]
+    fn fingerprints_differ_where_any_part_does() {
+        let one = SourceFingerprint::of(&[("table", "ab"), ("key", "c")]);
+        let other = SourceFingerprint::of(&[("table", "a"), ("key", "bc")]);
+        assert_ne!(one, other);
+        assert_eq!(one.as_str().len(), "sha256:".len() + 64);
+    }
+
+    proptest! {
+        #[test]
+        fn rowversions_order_as_their_text(a: u64, b: u64) {
+            let cursor = |v| Cursor::row_version(RowVersion(v), KeyValues::new());
+            prop_assert_eq!(cursor(a).compare_leading(&cursor(b)), Some(a.cmp(&b)));
+            prop_assert_eq!(RowVersion(a).to_string().parse(), Ok(RowVersion(a)));
+        }
+    }
+}

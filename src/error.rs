@@ -1,0 +1,49 @@
+//! What an error means for the person who runs the poller, and how a chain of causes is printed.
+
+use std::error::Error;
+use std::fmt::Write as _;
+
+/// What the operator has to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// Nothing: the next tick tries again, and nothing was lost.
+    Transient,
+    /// Mend a setting, a right, or an object that a setting names.
+    Configuration,
+    /// Mend the data or the state: each tick fails until somebody does.
+    Data,
+    /// Report a bug.
+    Internal,
+}
+
+/// Returns an error with its causes, outermost first, as `a: b: c`.
+///
+/// A cause that its parent's text already ends with is left out.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let part = error.to_string();
+        if !text.ends_with(&part) {
+            // Writing to a string cannot fail.
+            write!(text, ": {part}").unwrap_or_default();
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("load state document")]
+    struct Outer(#[source] std::io::Error);
+
+    #[test]
+    fn a_chain_reads_from_the_outside_in() {
+        let error = Outer(std::io::Error::other("connection reset"));
+        assert_eq!(chain(&error), "load state document: connection reset");
+    }
+}

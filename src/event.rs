@@ -1,0 +1,269 @@
+//! What a handler receives: change events and the batches they travel in.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::cursor::{Cursor, KeyValues, hex, update_sized};
+use crate::value::Value;
+
+/// What happened to a row, as far as its source can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Operation {
+    /// The row was inserted or updated; a polling source cannot tell which.
+    Upsert,
+    /// The row was deleted.
+    Delete,
+}
+
+/// Identity of one state of one row: the key by which a handler recognises a redelivery.
+///
+/// A hash of poller, key and cursor, so it is the same each time the same state is delivered, also
+/// by another instance, after a reset, and by a replay.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct EventId(String);
+
+impl EventId {
+    /// Derives the id of a row's state.
+    pub fn of(poller: &str, cursor: &Cursor) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(b"event-1");
+        update_sized(&mut hash, poller.as_bytes());
+        update_sized(&mut hash, cursor.mode.as_str().as_bytes());
+        update_sized(&mut hash, cursor.value.as_bytes());
+        for (name, value) in &cursor.key {
+            update_sized(&mut hash, name.as_bytes());
+            update_sized(&mut hash, value.to_string().as_bytes());
+        }
+        Self(short_hex(&hash.finalize()))
+    }
+
+    /// Returns the 32 hex digits.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for EventId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+/// Identity of a batch's content: the same id always means the same bytes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BatchId(String);
+
+impl BatchId {
+    /// Derives the id from all that a target could tell two batches apart by.
+    pub fn of(identity: &BatchIdentity<'_>) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(b"batch-1");
+        update_sized(&mut hash, identity.poller.as_bytes());
+        hash.update(identity.generation.to_be_bytes());
+        update_sized(&mut hash, identity.replay_id.unwrap_or_default().as_bytes());
+        update_sized(&mut hash, &position_bytes(identity.after));
+        update_sized(&mut hash, &position_bytes(Some(identity.upto)));
+        update_sized(&mut hash, identity.digest.as_str().as_bytes());
+        Self(format!("batch_{}", short_hex(&hash.finalize())))
+    }
+
+    /// Returns the text form, `batch_` and 32 hex digits.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for BatchId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+/// What a [`BatchId`] is derived from.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchIdentity<'a> {
+    /// Name of the poller.
+    pub poller: &'a str,
+    /// Generation of the state document.
+    pub generation: u64,
+    /// Set while a range is delivered again on purpose.
+    pub replay_id: Option<&'a str>,
+    /// Position before the first row; `None` at the very beginning.
+    pub after: Option<&'a Cursor>,
+    /// Position of the last row.
+    pub upto: &'a Cursor,
+    /// Digest of the encoded rows.
+    pub digest: &'a Digested,
+}
+
+/// SHA-256 over the encoded events of a batch, in hex.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Digested(String);
+
+impl Digested {
+    /// Hashes the encoded events in order.
+    pub fn of(events: &[ChangeEvent]) -> Self {
+        let mut hash = Sha256::new();
+        for event in events {
+            update_sized(&mut hash, event.json.as_bytes());
+        }
+        Self(hex(&hash.finalize()))
+    }
+
+    /// Returns the 64 hex digits.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// One changed row, encoded once: every handler and the digest use the same bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChangeEvent {
+    /// Idempotency key of this state of the row.
+    pub id: EventId,
+    /// What happened.
+    pub op: Operation,
+    /// Where the row stands in the source's order.
+    pub cursor: Cursor,
+    /// The event as one JSON object:
+    /// `{id, op, pk, cursor, before: null, after, source}`.
+    pub json: String,
+}
+
+/// Where an event came from, as told to handlers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SourceLabel {
+    /// Name of the poller.
+    pub poller: String,
+    /// Table, view or query, as configured.
+    pub object: String,
+    /// How rows are ordered.
+    pub mode: &'static str,
+}
+
+/// An event could not be encoded.
+pub type EncodeError = serde_json::Error;
+
+impl ChangeEvent {
+    /// Encodes a row with its position.
+    ///
+    /// # Errors
+    ///
+    /// [`EncodeError`] if a value has no JSON form.
+    pub fn encode(
+        source: &SourceLabel,
+        op: Operation,
+        cursor: Cursor,
+        columns: &[(&str, &Value)],
+    ) -> Result<Self, EncodeError> {
+        let id = EventId::of(&source.poller, &cursor);
+        let after: KeyValues =
+            columns.iter().map(|(name, value)| ((*name).to_owned(), value.to_json())).collect();
+        let wire = WireEvent {
+            id: &id,
+            op,
+            pk: &cursor.key,
+            cursor: &cursor,
+            before: (),
+            after: (op == Operation::Upsert).then_some(&after),
+            source,
+        };
+        let json = serde_json::to_string(&wire)?;
+        Ok(Self { id, op, cursor, json })
+    }
+}
+
+/// The JSON form of an event; field order is part of it, since the digest covers the bytes.
+#[derive(Serialize)]
+struct WireEvent<'a> {
+    id: &'a EventId,
+    op: Operation,
+    pk: &'a KeyValues,
+    cursor: &'a Cursor,
+    before: (),
+    after: Option<&'a KeyValues>,
+    source: &'a SourceLabel,
+}
+
+fn position_bytes(cursor: Option<&Cursor>) -> Vec<u8> {
+    cursor.map(|cursor| serde_json::to_vec(cursor).unwrap_or_default()).unwrap_or_default()
+}
+
+fn short_hex(hash: &[u8]) -> String {
+    hex(hash.get(..16).unwrap_or(hash))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cursor::RowVersion;
+
+    fn cursor(version: u64, id: i64) -> Cursor {
+        let mut key = KeyValues::new();
+        key.insert("id".to_owned(), id.into());
+        Cursor::row_version(RowVersion(version), key)
+    }
+
+    fn label() -> SourceLabel {
+        SourceLabel {
+            poller: "orders".to_owned(),
+            object: "dbo.orders".to_owned(),
+            mode: "rowversion",
+        }
+    }
+
+    #[test]
+    fn an_event_is_one_json_object_with_the_designs_fields() {
+        let row = Value::Text("x".to_owned());
+        let event =
+            ChangeEvent::encode(&label(), Operation::Upsert, cursor(1, 7), &[("name", &row)])
+                .unwrap();
+        expect_test::expect![[r#"{"id":"2d2e","op":"upsert","pk":{"id":7},"cursor":{"kind":"rowversion","value":"0x0000000000000001","tiebreaker":{"id":7}},"before":null,"after":{"name":"x"},"source":{"poller":"orders","object":"dbo.orders","mode":"rowversion"}}"#]]
+        .assert_eq(&event.json.replace(event.id.as_str(), "2d2e"));
+    }
+
+    #[test]
+    fn event_ids_depend_on_poller_key_and_cursor_alone() {
+        assert_eq!(EventId::of("a", &cursor(1, 7)), EventId::of("a", &cursor(1, 7)));
+        for other in [
+            EventId::of("b", &cursor(1, 7)),
+            EventId::of("a", &cursor(2, 7)),
+            EventId::of("a", &cursor(1, 8)),
+        ] {
+            assert_ne!(EventId::of("a", &cursor(1, 7)), other);
+        }
+    }
+
+    #[test]
+    fn a_batch_id_changes_with_every_part_of_its_identity() {
+        let (low, high) = (cursor(1, 1), cursor(2, 1));
+        let digest = Digested("d".to_owned());
+        let other_digest = Digested("e".to_owned());
+        let base = BatchIdentity {
+            poller: "p",
+            generation: 1,
+            replay_id: None,
+            after: None,
+            upto: &high,
+            digest: &digest,
+        };
+        let variants = [
+            BatchIdentity { poller: "q", ..base },
+            BatchIdentity { generation: 2, ..base },
+            BatchIdentity { replay_id: Some("r"), ..base },
+            BatchIdentity { after: Some(&low), ..base },
+            BatchIdentity { upto: &low, ..base },
+            BatchIdentity { digest: &other_digest, ..base },
+        ];
+        for variant in &variants {
+            assert_ne!(BatchId::of(&base), BatchId::of(variant));
+        }
+        assert_eq!(BatchId::of(&base), BatchId::of(&base.clone()));
+    }
+}

@@ -1,0 +1,88 @@
+//! Where changes go: the port.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use thiserror::Error;
+
+use crate::event::{BatchId, ChangeEvent, SourceLabel};
+use crate::state::{FencingToken, Generation, StaleWrite};
+
+/// One batch on its way to a handler.
+#[derive(Clone, Copy, Debug)]
+pub struct Delivery<'a> {
+    /// Where the events came from.
+    pub source: &'a SourceLabel,
+    /// Content identity: the same id always means the same bytes.
+    pub batch_id: &'a BatchId,
+    /// Generation of the state document; orders tokens across a document that was made again.
+    pub generation: Generation,
+    /// Token of the lease under which the batch is delivered.
+    pub fencing_token: FencingToken,
+    /// 1 for the first time this range is delivered, as far as the state document knows.
+    pub attempt: u32,
+    /// Set while a range is delivered again on purpose.
+    pub replay_id: Option<&'a str>,
+    /// The events, oldest first; never empty.
+    pub events: &'a [ChangeEvent],
+    /// W3C trace context to hand on.
+    pub traceparent: Option<&'a str>,
+}
+
+/// The handler did not take the batch, or not all of it.
+#[derive(Debug, Error)]
+pub enum HandlerError {
+    /// Worth another attempt: time-out, connection error, 5xx.
+    #[error("{0}")]
+    Retryable(String),
+    /// The target asks for patience; no attempt is counted.
+    #[error("{reason}")]
+    Throttled {
+        /// What the target said.
+        reason: String,
+        /// How long to wait, where it said so.
+        retry_after: Option<Duration>,
+    },
+    /// The target will never take these bytes: 400, 422.
+    #[error("{0}")]
+    Rejected(String),
+    /// The target takes smaller batches only: 413.
+    #[error("{0}")]
+    TooLarge(String),
+    /// Address or credentials are wrong: 401, 403, 404. No attempt is counted.
+    #[error("{0}")]
+    Misconfigured(String),
+    /// The target is gone for good: 410. The poller is paused.
+    #[error("{0}")]
+    Gone(String),
+    /// The first `accepted` events were taken; the next one was not.
+    #[error("{reason}")]
+    Partial {
+        /// Events taken, from the front; less than all.
+        accepted: usize,
+        /// Why the next one was not.
+        reason: String,
+    },
+    /// The target has accepted a write of a newer lease.
+    #[error(transparent)]
+    Fenced(#[from] StaleWrite),
+}
+
+/// Takes batches of events, each at least once.
+///
+/// # Contract
+///
+/// `Ok` means taken for good: the checkpoint moves past the batch. The same events may come again,
+/// with the same ids, so taking them must be idempotent. Dropping the future is allowed at any await
+/// (the lease was lost, or time ran out) and leaves the outcome unknown. A handler must not block its
+/// thread: the lease is renewed by the same task.
+#[async_trait]
+pub trait Handler: fmt::Debug + Send + Sync {
+    /// Takes one batch.
+    ///
+    /// # Errors
+    ///
+    /// [`HandlerError`] tells what the engine does next.
+    async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError>;
+}

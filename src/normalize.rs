@@ -1,0 +1,185 @@
+//! Rows to change events: pure, and the place where a row that cannot be ordered or encoded is found
+//! before any handler sees it.
+
+use thiserror::Error;
+
+use crate::cursor::{Cursor, CursorError, CursorMode, KeyValues, RowVersion};
+use crate::event::{ChangeEvent, EncodeError};
+use crate::source::{Row, Rows, SourceShape};
+use crate::value::Value;
+
+/// A row that cannot become an event. Each tick fails until the source is mended.
+#[derive(Debug, Error)]
+pub enum NormalizeError {
+    /// The row has fewer key values than the source has key columns.
+    #[error("row {row} has no value for key column `{column}`: select it, or mend the key setting")]
+    MissingKey {
+        /// Index in the batch.
+        row: usize,
+        /// The column.
+        column: String,
+    },
+    /// A key value is `NULL`, so the row has no place in the order.
+    #[error("row {row} has NULL in key column `{column}`: choose a key without NULL")]
+    NullKey {
+        /// Index in the batch.
+        row: usize,
+        /// The column.
+        column: String,
+    },
+    /// The cursor column has a type that the mode cannot order by.
+    #[error("row {row} has cursor `{found}`, mode `{mode}` needs {expected}")]
+    CursorType {
+        /// Index in the batch.
+        row: usize,
+        /// What was found.
+        found: String,
+        /// The mode.
+        mode: CursorMode,
+        /// What the mode needs.
+        expected: &'static str,
+    },
+    /// The cursor's text cannot be read.
+    #[error("row {row}")]
+    Cursor {
+        /// Index in the batch.
+        row: usize,
+        /// What is wrong with it.
+        #[source]
+        source: CursorError,
+    },
+    /// The row cannot be encoded.
+    #[error("encode row {row}")]
+    Encode {
+        /// Index in the batch.
+        row: usize,
+        /// Why.
+        #[source]
+        source: EncodeError,
+    },
+}
+
+/// Turns rows into events, in order.
+///
+/// # Errors
+///
+/// [`NormalizeError`] names the first row that cannot be delivered, and why.
+pub fn normalize(shape: &SourceShape, rows: &Rows) -> Result<Vec<ChangeEvent>, NormalizeError> {
+    rows.rows
+        .iter()
+        .enumerate()
+        .map(|(index, row)| {
+            let cursor = position(shape, index, row)?;
+            let columns: Vec<(&str, &Value)> =
+                rows.columns.iter().map(String::as_str).zip(&row.values).collect();
+            ChangeEvent::encode(&shape.label, row.op, cursor, &columns)
+                .map_err(|source| NormalizeError::Encode { row: index, source })
+        })
+        .collect()
+}
+
+fn position(shape: &SourceShape, index: usize, row: &Row) -> Result<Cursor, NormalizeError> {
+    let key = key_values(shape, index, row)?;
+    let wrong = |expected| NormalizeError::CursorType {
+        row: index,
+        found: row.position.to_json().to_string(),
+        mode: shape.mode,
+        expected,
+    };
+    match (shape.mode, &row.position) {
+        (CursorMode::RowVersion, Value::Int(value)) => {
+            let bits = u64::from_be_bytes(value.to_be_bytes());
+            Ok(Cursor::row_version(RowVersion(bits), key))
+        }
+        (CursorMode::RowVersion, _) => Err(wrong("an 8-byte rowversion")),
+        (CursorMode::TimestampPk, Value::Text(text)) => Cursor::timestamp(text, key)
+            .map_err(|source| NormalizeError::Cursor { row: index, source }),
+        (CursorMode::TimestampPk, _) => Err(wrong("the text of a timestamp")),
+    }
+}
+
+fn key_values(shape: &SourceShape, index: usize, row: &Row) -> Result<KeyValues, NormalizeError> {
+    let mut key = KeyValues::new();
+    for (position, column) in shape.key.iter().enumerate() {
+        let column = column.clone();
+        match row.key.get(position) {
+            None => return Err(NormalizeError::MissingKey { row: index, column }),
+            Some(Value::Null) => return Err(NormalizeError::NullKey { row: index, column }),
+            Some(value) => key.insert(column, value.to_json()),
+        };
+    }
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cursor::SourceFingerprint;
+    use crate::event::{Operation, SourceLabel};
+
+    fn shape(mode: CursorMode) -> SourceShape {
+        SourceShape {
+            label: SourceLabel {
+                poller: "p".to_owned(),
+                object: "dbo.t".to_owned(),
+                mode: mode.as_str(),
+            },
+            mode,
+            key: vec!["a".to_owned(), "b".to_owned()],
+            fingerprint: SourceFingerprint::of(&[]),
+        }
+    }
+
+    fn rows(position: Value, key: Vec<Value>) -> Rows {
+        let values = vec![Value::Text("x".to_owned())];
+        Rows {
+            columns: vec!["c".to_owned()],
+            rows: vec![Row { op: Operation::Upsert, position, key, values }],
+            ..Rows::default()
+        }
+    }
+
+    fn error(mode: CursorMode, rows: &Rows) -> String {
+        crate::error::chain(&normalize(&shape(mode), rows).unwrap_err())
+    }
+
+    #[test]
+    fn a_row_becomes_an_event_at_its_position() {
+        let rows = rows(Value::Int(-1), vec![Value::Int(1), Value::Text("k".to_owned())]);
+        let events = normalize(&shape(CursorMode::RowVersion), &rows).unwrap();
+        let cursor = &events[0].cursor;
+        assert_eq!(cursor.value, "0xFFFFFFFFFFFFFFFF");
+        assert_eq!(serde_json::to_string(&cursor.key).unwrap(), r#"{"a":1,"b":"k"}"#);
+    }
+
+    #[test]
+    fn a_row_that_cannot_be_ordered_is_refused_with_its_column() {
+        let both = || vec![Value::Int(1), Value::Int(2)];
+        for (mode, rows, expected) in [
+            (
+                CursorMode::RowVersion,
+                rows(Value::Int(1), vec![Value::Int(1)]),
+                "key column `b`: select",
+            ),
+            (
+                CursorMode::RowVersion,
+                rows(Value::Int(1), vec![Value::Null, Value::Null]),
+                "NULL in key column `a`",
+            ),
+            (
+                CursorMode::RowVersion,
+                rows(Value::Null, both()),
+                "cursor `null`, mode `rowversion` needs",
+            ),
+            (CursorMode::TimestampPk, rows(Value::Int(3), both()), "needs the text of a timestamp"),
+            (
+                CursorMode::TimestampPk,
+                rows(Value::Text("soon".to_owned()), both()),
+                "row 0: timestamp `soon`",
+            ),
+        ] {
+            let text = error(mode, &rows);
+            assert!(text.contains(expected), "{text}");
+        }
+    }
+}

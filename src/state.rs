@@ -1,0 +1,396 @@
+//! The state document: one JSON object that holds a poller's checkpoint and its lease.
+//!
+//! The document decides, the store obeys: who may write what is a pure function from one document to
+//! the next (`state/transitions.rs`), and a [`StateStore`] only swaps bytes when the version it is
+//! given still stands. Checkpoint and lease live in one object so that one compare-and-swap covers
+//! both; two objects would leave a gap between checking the one and writing the other.
+//!
+//! Nothing here reads a clock. Times come in as arguments and are the storage service's, so that two
+//! instances with wrong clocks still agree on when a lease has lapsed.
+
+mod fence;
+mod format;
+mod transitions;
+
+#[cfg(any(test, feature = "test-util"))]
+pub mod conformance;
+mod file;
+mod memory;
+mod store;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
+use time::OffsetDateTime;
+
+pub use self::fence::{Fence, StaleWrite};
+pub use self::file::FileStore;
+pub use self::format::{
+    FormatError, Marker, VERSION, decode, decode_marker, encode, encode_marker,
+};
+pub use self::memory::MemoryStore;
+pub use self::store::{
+    ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Stored, Written,
+};
+pub use self::transitions::{
+    Acquire, AfterCommit, Commit, Failure, LeaseAge, Refusal, Standing, TOKEN_MAX,
+};
+use crate::cursor::{Cursor, SourceFingerprint};
+use crate::event::{BatchId, Digested};
+
+/// Number that grows by one each time a lease is granted.
+///
+/// A target that remembers the highest one it has accepted can refuse a late write of an earlier
+/// holder: see [`Fence`].
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct FencingToken(pub u64);
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+/// When a document was created, in milliseconds of the storage service's clock.
+///
+/// Orders (generation, token) across a document that was lost and made again.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Generation(pub u64);
+
+impl fmt::Display for Generation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+/// Which grant of which document a writer acts under.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Generation of the document.
+    pub generation: Generation,
+    /// The instance.
+    pub owner_id: String,
+    /// The grant.
+    pub token: FencingToken,
+}
+
+/// Everything that a poller remembers between ticks.
+///
+/// Fields that this version does not know are kept in `extra` and written back. A field that *must*
+/// be obeyed is also named in `requires`; a reader that does not know such a name refuses.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StateDocument {
+    /// Version of the format; see [`VERSION`].
+    pub version: u32,
+    /// The poller this document belongs to.
+    pub poller_name: String,
+    /// Hash of the source definition that gives the checkpoint its meaning.
+    pub source_fingerprint: SourceFingerprint,
+    /// When the document was created; 0 in documents made before the field existed.
+    #[serde(default)]
+    pub generation: Generation,
+    /// Unique per logical write: tells, after a lost answer, whether the write landed.
+    #[serde(default)]
+    pub write_id: String,
+    /// Names of features that a reader must know.
+    #[serde(default)]
+    pub requires: Vec<String>,
+    /// What has been delivered.
+    pub checkpoint: Checkpoint,
+    /// Who may deliver.
+    pub lease: LeaseRecord,
+    /// The batch being handled, and what has happened to it so far.
+    #[serde(default)]
+    pub in_flight: Option<InFlight>,
+    /// Set while no tick may run.
+    #[serde(default)]
+    pub paused: Option<Paused>,
+    /// What idle ticks saw last.
+    #[serde(default)]
+    pub observed: Option<Observed>,
+    /// The last [`RECENT_MAX`] ticks that wrote, newest last.
+    #[serde(default)]
+    pub recent: Vec<RecentTick>,
+    /// Small histograms by step, for percentiles.
+    #[serde(default)]
+    pub timings: BTreeMap<String, Histogram>,
+    /// What the source's mode must remember between ticks.
+    #[serde(default)]
+    pub source_state: Map<String, Json>,
+    /// Number of the last journal entry.
+    #[serde(default)]
+    pub journal_seq: u64,
+    /// Whether the marker that outlives this document has been written.
+    #[serde(default)]
+    pub marked: bool,
+    /// Set while a range is delivered again on purpose; part of every batch id.
+    #[serde(default)]
+    pub replay_id: Option<String>,
+    /// Fields of other versions.
+    #[serde(flatten)]
+    pub extra: Map<String, Json>,
+}
+
+impl StateDocument {
+    /// Returns the document of a poller that has never run.
+    pub fn new(poller: &str, fingerprint: SourceFingerprint, generation: Generation) -> Self {
+        Self {
+            version: VERSION,
+            poller_name: poller.to_owned(),
+            source_fingerprint: fingerprint,
+            generation,
+            write_id: String::new(),
+            requires: Vec::new(),
+            checkpoint: Checkpoint::default(),
+            lease: LeaseRecord::default(),
+            in_flight: None,
+            paused: None,
+            observed: None,
+            recent: Vec::new(),
+            timings: BTreeMap::new(),
+            source_state: Map::new(),
+            journal_seq: 0,
+            marked: false,
+            replay_id: None,
+            extra: Map::new(),
+        }
+    }
+
+    /// Returns the newest grant as one of `owner_id`.
+    pub fn holder(&self, owner_id: &str) -> Holder {
+        Holder {
+            generation: self.generation,
+            owner_id: owner_id.to_owned(),
+            token: self.lease.fencing_token,
+        }
+    }
+}
+
+/// Most entries kept in [`StateDocument::recent`].
+pub const RECENT_MAX: usize = 50;
+
+/// How far the source has been delivered, and by which batch.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// Position of the last delivered row; `None` before the first commit.
+    #[serde(default)]
+    pub cursor: Option<Cursor>,
+    /// The batch that moved it here.
+    #[serde(default)]
+    pub last_successful_batch_id: Option<BatchId>,
+    /// When that was.
+    #[serde(default, with = "time::serde::rfc3339::option")]
+    pub updated_at: Option<OffsetDateTime>,
+    /// About that batch.
+    #[serde(default)]
+    pub metadata: CheckpointMetadata,
+    /// Fields of other versions.
+    #[serde(flatten)]
+    pub extra: Map<String, Json>,
+}
+
+/// About the batch that moved the checkpoint.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CheckpointMetadata {
+    /// Rows in it.
+    #[serde(default)]
+    pub row_count: u64,
+    /// Fields of other versions.
+    #[serde(flatten)]
+    pub extra: Map<String, Json>,
+}
+
+/// Who holds the lease, and how long.
+///
+/// The three timestamps are for people. Expiry is judged by the age of the document and
+/// `ttl_seconds`: see [`StateDocument::standing`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LeaseRecord {
+    /// The last holder; `None` before the first grant and after a lease was broken.
+    #[serde(default)]
+    pub owner_id: Option<String>,
+    /// Token of the newest grant.
+    #[serde(default)]
+    pub fencing_token: FencingToken,
+    /// When the lease was granted.
+    #[serde(default, with = "time::serde::rfc3339::option")]
+    pub acquired_at: Option<OffsetDateTime>,
+    /// When the holder last wrote.
+    #[serde(default, with = "time::serde::rfc3339::option")]
+    pub heartbeat_at: Option<OffsetDateTime>,
+    /// When the lease ends unless it is renewed.
+    #[serde(default, with = "time::serde::rfc3339::option")]
+    pub expires_at: Option<OffsetDateTime>,
+    /// How long the lease lives without a write of its holder.
+    #[serde(default = "default_ttl_seconds")]
+    pub ttl_seconds: u64,
+    /// How old the holder's last write already was when somebody else wrote.
+    #[serde(default)]
+    pub idle_before_seconds: u64,
+    /// When the holder gave the lease up; `None` while it is held or has lapsed.
+    #[serde(default, with = "time::serde::rfc3339::option")]
+    pub released_at: Option<OffsetDateTime>,
+    /// Fields of other versions.
+    #[serde(flatten)]
+    pub extra: Map<String, Json>,
+}
+
+/// The default of seed 001 §7, for documents that do not say.
+fn default_ttl_seconds() -> u64 {
+    120
+}
+
+/// The batch being handled: what a successor needs to know of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InFlight {
+    /// Content identity of the batch.
+    pub batch_id: BatchId,
+    /// Position before its first row.
+    #[serde(default)]
+    pub after: Option<Cursor>,
+    /// Position of its last row.
+    pub upto: Cursor,
+    /// Rows in it.
+    pub rows: u64,
+    /// Digest of its encoded rows.
+    pub digest: Digested,
+    /// Failed attempts so far.
+    #[serde(default)]
+    pub attempt: u32,
+    /// Times a holder died with it.
+    #[serde(default)]
+    pub crashes: u32,
+    /// When it first failed.
+    #[serde(default, with = "time::serde::rfc3339::option")]
+    pub first_failed_at: Option<OffsetDateTime>,
+    /// Not to be tried before; storage time.
+    #[serde(default, with = "time::serde::rfc3339::option")]
+    pub next_attempt_at: Option<OffsetDateTime>,
+    /// Why it failed last.
+    #[serde(default)]
+    pub last_error: Option<String>,
+    /// Results of a handler chain's steps.
+    #[serde(default)]
+    pub steps: Vec<Json>,
+    /// Fields of other versions.
+    #[serde(flatten)]
+    pub extra: Map<String, Json>,
+}
+
+/// Why no tick may run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Paused {
+    /// Who asked for it.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// When; storage time.
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    /// Fields of other versions.
+    #[serde(flatten)]
+    pub extra: Map<String, Json>,
+}
+
+/// What idle ticks saw.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Observed {
+    /// When; storage time.
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    /// How far behind the source was, in seconds, where the mode can tell.
+    #[serde(default)]
+    pub lag: Option<f64>,
+    /// Idle ticks of this process since its last delivery.
+    #[serde(default)]
+    pub idle_ticks: u64,
+    /// Fields of other versions.
+    #[serde(flatten)]
+    pub extra: Map<String, Json>,
+}
+
+/// One past tick.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RecentTick {
+    /// When it ended; storage time.
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    /// How it ended, by the name of its log event.
+    pub outcome: String,
+    /// Rows committed.
+    #[serde(default)]
+    pub rows: u64,
+    /// Batches committed.
+    #[serde(default)]
+    pub batches: u64,
+    /// How long it took.
+    #[serde(default)]
+    pub duration_ms: u64,
+    /// Idle ticks of the same process just before it.
+    #[serde(default)]
+    pub idle_before: u64,
+    /// Fields of other versions.
+    #[serde(flatten)]
+    pub extra: Map<String, Json>,
+}
+
+/// Counts of durations in powers of two of a millisecond.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Histogram {
+    /// `counts[i]` durations were at most 2^i ms; the last bucket takes the rest.
+    counts: Vec<u64>,
+}
+
+impl Histogram {
+    /// Buckets up to 2^20 ms, about 17 minutes: longer than any tick may run.
+    const BUCKETS: usize = 21;
+
+    /// Counts one duration.
+    pub fn record(&mut self, duration: std::time::Duration) {
+        self.counts.resize(Self::BUCKETS, 0);
+        let bound = |bucket: &usize| 1_u128 << *bucket >= duration.as_millis();
+        let bucket = (0..Self::BUCKETS).find(bound).unwrap_or(Self::BUCKETS - 1);
+        if let Some(count) = self.counts.get_mut(bucket) {
+            *count = count.saturating_add(1);
+        }
+    }
+
+    /// Returns the upper bound in milliseconds below which `percent` of the durations lie.
+    pub fn percentile_ms(&self, percent: u64) -> Option<u64> {
+        let total: u64 = self.counts.iter().sum();
+        let wanted = (total * percent).div_ceil(100).max(1);
+        let mut seen = 0;
+        let bucket = self.counts.iter().position(|count| {
+            seen += count;
+            seen >= wanted
+        })?;
+        Some(1 << bucket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_histogram_tells_percentiles_by_bucket_bounds() {
+        let mut histogram = Histogram::default();
+        assert_eq!(histogram.percentile_ms(99), None);
+        for ms in [0, 1, 3, 3, 100_000_000] {
+            histogram.record(Duration::from_millis(ms));
+        }
+        assert_eq!(histogram.percentile_ms(50), Some(4));
+        assert_eq!(histogram.percentile_ms(100), Some(1 << 20));
+    }
+}

@@ -1,0 +1,210 @@
+//! The contract of [`StateStore`] as tests that any implementation can run.
+//!
+//! Each check gets a store of its own from `make`, empty and apart from all others.
+
+use std::sync::Arc;
+
+use super::{ETag, Precondition, StateKey, StateStore, StoreError};
+
+/// Runs every check against stores made by `make`.
+///
+/// # Panics
+///
+/// Panics with the broken rule if the store does not conform.
+pub async fn run<S, F>(make: &impl Fn() -> F)
+where
+    S: StateStore + 'static,
+    F: Future<Output = S>,
+{
+    absent_loads_as_nothing(&make().await).await;
+    what_was_created_loads_equal(&make().await).await;
+    creating_twice_conflicts(&make().await).await;
+    a_stale_tag_conflicts_and_changes_nothing(&make().await).await;
+    a_tag_on_nothing_conflicts(&make().await).await;
+    equal_content_gets_a_new_tag(&make().await).await;
+    keys_are_kept_apart(&make().await).await;
+    odd_names_are_kept_apart_or_refused(&make().await).await;
+    damaged_content_is_returned_as_it_is(&make().await).await;
+    times_are_the_services_and_move_forward(&make().await).await;
+    error_texts_name_the_poller(&make().await).await;
+    of_racing_creators_one_wins(Arc::new(make().await)).await;
+    racing_increments_all_count(Arc::new(make().await)).await;
+}
+
+fn document(poller: &str) -> StateKey {
+    StateKey::Document(poller.to_owned())
+}
+
+async fn create(store: &dyn StateStore, key: &StateKey, bytes: &[u8]) -> ETag {
+    let written = store.store(key, bytes.to_vec(), Precondition::Absent).await;
+    written.expect("an absent key can be created").etag
+}
+
+async fn content(store: &dyn StateStore, key: &StateKey) -> Option<(Vec<u8>, ETag)> {
+    let loaded = store.load(key).await.expect("a load succeeds");
+    loaded.stored.map(|stored| (stored.bytes, stored.etag))
+}
+
+fn is_conflict<T>(result: &Result<T, StoreError>) -> bool {
+    matches!(result, Err(StoreError::Conflict { .. }))
+}
+
+async fn absent_loads_as_nothing(store: &dyn StateStore) {
+    assert_eq!(content(store, &document("a")).await, None, "an absent key loads as nothing");
+}
+
+async fn what_was_created_loads_equal(store: &dyn StateStore) {
+    let etag = create(store, &document("a"), b"one").await;
+    assert_eq!(
+        content(store, &document("a")).await,
+        Some((b"one".to_vec(), etag)),
+        "a load sees the write before it, with its tag"
+    );
+}
+
+async fn creating_twice_conflicts(store: &dyn StateStore) {
+    create(store, &document("a"), b"one").await;
+    let second = store.store(&document("a"), b"two".to_vec(), Precondition::Absent).await;
+    assert!(is_conflict(&second), "the second creation conflicts: {second:?}");
+    assert_eq!(content(store, &document("a")).await.expect("stored").0, b"one");
+}
+
+async fn a_stale_tag_conflicts_and_changes_nothing(store: &dyn StateStore) {
+    let stale = create(store, &document("a"), b"one").await;
+    let fresh = Precondition::Matches(stale.clone());
+    store.store(&document("a"), b"two".to_vec(), fresh).await.expect("a fresh tag is taken");
+    let late = store.store(&document("a"), b"three".to_vec(), Precondition::Matches(stale)).await;
+    assert!(is_conflict(&late), "a stale tag conflicts: {late:?}");
+    assert_eq!(content(store, &document("a")).await.expect("stored").0, b"two");
+}
+
+async fn a_tag_on_nothing_conflicts(store: &dyn StateStore) {
+    let etag = create(store, &document("other"), b"one").await;
+    let write = store.store(&document("a"), b"one".to_vec(), Precondition::Matches(etag)).await;
+    assert!(is_conflict(&write), "a tag on an absent key conflicts: {write:?}");
+    assert_eq!(content(store, &document("a")).await, None);
+}
+
+async fn equal_content_gets_a_new_tag(store: &dyn StateStore) {
+    let first = create(store, &document("a"), b"same").await;
+    let precondition = Precondition::Matches(first.clone());
+    let second = store.store(&document("a"), b"same".to_vec(), precondition).await;
+    let second = second.expect("a fresh tag is taken").etag;
+    assert_ne!(first, second, "equal content gets a new tag");
+}
+
+async fn keys_are_kept_apart(store: &dyn StateStore) {
+    let keys = [document("a"), document("b"), StateKey::Marker("a".to_owned())];
+    for (number, key) in keys.iter().enumerate() {
+        create(store, key, number.to_string().as_bytes()).await;
+    }
+    for (number, key) in keys.iter().enumerate() {
+        let found = content(store, key).await.expect("stored").0;
+        assert_eq!(found, number.to_string().as_bytes(), "{key} is kept apart");
+    }
+}
+
+async fn odd_names_are_kept_apart_or_refused(store: &dyn StateStore) {
+    let names = ["a/b", "../a", "a b", "ä", "a%2Fb", "a?b#c", "A"];
+    let mut kept = Vec::new();
+    create(store, &document("a"), b"a").await;
+    for name in names {
+        let bytes = name.as_bytes().to_vec();
+        match store.store(&document(name), bytes, Precondition::Absent).await {
+            Ok(_) => kept.push(name),
+            Err(StoreError::Refused { .. }) => {}
+            Err(error) => panic!("name `{name}` is neither kept nor refused: {error}"),
+        }
+    }
+    for name in kept.into_iter().chain(["a"]) {
+        let found = content(store, &document(name)).await.expect("stored").0;
+        assert_eq!(found, name.as_bytes(), "name `{name}` is kept apart");
+    }
+}
+
+async fn damaged_content_is_returned_as_it_is(store: &dyn StateStore) {
+    for (name, bytes) in
+        [("empty", &b""[..]), ("cut", b"{\"version\": 1, "), ("binary", b"\xFF\x00")]
+    {
+        create(store, &document(name), bytes).await;
+        assert_eq!(content(store, &document(name)).await.expect("stored").0, bytes, "{name}");
+    }
+}
+
+async fn times_are_the_services_and_move_forward(store: &dyn StateStore) {
+    let key = document("a");
+    let before = store.load(&key).await.expect("a load succeeds").date;
+    let written = store.store(&key, b"1".to_vec(), Precondition::Absent).await.expect("created");
+    let loaded = store.load(&key).await.expect("a load succeeds");
+    let last_modified = loaded.stored.expect("stored").last_modified;
+    assert!(before <= written.date && written.date <= loaded.date, "dates move forward");
+    let grain = store.grain();
+    assert!(
+        last_modified >= before - grain && last_modified <= loaded.date + grain,
+        "the time of the write lies between the reads around it"
+    );
+}
+
+async fn error_texts_name_the_poller(store: &dyn StateStore) {
+    create(store, &document("invoices"), b"1").await;
+    let again = store.store(&document("invoices"), b"2".to_vec(), Precondition::Absent).await;
+    let text = again.expect_err("the second creation conflicts").to_string();
+    assert!(text.contains("invoices"), "`{text}` names the poller");
+}
+
+async fn of_racing_creators_one_wins<S: StateStore + 'static>(store: Arc<S>) {
+    let tasks: Vec<_> = (0..8_u8)
+        .map(|n| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move {
+                store.store(&document("a"), vec![n], Precondition::Absent).await.is_ok()
+            })
+        })
+        .collect();
+    let mut winners = 0;
+    for task in tasks {
+        winners += u32::from(task.await.expect("a racing task ends"));
+    }
+    assert_eq!(winners, 1, "of racing creators one wins");
+}
+
+const WRITERS: u32 = 5;
+const INCREMENTS: u32 = 10;
+
+async fn racing_increments_all_count<S: StateStore + 'static>(store: Arc<S>) {
+    create(&*store, &document("a"), b"0").await;
+    let tasks: Vec<_> = (0..WRITERS)
+        .map(|_| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move {
+                for _ in 0..INCREMENTS {
+                    increment(&*store).await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("a racing task ends");
+    }
+    let total = content(&*store, &document("a")).await.expect("stored").0;
+    assert_eq!(
+        String::from_utf8_lossy(&total),
+        (WRITERS * INCREMENTS).to_string(),
+        "no increment is lost"
+    );
+}
+
+async fn increment(store: &dyn StateStore) {
+    // Each round that fails, another writer has won one: so many rounds are always enough.
+    for _ in 0..WRITERS * INCREMENTS {
+        let (bytes, etag) = content(store, &document("a")).await.expect("stored");
+        let next = String::from_utf8_lossy(&bytes).parse::<u32>().expect("a number") + 1;
+        let bytes = next.to_string().into_bytes();
+        match store.store(&document("a"), bytes, Precondition::Matches(etag)).await {
+            Ok(_) => return,
+            Err(StoreError::Conflict { .. }) => tokio::task::yield_now().await,
+            Err(error) => panic!("an increment fails: {error}"),
+        }
+    }
+    panic!("an increment never won");
+}

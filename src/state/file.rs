@@ -1,0 +1,238 @@
+//! State in local files: for one machine, such as a laptop or a container with a volume.
+//!
+//! A file's first line is a small JSON header with the tag and the time of the write; the rest is the
+//! content. The tag is a counter, since a hash of the content would let two writers of equal bytes
+//! both believe that they won. A write goes to a temporary file, is flushed to disk, and is renamed
+//! over the old one, so a crash leaves either the old or the new content. A lock file keeps two
+//! processes from swapping at once; the operating system frees it when its holder dies.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use time::OffsetDateTime;
+
+use super::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Stored, Written};
+use crate::clock::Clock;
+use crate::cursor::hex;
+
+/// Keeps state in files of one folder, safely between the processes of one machine.
+#[derive(Clone, Debug)]
+pub struct FileStore {
+    folder: PathBuf,
+    clock: Arc<dyn Clock>,
+}
+
+/// First line of a file.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    tag: u64,
+    #[serde(with = "time::serde::rfc3339")]
+    last_modified: OffsetDateTime,
+}
+
+impl FileStore {
+    /// Keeps state of the application `app` below `root`, in `root/state/app`.
+    ///
+    /// The folder is made by the first write.
+    pub fn new(root: &Path, app: &str, clock: Arc<dyn Clock>) -> Self {
+        Self { folder: root.join("state").join(app), clock }
+    }
+
+    /// Returns the file of `key`.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Refused`] for a name that is not a plain file name.
+    pub fn path(&self, key: &StateKey) -> Result<PathBuf, StoreError> {
+        let name = key.path();
+        let plain = !name.starts_with('.')
+            && !name.contains(['/', '\\', '\0'])
+            && name.len() <= NAME_BYTES_MAX;
+        if plain {
+            Ok(self.folder.join(name))
+        } else {
+            let reason =
+                "the name is not a plain file name; use letters, digits and `_`".to_owned();
+            Err(StoreError::Refused { key: name, reason })
+        }
+    }
+
+    fn load_blocking(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+        let path = self.path(key)?;
+        let stored = read(&path).map_err(|error| refused(key, "read", &error))?;
+        Ok(Loaded { stored, date: self.clock.now() })
+    }
+
+    fn store_blocking(
+        &self,
+        key: &StateKey,
+        bytes: &[u8],
+        precondition: &Precondition,
+    ) -> Result<Written, StoreError> {
+        let path = self.path(key)?;
+        let failed = |error: io::Error| refused(key, "write", &error);
+        fs::create_dir_all(&self.folder).map_err(failed)?;
+        // Held until the end of this function; freed by the operating system if the process dies.
+        let lock = File::create(path.with_extension("lock")).map_err(failed)?;
+        lock.lock().map_err(failed)?;
+        let current = read(&path).map_err(failed)?;
+        let holds = match (precondition, &current) {
+            (Precondition::Absent, None) => true,
+            (Precondition::Matches(etag), Some(stored)) => *etag == stored.etag,
+            (Precondition::Absent, Some(_)) | (Precondition::Matches(_), None) => false,
+        };
+        if !holds {
+            return Err(StoreError::Conflict { key: key.path() });
+        }
+        let before = current.and_then(|stored| stored.etag.0.parse::<u64>().ok()).unwrap_or(0);
+        // Never one that a removed or foreign file may have had.
+        let date = self.clock.now();
+        let floor = u64::try_from(date.unix_timestamp_nanos() / 1_000_000).unwrap_or(0);
+        let header = Header { tag: before.max(floor) + 1, last_modified: date };
+        self.replace(&path, &header, bytes).map_err(failed)?;
+        Ok(Written { etag: ETag(header.tag.to_string()), date })
+    }
+
+    fn replace(&self, path: &Path, header: &Header, bytes: &[u8]) -> io::Result<()> {
+        let temporary = path.with_extension("tmp");
+        let mut file = File::create(&temporary)?;
+        serde_json::to_writer(&mut file, header)?;
+        file.write_all(b"\n")?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        // Without this the rename itself may be lost by a power cut.
+        File::open(&self.folder)?.sync_all()
+    }
+}
+
+/// Longest name; file systems allow 255 bytes, and the temporary file needs some of them.
+const NAME_BYTES_MAX: usize = 200;
+
+fn read(path: &Path) -> io::Result<Option<Stored>> {
+    let content = match fs::read(path) {
+        Ok(content) => content,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let modified = fs::metadata(path)?.modified()?;
+    Ok(Some(split(content, modified.into())))
+}
+
+/// Takes the header off; a file without one was put there by hand, or is damaged.
+fn split(content: Vec<u8>, modified: OffsetDateTime) -> Stored {
+    let end = content.iter().position(|byte| *byte == b'\n').unwrap_or(content.len());
+    let (line, rest) = content.split_at(end);
+    if let Ok(header) = serde_json::from_slice::<Header>(line) {
+        let bytes = rest.strip_prefix(b"\n").unwrap_or(rest).to_vec();
+        let etag = ETag(header.tag.to_string());
+        return Stored { bytes, etag, last_modified: header.last_modified };
+    }
+    let etag = ETag(format!("foreign-{}", hex(&Sha256::digest(&content))));
+    Stored { bytes: content, etag, last_modified: modified }
+}
+
+fn refused(key: &StateKey, verb: &str, error: &io::Error) -> StoreError {
+    let reason = format!("{verb} file: {error}; check the folder's rights and free space");
+    StoreError::Refused { key: key.path(), reason }
+}
+
+#[async_trait]
+impl StateStore for FileStore {
+    fn grain(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+        let (store, key) = (self.clone(), key.clone());
+        on_blocking_thread(move || store.load_blocking(&key)).await
+    }
+
+    async fn store(
+        &self,
+        key: &StateKey,
+        bytes: Vec<u8>,
+        precondition: Precondition,
+    ) -> Result<Written, StoreError> {
+        let (store, key) = (self.clone(), key.clone());
+        on_blocking_thread(move || store.store_blocking(&key, &bytes, &precondition)).await
+    }
+}
+
+async fn on_blocking_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
+        Err(StoreError::Unknown { key: String::new(), reason: error.to_string() })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+
+    fn store(root: &Path) -> FileStore {
+        FileStore::new(root, "app", Arc::new(SystemClock))
+    }
+
+    fn key() -> StateKey {
+        StateKey::Document("orders".to_owned())
+    }
+
+    #[tokio::test]
+    async fn conforms() {
+        let root = tempfile::tempdir().unwrap();
+        let made = std::sync::atomic::AtomicU32::new(0);
+        crate::state::conformance::run(&|| {
+            let n = made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let store = store(&root.path().join(n.to_string()));
+            async move { store }
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_tag_survives_reopening_the_store() {
+        let root = tempfile::tempdir().unwrap();
+        let written =
+            store(root.path()).store(&key(), b"1".to_vec(), Precondition::Absent).await.unwrap();
+        let again = store(root.path());
+        assert_eq!(again.load(&key()).await.unwrap().stored.unwrap().etag, written.etag);
+        again.store(&key(), b"2".to_vec(), Precondition::Matches(written.etag)).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_crash_between_write_and_rename_leaves_the_old_document() {
+        let root = tempfile::tempdir().unwrap();
+        let store = store(root.path());
+        let written = store.store(&key(), b"old".to_vec(), Precondition::Absent).await.unwrap();
+        let path = store.path(&key()).unwrap();
+        fs::write(path.with_extension("tmp"), b"half a new docum").unwrap();
+        let stored = store.load(&key()).await.unwrap().stored.unwrap();
+        assert_eq!(stored.bytes, b"old");
+        store.store(&key(), b"new".to_vec(), Precondition::Matches(written.etag)).await.unwrap();
+        assert_eq!(store.load(&key()).await.unwrap().stored.unwrap().bytes, b"new");
+    }
+
+    #[tokio::test]
+    async fn a_file_without_a_header_is_returned_as_it_is() {
+        let root = tempfile::tempdir().unwrap();
+        let store = store(root.path());
+        let path = store.path(&key()).unwrap();
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        for content in ["", "{\"version\": 1, \"trunc", "{}\n"] {
+            fs::write(&path, content).unwrap();
+            let stored = store.load(&key()).await.unwrap().stored.unwrap();
+            assert_eq!(stored.bytes, content.as_bytes());
+        }
+        let stored = store.load(&key()).await.unwrap().stored.unwrap();
+        store.store(&key(), b"mended".to_vec(), Precondition::Matches(stored.etag)).await.unwrap();
+    }
+}

@@ -1,0 +1,269 @@
+//! The stored form of the state document and of its marker, and the refusal to guess.
+//!
+//! A document that is truncated, foreign, of another version, or that requires a feature this
+//! version does not know is an error which says what to do. It is never taken for "absent", since
+//! that would start the poller at the beginning and overwrite what somebody still needs.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use time::OffsetDateTime;
+
+use super::{Generation, StateDocument};
+use crate::cursor::CursorError;
+
+/// The version of the format that this build reads and writes.
+pub const VERSION: u32 = 1;
+
+/// Names in `requires` that this build obeys.
+const KNOWN_REQUIREMENTS: &[&str] = &["paused"];
+
+/// A stored document that must not be used, nor overwritten.
+#[derive(Debug, Error)]
+pub enum FormatError {
+    /// The bytes are not JSON; most often a truncated copy.
+    #[error(
+        "state document of `{poller}` is not JSON ({length} bytes): restore a copy or rebuild it; \
+         nothing was overwritten"
+    )]
+    NotJson {
+        /// The poller.
+        poller: String,
+        /// Length of what was found.
+        length: usize,
+        /// Where the JSON breaks.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// JSON, but not a state document.
+    #[error(
+        "state document of `{poller}` is JSON of something else: it needs `version`, \
+         `poller_name`, `source_fingerprint`, `checkpoint` and `lease`; check the container and path"
+    )]
+    Foreign {
+        /// The poller.
+        poller: String,
+        /// Which field is wrong.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Written by a version that this build does not know.
+    #[error(
+        "state document of `{poller}` has version `{found}`, this build reads `{VERSION}`: \
+         deploy a build that reads it"
+    )]
+    Version {
+        /// The poller.
+        poller: String,
+        /// The version found, as JSON.
+        found: String,
+    },
+    /// Requires a feature that this build does not know.
+    #[error(
+        "state document of `{poller}` requires `{requirement}`, which this build does not know: \
+         deploy a newer build"
+    )]
+    Requirement {
+        /// The poller.
+        poller: String,
+        /// The unknown name.
+        requirement: String,
+    },
+    /// Belongs to another poller.
+    #[error("state document of `{poller}` names poller `{found}`: two pollers share one path")]
+    OtherPoller {
+        /// The poller that asked.
+        poller: String,
+        /// The name in the document.
+        found: String,
+    },
+    /// The checkpoint's cursor cannot be used.
+    #[error("state document of `{poller}` has a checkpoint that cannot be used")]
+    Cursor {
+        /// The poller.
+        poller: String,
+        /// What is wrong with it.
+        #[source]
+        source: CursorError,
+    },
+}
+
+/// Reads the stored form of `poller`'s document.
+///
+/// # Errors
+///
+/// [`FormatError`] names the first thing that keeps the document from being used.
+pub fn decode(poller: &str, bytes: &[u8]) -> Result<StateDocument, FormatError> {
+    let owned = || poller.to_owned();
+    let json: serde_json::Value = serde_json::from_slice(without_bom(bytes))
+        .map_err(|source| FormatError::NotJson { poller: owned(), length: bytes.len(), source })?;
+    if let Some(found) = json.get("version").filter(|found| **found != VERSION) {
+        return Err(FormatError::Version { poller: owned(), found: found.to_string() });
+    }
+    if let Some(requirement) = unknown_requirement(&json) {
+        return Err(FormatError::Requirement { poller: owned(), requirement });
+    }
+    let document: StateDocument = serde_json::from_value(json)
+        .map_err(|source| FormatError::Foreign { poller: owned(), source })?;
+    if document.poller_name != poller {
+        let found = document.poller_name;
+        return Err(FormatError::OtherPoller { poller: owned(), found });
+    }
+    for cursor in
+        document.checkpoint.cursor.iter().chain(document.in_flight.iter().map(|f| &f.upto))
+    {
+        cursor.validate().map_err(|source| FormatError::Cursor { poller: owned(), source })?;
+    }
+    Ok(document)
+}
+
+/// Returns the stored form: JSON with two spaces of indent, since people read it.
+pub fn encode(document: &StateDocument) -> Vec<u8> {
+    serde_json::to_vec_pretty(document).expect("a state document has only string keys")
+}
+
+/// What outlives a lost state document: proof that the poller has run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Marker {
+    /// The poller.
+    pub poller_name: String,
+    /// Generation of the document it was written for.
+    pub generation: Generation,
+    /// When; storage time.
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+}
+
+/// Reads the stored form of `poller`'s marker.
+///
+/// # Errors
+///
+/// [`FormatError::NotJson`] if it cannot be read.
+pub fn decode_marker(poller: &str, bytes: &[u8]) -> Result<Marker, FormatError> {
+    serde_json::from_slice(without_bom(bytes)).map_err(|source| FormatError::NotJson {
+        poller: format!("{poller} (marker)"),
+        length: bytes.len(),
+        source,
+    })
+}
+
+/// Returns the stored form of a marker.
+pub fn encode_marker(marker: &Marker) -> Vec<u8> {
+    serde_json::to_vec_pretty(marker).expect("a marker has only string keys")
+}
+
+fn unknown_requirement(json: &serde_json::Value) -> Option<String> {
+    let names = json.get("requires")?.as_array()?;
+    names
+        .iter()
+        .map(|name| name.as_str().map_or_else(|| name.to_string(), str::to_owned))
+        .find(|name| !KNOWN_REQUIREMENTS.contains(&name.as_str()))
+}
+
+/// Editors on Windows put a byte order mark in front.
+fn without_bom(bytes: &[u8]) -> &[u8] {
+    bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The document of seed 000 §4, as it stands there.
+    const SEED: &str = r#"{
+  "version": 1,
+  "poller_name": "orders",
+  "source_fingerprint": "sha256:...",
+  "checkpoint": {
+    "cursor": {
+      "kind": "timestamp+pk",
+      "value": "2026-04-07T01:23:45.123456Z",
+      "tiebreaker": { "id": 12093 }
+    },
+    "last_successful_batch_id": "batch_20260407_012346_0001",
+    "updated_at": "2026-04-07T01:23:46.020000Z",
+    "metadata": { "row_count": 100 }
+  },
+  "lease": {
+    "owner_id": "funcapp/instance-abc123",
+    "fencing_token": 42,
+    "acquired_at": "2026-04-07T01:23:00Z",
+    "heartbeat_at": "2026-04-07T01:23:20Z",
+    "expires_at": "2026-04-07T01:25:00Z"
+  }
+}"#;
+
+    fn error(bytes: &str) -> String {
+        decode("orders", bytes.as_bytes()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_document_of_the_seed_reads_and_writes_back_field_for_field() {
+        let document = decode("orders", SEED.as_bytes()).unwrap();
+        let written: serde_json::Value = serde_json::from_slice(&encode(&document)).unwrap();
+        let seed: serde_json::Value = serde_json::from_str(SEED).unwrap();
+        for (section, field) in [
+            ("checkpoint", "cursor"),
+            ("checkpoint", "last_successful_batch_id"),
+            ("checkpoint", "metadata"),
+            ("lease", "owner_id"),
+            ("lease", "fencing_token"),
+            ("lease", "acquired_at"),
+            ("lease", "expires_at"),
+        ] {
+            assert_eq!(written[section][field], seed[section][field], "{section}.{field}");
+        }
+        assert_eq!(written["checkpoint"]["updated_at"], "2026-04-07T01:23:46.02Z");
+        assert_eq!(decode("orders", &encode(&document)).unwrap(), document);
+    }
+
+    #[test]
+    fn unknown_fields_survive_a_rewrite_at_every_level() {
+        let mut json: serde_json::Value = serde_json::from_str(SEED).unwrap();
+        json["later"] = 1.into();
+        json["checkpoint"]["later"] = 2.into();
+        json["lease"]["later"] = 3.into();
+        let document = decode("orders", json.to_string().as_bytes()).unwrap();
+        let written: serde_json::Value = serde_json::from_slice(&encode(&document)).unwrap();
+        assert_eq!(written["later"], 1);
+        assert_eq!(written["checkpoint"]["later"], 2);
+        assert_eq!(written["lease"]["later"], 3);
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_refused_with_its_reason() {
+        let with = |from: &str, to: &str| SEED.replace(from, to);
+        for (document, expected) in [
+            (String::new(), "is not JSON (0 bytes)"),
+            (SEED[..200].to_owned(), "is not JSON (200 bytes)"),
+            ("[]".to_owned(), "JSON of something else"),
+            (r#"{"hello":"world"}"#.to_owned(), "JSON of something else"),
+            (with("\"version\": 1", "\"version\": 99"), "has version `99`, this build reads `1`"),
+            (with("\"version\": 1", "\"version\": \"1\""), "has version `\"1\"`"),
+            (
+                with("\"version\": 1", "\"version\": 1, \"requires\": [\"paused\", \"sharding\"]"),
+                "requires `sharding`",
+            ),
+            (with("\"orders\"", "\"other\""), "names poller `other`"),
+            (with("2026-04-07T01:23:45.123456Z", "yesterday"), "checkpoint that cannot be used"),
+        ] {
+            let text = error(&document);
+            assert!(text.contains(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_ignored() {
+        assert!(decode("orders", format!("\u{feff}{SEED}").as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn a_marker_reads_back() {
+        let marker = Marker {
+            poller_name: "orders".to_owned(),
+            generation: Generation(7),
+            created_at: OffsetDateTime::UNIX_EPOCH,
+        };
+        assert_eq!(decode_marker("orders", &encode_marker(&marker)).unwrap(), marker);
+        assert!(decode_marker("orders", b"{").is_err());
+    }
+}

@@ -1,0 +1,86 @@
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use time::macros::datetime;
+
+use super::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Stored, Written};
+use crate::clock::{Clock, TokioClock};
+
+/// Keeps state in memory: for tests and examples, since it is gone with the process.
+#[derive(Debug)]
+pub struct MemoryStore {
+    clock: Arc<dyn Clock>,
+    entries: Mutex<Entries>,
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    writes: u64,
+    by_key: BTreeMap<StateKey, Stored>,
+}
+
+impl Default for MemoryStore {
+    /// Returns an empty store whose clock starts at a fixed time and moves with tokio's.
+    fn default() -> Self {
+        Self::with_clock(Arc::new(TokioClock::starting_at(datetime!(2026-01-01 0:00 UTC))))
+    }
+}
+
+impl MemoryStore {
+    /// Returns an empty store that goes by `clock`.
+    pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, entries: Mutex::default() }
+    }
+
+    /// Removes what is stored under `key`, as an operator or a disaster would.
+    pub fn remove(&self, key: &StateKey) {
+        self.entries.lock().expect("no holder of this lock panics").by_key.remove(key);
+    }
+}
+
+#[async_trait]
+impl StateStore for MemoryStore {
+    fn grain(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+        let entries = self.entries.lock().expect("no holder of this lock panics");
+        Ok(Loaded { stored: entries.by_key.get(key).cloned(), date: self.clock.now() })
+    }
+
+    async fn store(
+        &self,
+        key: &StateKey,
+        bytes: Vec<u8>,
+        precondition: Precondition,
+    ) -> Result<Written, StoreError> {
+        let mut entries = self.entries.lock().expect("no holder of this lock panics");
+        let holds = match (&precondition, entries.by_key.get(key)) {
+            (Precondition::Absent, None) => true,
+            (Precondition::Matches(etag), Some(stored)) => *etag == stored.etag,
+            (Precondition::Absent, Some(_)) | (Precondition::Matches(_), None) => false,
+        };
+        if !holds {
+            return Err(StoreError::Conflict { key: key.path() });
+        }
+        entries.writes += 1;
+        let etag = ETag(entries.writes.to_string());
+        let date = self.clock.now();
+        let stored = Stored { bytes, etag: etag.clone(), last_modified: date };
+        entries.by_key.insert(key.clone(), stored);
+        Ok(Written { etag, date })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn conforms() {
+        crate::state::conformance::run(&|| async { MemoryStore::default() }).await;
+    }
+}

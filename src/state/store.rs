@@ -1,0 +1,155 @@
+//! The port: compare-and-swap of bytes under a key.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use thiserror::Error;
+use time::OffsetDateTime;
+
+/// Opaque version of what is stored; it changes with every write, also of equal content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ETag(pub String);
+
+/// What is read or written.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StateKey {
+    /// The state document of a poller.
+    Document(String),
+    /// The marker of a poller, which outlives its document.
+    Marker(String),
+}
+
+impl StateKey {
+    /// Returns the poller's name.
+    pub fn poller(&self) -> &str {
+        match self {
+            Self::Document(poller) | Self::Marker(poller) => poller,
+        }
+    }
+
+    /// Returns the path below the application's folder, such as `orders.json`.
+    pub fn path(&self) -> String {
+        match self {
+            Self::Document(poller) => format!("{poller}.json"),
+            Self::Marker(poller) => format!("{poller}.marker.json"),
+        }
+    }
+}
+
+impl fmt::Display for StateKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.path())
+    }
+}
+
+/// Bytes together with the version they were read at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// The content.
+    pub bytes: Vec<u8>,
+    /// Its version.
+    pub etag: ETag,
+    /// When it was written, by the service's clock.
+    pub last_modified: OffsetDateTime,
+}
+
+/// The answer to a read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// What was found; `None` where nothing is stored under the key.
+    pub stored: Option<Stored>,
+    /// The service's clock when it answered.
+    pub date: OffsetDateTime,
+}
+
+/// The answer to a write that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The new version.
+    pub etag: ETag,
+    /// The service's clock when it answered.
+    pub date: OffsetDateTime,
+}
+
+/// What must hold for a write to happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Precondition {
+    /// Nothing is stored under the key yet.
+    Absent,
+    /// What is stored still has this version.
+    Matches(ETag),
+}
+
+/// Why a store did not do what was asked.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The precondition did not hold when the request was judged.
+    ///
+    /// Definite for this request only: an earlier try of the same write may have landed, so read
+    /// again before deciding anything.
+    #[error("`{key}` was changed by another writer")]
+    Conflict {
+        /// What was to be written.
+        key: String,
+    },
+    /// The request never reached the service; nothing was written.
+    #[error("`{key}`: state store cannot be reached: {reason}")]
+    Unreachable {
+        /// What was asked for.
+        key: String,
+        /// Why, without secrets.
+        reason: String,
+    },
+    /// No usable answer: a write may or may not have happened, or may still happen.
+    #[error("`{key}`: no answer from the state store: {reason}")]
+    Unknown {
+        /// What was asked for.
+        key: String,
+        /// Why, without secrets.
+        reason: String,
+    },
+    /// The store refuses for a reason that trying again will not mend.
+    #[error("`{key}`: state store refuses: {reason}")]
+    Refused {
+        /// What was asked for.
+        key: String,
+        /// Why, and what to do, without secrets.
+        reason: String,
+    },
+}
+
+/// Keeps bytes under keys, changed only by compare-and-swap.
+///
+/// # Contract
+///
+/// A write happens at once or not at all, and only if its precondition holds at that moment. Every
+/// write yields a new [`ETag`]. A read that begins after a write was answered sees it. Damaged
+/// content is returned as it is: judging it is the reader's part. Neither method retries: the lease
+/// knows what a repetition means, the store does not. Dropping a future leaves its outcome unknown.
+/// The suite in [`crate::state::conformance`] is this contract as tests.
+#[async_trait]
+pub trait StateStore: fmt::Debug + Send + Sync {
+    /// Granularity of the service's clock: the most by which two of its times may be too close.
+    fn grain(&self) -> Duration;
+
+    /// Reads what is stored under `key`.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] of any kind but `Conflict`.
+    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError>;
+
+    /// Writes `bytes` under `key` if `precondition` holds.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`]; only `Conflict`, `Unreachable` and `Refused` prove that this request wrote
+    /// nothing.
+    async fn store(
+        &self,
+        key: &StateKey,
+        bytes: Vec<u8>,
+        precondition: Precondition,
+    ) -> Result<Written, StoreError>;
+}

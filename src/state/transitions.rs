@@ -1,0 +1,453 @@
+//! The rules: pure functions from one document to the next.
+//!
+//! Each returns the whole next document or says why there is none; none reads a clock or does I/O. A
+//! lost compare-and-swap is handled by applying the same function to the document that won.
+
+use std::time::Duration;
+
+use thiserror::Error;
+use time::OffsetDateTime;
+
+use super::{
+    Checkpoint, FencingToken, Holder, InFlight, Observed, Paused, RECENT_MAX, RecentTick,
+    StateDocument,
+};
+use crate::cursor::Cursor;
+use crate::event::BatchId;
+
+/// The highest token: the largest integer that every JSON reader keeps exact (2^53 − 1).
+pub const TOKEN_MAX: u64 = (1 << 53) - 1;
+
+/// Added to a lease's ttl, beside two grains of the store's clock, before anyone takes it over: room
+/// for the time a renewal spends on its way.
+const LAPSE_MARGIN: Duration = Duration::from_secs(2);
+
+/// How old a document is, by the service's own clock alone.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseAge {
+    /// `Date` of the read minus `Last-Modified` of what was read.
+    pub since_write: Duration,
+    /// Granularity of that clock.
+    pub grain: Duration,
+}
+
+/// What an instance may do with a lease.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Standing {
+    /// Nobody holds it.
+    Free,
+    /// This very instance holds it.
+    Own,
+    /// Its holder has not written for longer than its ttl.
+    Lapsed,
+    /// Another instance holds it.
+    Held {
+        /// The holder.
+        owner_id: String,
+    },
+}
+
+/// Why a transition is not allowed.
+#[derive(Clone, Debug, Error, PartialEq)]
+pub enum Refusal {
+    /// Another instance holds the lease.
+    #[error("lease is held by `{owner_id}`")]
+    Held {
+        /// The holder.
+        owner_id: String,
+    },
+    /// Somebody paused the poller.
+    #[error("poller is paused by `{by}`: {reason}")]
+    Paused {
+        /// Who.
+        by: String,
+        /// Why.
+        reason: String,
+    },
+    /// The failed batch is not to be tried yet.
+    #[error("batch failed before and is not tried again until {until}")]
+    BackingOff {
+        /// Storage time of the next attempt.
+        until: OffsetDateTime,
+    },
+    /// A newer lease has been granted, or the document was made again.
+    #[error(
+        "lease superseded: held token {} of generation {}, document has {current} owned by `{owner_id}`",
+        held.token, held.generation
+    )]
+    Superseded {
+        /// The grant of the caller.
+        held: Holder,
+        /// The newest grant.
+        current: FencingToken,
+        /// Its owner, or `nobody`.
+        owner_id: String,
+    },
+    /// The checkpoint would move backwards.
+    #[error("checkpoint would move back from `{from}` to `{to}`")]
+    Backwards {
+        /// Leading part of the checkpoint.
+        from: String,
+        /// Leading part of what was to replace it.
+        to: String,
+    },
+    /// There is no higher token that every JSON reader keeps exact.
+    #[error("fencing token has reached {TOKEN_MAX}: reset the poller to start a new generation")]
+    TokensExhausted,
+}
+
+/// A request for the lease.
+#[derive(Clone, Debug)]
+pub struct Acquire<'a> {
+    /// The instance.
+    pub owner_id: &'a str,
+    /// How long the lease is to live without a write.
+    pub ttl: Duration,
+    /// How old the document is.
+    pub age: LeaseAge,
+    /// The service's clock.
+    pub now: OffsetDateTime,
+    /// The batch that will be handled under it; `None` where it is not known yet.
+    pub in_flight: Option<InFlight>,
+}
+
+/// A delivered batch.
+#[derive(Clone, Debug)]
+pub struct Commit {
+    /// The batch.
+    pub batch_id: BatchId,
+    /// Position of the last row that was taken.
+    pub upto: Cursor,
+    /// Rows that were taken.
+    pub rows: u64,
+    /// The service's clock.
+    pub now: OffsetDateTime,
+    /// What comes next, in the same write.
+    pub then: AfterCommit,
+}
+
+/// What a commit's write does besides moving the checkpoint.
+#[derive(Clone, Debug)]
+pub enum AfterCommit {
+    /// The lease is given up.
+    Release(Option<RecentTick>),
+    /// The next batch is announced, and the lease goes on.
+    Handle(Box<InFlight>),
+}
+
+/// A batch that was not taken.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Why, in one line.
+    pub error: String,
+    /// Whether it counts as an attempt; back-pressure and wrong settings do not.
+    pub counted: bool,
+    /// Not to be tried before.
+    pub next_attempt_at: Option<OffsetDateTime>,
+    /// The service's clock.
+    pub now: OffsetDateTime,
+    /// The tick that ends with it.
+    pub tick: Option<RecentTick>,
+}
+
+impl StateDocument {
+    /// Tells how the lease stands for `owner_id`.
+    ///
+    /// A lease has lapsed when `idle_before + since_write ≥ ttl + 2 × grain + 2 s`: both readings are
+    /// the service's, so no instance's clock takes part.
+    pub fn standing(&self, owner_id: &str, age: LeaseAge) -> Standing {
+        let lease = &self.lease;
+        let Some(holder) = lease.owner_id.as_deref().filter(|_| lease.released_at.is_none()) else {
+            return Standing::Free;
+        };
+        if holder == owner_id {
+            return Standing::Own;
+        }
+        let idle = Duration::from_secs(lease.idle_before_seconds) + age.since_write;
+        let lapses_after = Duration::from_secs(lease.ttl_seconds) + age.grain * 2 + LAPSE_MARGIN;
+        if idle >= lapses_after {
+            Standing::Lapsed
+        } else {
+            Standing::Held { owner_id: holder.to_owned() }
+        }
+    }
+
+    /// Returns why no tick may run now, leaving the lease aside.
+    pub fn hindrance(&self, now: OffsetDateTime) -> Option<Refusal> {
+        if let Some(paused) = &self.paused {
+            return Some(Refusal::Paused { by: paused.by.clone(), reason: paused.reason.clone() });
+        }
+        let until = self.in_flight.as_ref()?.next_attempt_at?;
+        (now < until).then_some(Refusal::BackingOff { until })
+    }
+
+    /// Grants the lease with the next fencing token.
+    ///
+    /// A holder that died is counted here: over a lapsed, unreleased lease the batch it had in hand
+    /// gets one more crash.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Held`], [`Refusal::Paused`], [`Refusal::BackingOff`] or
+    /// [`Refusal::TokensExhausted`].
+    pub fn acquire(&self, request: Acquire<'_>) -> Result<Self, Refusal> {
+        if let Some(hindrance) = self.hindrance(request.now) {
+            return Err(hindrance);
+        }
+        let died = match self.standing(request.owner_id, request.age) {
+            Standing::Held { owner_id } => return Err(Refusal::Held { owner_id }),
+            Standing::Lapsed => true,
+            Standing::Free | Standing::Own => false,
+        };
+        let mut next = self.clone();
+        if let Some(in_flight) = next.in_flight.as_mut().filter(|_| died) {
+            in_flight.crashes = in_flight.crashes.saturating_add(1);
+        }
+        if let Some(batch) = request.in_flight {
+            next.in_flight = Some(batch.continuing(next.in_flight.as_ref()));
+        }
+        let token = self.next_token()?;
+        let lease = &mut next.lease;
+        lease.owner_id = Some(request.owner_id.to_owned());
+        lease.fencing_token = token;
+        lease.acquired_at = Some(request.now);
+        lease.ttl_seconds = request.ttl.as_secs();
+        lease.released_at = None;
+        next.touch(request.now);
+        Ok(next)
+    }
+
+    /// Says that the holder is alive; the token stays.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Superseded`] if the lease has passed to another.
+    pub fn renew(&self, holder: &Holder, now: OffsetDateTime) -> Result<Self, Refusal> {
+        let mut next = self.held_by(holder)?;
+        next.touch(now);
+        Ok(next)
+    }
+
+    /// Announces the batch that is to be handled, where [`Self::acquire`] did not know it yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Superseded`] if the lease has passed to another.
+    pub fn announce(
+        &self,
+        holder: &Holder,
+        batch: InFlight,
+        now: OffsetDateTime,
+    ) -> Result<Self, Refusal> {
+        let mut next = self.renew(holder, now)?;
+        next.in_flight = Some(batch.continuing(next.in_flight.as_ref()));
+        Ok(next)
+    }
+
+    /// Moves the checkpoint forward.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Superseded`] if the lease has passed to another, [`Refusal::Backwards`] if the
+    /// position lies before the checkpoint.
+    pub fn commit(&self, holder: &Holder, commit: Commit) -> Result<Self, Refusal> {
+        let mut next = self.held_by(holder)?;
+        next.refuse_backwards(&commit.upto)?;
+        let checkpoint = &mut next.checkpoint;
+        checkpoint.cursor = Some(commit.upto);
+        checkpoint.last_successful_batch_id = Some(commit.batch_id);
+        checkpoint.updated_at = Some(commit.now);
+        checkpoint.metadata.row_count = commit.rows;
+        next.touch(commit.now);
+        match commit.then {
+            AfterCommit::Handle(batch) => next.in_flight = Some(*batch),
+            AfterCommit::Release(tick) => {
+                next.in_flight = None;
+                next.give_up(commit.now, tick);
+            }
+        }
+        Ok(next)
+    }
+
+    /// Records that the batch in hand was not taken, and gives the lease up.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Superseded`] if the lease has passed to another.
+    pub fn fail(&self, holder: &Holder, failure: Failure) -> Result<Self, Refusal> {
+        let mut next = self.held_by(holder)?;
+        if let Some(in_flight) = &mut next.in_flight {
+            if failure.counted {
+                in_flight.attempt = in_flight.attempt.saturating_add(1);
+            }
+            in_flight.first_failed_at = in_flight.first_failed_at.or(Some(failure.now));
+            in_flight.next_attempt_at = failure.next_attempt_at;
+            in_flight.last_error = Some(failure.error);
+        }
+        next.touch(failure.now);
+        next.give_up(failure.now, failure.tick);
+        Ok(next)
+    }
+
+    /// Gives the lease up.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Superseded`] if the lease has passed to another.
+    pub fn release(
+        &self,
+        holder: &Holder,
+        now: OffsetDateTime,
+        tick: Option<RecentTick>,
+    ) -> Result<Self, Refusal> {
+        let mut next = self.held_by(holder)?;
+        next.touch(now);
+        next.give_up(now, tick);
+        Ok(next)
+    }
+
+    /// Keeps ticks from running; owner and token stay, so a holder may finish its batch.
+    #[must_use]
+    pub fn pause(&self, paused: Paused, age: LeaseAge) -> Self {
+        let mut next = self.written_by_other(age);
+        if !next.requires.iter().any(|name| name == "paused") {
+            next.requires.push("paused".to_owned());
+        }
+        next.paused = Some(paused);
+        next
+    }
+
+    /// Lets ticks run again, at once even where the batch was backing off.
+    #[must_use]
+    pub fn resume(&self, age: LeaseAge) -> Self {
+        let mut next = self.written_by_other(age);
+        next.requires.retain(|name| name != "paused");
+        next.paused = None;
+        if let Some(in_flight) = &mut next.in_flight {
+            in_flight.next_attempt_at = None;
+        }
+        next
+    }
+
+    /// Moves the checkpoint anywhere, as an operator asked: clears the owner and raises the token,
+    /// so that nothing a former holder writes can land.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::TokensExhausted`].
+    pub fn reset(&self, to: Option<Cursor>, replay_id: String) -> Result<Self, Refusal> {
+        let mut next = self.break_lease()?;
+        next.checkpoint = Checkpoint { cursor: to, ..Checkpoint::default() };
+        next.in_flight = None;
+        next.replay_id = Some(replay_id);
+        Ok(next)
+    }
+
+    /// Takes the lease from whoever holds it, and raises the token.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::TokensExhausted`].
+    pub fn break_lease(&self) -> Result<Self, Refusal> {
+        let mut next = self.clone();
+        next.lease.fencing_token = self.next_token()?;
+        next.lease.owner_id = None;
+        next.lease.released_at = None;
+        next.lease.idle_before_seconds = 0;
+        Ok(next)
+    }
+
+    /// Notes what idle ticks saw; only for a document whose lease is free.
+    #[must_use]
+    pub fn observe(&self, observed: Observed, age: LeaseAge) -> Self {
+        let mut next = self.written_by_other(age);
+        next.observed = Some(observed);
+        next
+    }
+
+    /// Whether the lease is still `holder`'s.
+    pub fn is_held_by(&self, holder: &Holder) -> bool {
+        self.lease.owner_id.as_deref() == Some(&holder.owner_id)
+            && self.lease.fencing_token == holder.token
+            && self.generation == holder.generation
+    }
+
+    fn held_by(&self, holder: &Holder) -> Result<Self, Refusal> {
+        if self.is_held_by(holder) {
+            return Ok(self.clone());
+        }
+        Err(Refusal::Superseded {
+            held: holder.clone(),
+            current: self.lease.fencing_token,
+            owner_id: self.lease.owner_id.clone().unwrap_or_else(|| "nobody".to_owned()),
+        })
+    }
+
+    fn next_token(&self) -> Result<FencingToken, Refusal> {
+        let current = self.lease.fencing_token.0;
+        if current >= TOKEN_MAX {
+            return Err(Refusal::TokensExhausted);
+        }
+        Ok(FencingToken(current + 1))
+    }
+
+    fn refuse_backwards(&self, to: &Cursor) -> Result<(), Refusal> {
+        match &self.checkpoint.cursor {
+            Some(from) if to.compare_leading(from) != Some(std::cmp::Ordering::Less) => Ok(()),
+            None => Ok(()),
+            Some(from) => {
+                Err(Refusal::Backwards { from: from.value.clone(), to: to.value.clone() })
+            }
+        }
+    }
+
+    /// Every write of the holder is a heartbeat.
+    fn touch(&mut self, now: OffsetDateTime) {
+        self.lease.heartbeat_at = Some(now);
+        self.lease.expires_at = Some(now + Duration::from_secs(self.lease.ttl_seconds));
+        self.lease.idle_before_seconds = 0;
+    }
+
+    fn give_up(&mut self, now: OffsetDateTime, tick: Option<RecentTick>) {
+        self.lease.released_at = Some(now);
+        self.lease.expires_at = Some(now);
+        self.recent.extend(tick);
+        let surplus = self.recent.len().saturating_sub(RECENT_MAX);
+        self.recent.drain(..surplus);
+    }
+
+    /// A write of somebody else must not make the holder look alive.
+    fn written_by_other(&self, age: LeaseAge) -> Self {
+        let mut next = self.clone();
+        let idle = &mut next.lease.idle_before_seconds;
+        *idle = idle.saturating_add(age.since_write.as_secs());
+        next
+    }
+}
+
+impl InFlight {
+    /// Takes over what is known of an earlier try at the same rows.
+    ///
+    /// The counts belong to the range; the results of steps belong to the bytes, so they stay only
+    /// where the batch id is the same.
+    fn continuing(self, previous: Option<&Self>) -> Self {
+        match previous {
+            Some(previous) if previous.after == self.after && previous.upto == self.upto => Self {
+                attempt: previous.attempt,
+                crashes: previous.crashes,
+                first_failed_at: previous.first_failed_at,
+                last_error: previous.last_error.clone(),
+                steps: if previous.batch_id == self.batch_id {
+                    previous.steps.clone()
+                } else {
+                    self.steps
+                },
+                ..self
+            },
+            Some(_) | None => self,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
