@@ -12,3 +12,11 @@ pub mod handler;
 pub mod normalize;
 pub mod source;
 pub mod state;
+
+// Engine.
+pub mod lease;
+pub mod metrics;
+pub mod poller;
+
+#[cfg(any(test, feature = "test-util"))]
+pub mod testing;

@@ -35,7 +35,7 @@ pub use self::store::{
     ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Stored, Written,
 };
 pub use self::transitions::{
-    Acquire, AfterCommit, Commit, Failure, LeaseAge, Refusal, Standing, TOKEN_MAX,
+    Acquire, AfterCommit, Commit, EndOfTick, Failure, LeaseAge, Refusal, Standing, TOKEN_MAX,
 };
 use crate::cursor::{Cursor, SourceFingerprint};
 use crate::event::{BatchId, Digested};

@@ -130,9 +130,18 @@ pub struct Commit {
 #[derive(Clone, Debug)]
 pub enum AfterCommit {
     /// The lease is given up.
-    Release(Option<RecentTick>),
+    Release(Option<EndOfTick>),
     /// The next batch is announced, and the lease goes on.
     Handle(Box<InFlight>),
+}
+
+/// What the last write of a tick notes of it.
+#[derive(Clone, Debug)]
+pub struct EndOfTick {
+    /// The entry for the ring of recent ticks.
+    pub recent: RecentTick,
+    /// How long each step took.
+    pub timings: Vec<(&'static str, Duration)>,
 }
 
 /// A batch that was not taken.
@@ -147,7 +156,7 @@ pub struct Failure {
     /// The service's clock.
     pub now: OffsetDateTime,
     /// The tick that ends with it.
-    pub tick: Option<RecentTick>,
+    pub tick: Option<EndOfTick>,
 }
 
 impl StateDocument {
@@ -298,7 +307,7 @@ impl StateDocument {
         &self,
         holder: &Holder,
         now: OffsetDateTime,
-        tick: Option<RecentTick>,
+        tick: Option<EndOfTick>,
     ) -> Result<Self, Refusal> {
         let mut next = self.held_by(holder)?;
         next.touch(now);
@@ -309,7 +318,13 @@ impl StateDocument {
     /// Keeps ticks from running; owner and token stay, so a holder may finish its batch.
     #[must_use]
     pub fn pause(&self, paused: Paused, age: LeaseAge) -> Self {
-        let mut next = self.written_by_other(age);
+        self.written_by_other(age).paused_by_holder(paused)
+    }
+
+    /// Keeps ticks from running, in a write of the holder itself.
+    #[must_use]
+    pub fn paused_by_holder(&self, paused: Paused) -> Self {
+        let mut next = self.clone();
         if !next.requires.iter().any(|name| name == "paused") {
             next.requires.push("paused".to_owned());
         }
@@ -376,11 +391,16 @@ impl StateDocument {
         if self.is_held_by(holder) {
             return Ok(self.clone());
         }
-        Err(Refusal::Superseded {
+        Err(self.superseded(holder))
+    }
+
+    /// Says that this document's newest grant is not `holder`'s.
+    pub fn superseded(&self, holder: &Holder) -> Refusal {
+        Refusal::Superseded {
             held: holder.clone(),
             current: self.lease.fencing_token,
             owner_id: self.lease.owner_id.clone().unwrap_or_else(|| "nobody".to_owned()),
-        })
+        }
     }
 
     fn next_token(&self) -> Result<FencingToken, Refusal> {
@@ -408,10 +428,14 @@ impl StateDocument {
         self.lease.idle_before_seconds = 0;
     }
 
-    fn give_up(&mut self, now: OffsetDateTime, tick: Option<RecentTick>) {
+    fn give_up(&mut self, now: OffsetDateTime, tick: Option<EndOfTick>) {
         self.lease.released_at = Some(now);
         self.lease.expires_at = Some(now);
-        self.recent.extend(tick);
+        let Some(tick) = tick else { return };
+        for (step, duration) in tick.timings {
+            self.timings.entry(step.to_owned()).or_default().record(duration);
+        }
+        self.recent.push(tick.recent);
         let surplus = self.recent.len().saturating_sub(RECENT_MAX);
         self.recent.drain(..surplus);
     }

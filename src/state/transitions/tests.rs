@@ -2,7 +2,6 @@ use time::macros::datetime;
 
 use super::*;
 use crate::cursor::{KeyValues, RowVersion, SourceFingerprint};
-use crate::event::Digested;
 use crate::state::{Generation, LeaseRecord, VERSION, decode, encode};
 
 const NOW: OffsetDateTime = datetime!(2026-04-07 1:23:45 UTC);
@@ -296,7 +295,7 @@ fn only_the_last_fifty_ticks_are_kept() {
     let mut document = fresh();
     for n in 0..60 {
         let held = document.acquire(request("a", 0)).unwrap();
-        let tick = RecentTick {
+        let recent = RecentTick {
             at: NOW,
             outcome: n.to_string(),
             rows: 0,
@@ -305,10 +304,13 @@ fn only_the_last_fifty_ticks_are_kept() {
             idle_before: 0,
             extra: Default::default(),
         };
+        let timings = vec![("fetch", Duration::from_millis(3))];
+        let tick = EndOfTick { recent, timings };
         document = held.release(&held.holder("a"), NOW, Some(tick)).unwrap();
     }
     assert_eq!(document.recent.len(), RECENT_MAX);
     assert_eq!(document.recent.last().unwrap().outcome, "59");
+    assert_eq!(document.timings["fetch"].percentile_ms(50), Some(4));
 }
 
 #[test]

@@ -1,0 +1,414 @@
+//! A held lease: the right to run one poller, kept alive while work is done.
+//!
+//! Safety rests on compare-and-swap and the fencing token alone; time only decides how much work is
+//! done twice. Every write goes through `&mut self` in the task of the tick, so a renewal and a commit
+//! of one holder cannot race. Nothing here reads a wall clock: the holder's deadline runs on tokio's
+//! monotonic clock from *before* the first try of the request that took or renewed the lease, and all
+//! times that are written are the storage service's.
+//!
+//! What a refused or unanswered write means is judged in `lease/write.rs`.
+
+mod snapshot;
+mod write;
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use thiserror::Error;
+use time::OffsetDateTime;
+use tokio::time::{Instant, sleep_until, timeout};
+
+pub use self::snapshot::Snapshot;
+use self::write::{Change, LogicalWrite, Writer};
+use crate::event::BatchId;
+use crate::state::{
+    Acquire, Commit, EndOfTick, Failure, FencingToken, FormatError, Generation, Holder, InFlight,
+    Precondition, Refusal, StateDocument, StateKey, StateStore, StoreError,
+};
+
+/// How long a lease lives, and how often it is renewed.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseTerms {
+    /// How long a lease lives without a write.
+    pub ttl: Duration,
+    /// Time between renewals; shorter than half of `ttl`.
+    pub heartbeat_interval: Duration,
+    /// How long before its end the holder stops relying on the lease.
+    pub margin: Duration,
+}
+
+impl LeaseTerms {
+    /// Returns the terms that go with a ttl: a renewal each third of it, a tenth of it as margin.
+    pub fn of(ttl: Duration) -> Self {
+        Self { ttl, heartbeat_interval: ttl / 3, margin: ttl / 10 }
+    }
+}
+
+/// This process, as far as leases are concerned.
+#[derive(Debug)]
+pub struct Instance {
+    owner_id: String,
+    writes: AtomicU64,
+}
+
+impl Instance {
+    /// Returns an instance whose `owner_id` must be unique per process start.
+    pub fn new(owner_id: impl Into<String>) -> Self {
+        Self { owner_id: owner_id.into(), writes: AtomicU64::new(0) }
+    }
+
+    /// Returns the name under which leases are held.
+    pub fn owner_id(&self) -> &str {
+        &self.owner_id
+    }
+
+    /// Returns an id that no other logical write of any process has.
+    pub(crate) fn next_write_id(&self) -> String {
+        let number = self.writes.fetch_add(1, Ordering::Relaxed);
+        format!("{}#{number}", self.owner_id)
+    }
+}
+
+/// Why a lease could not be taken, kept or used.
+#[derive(Debug, Error)]
+pub enum LeaseError {
+    /// The lease has passed to another. Nothing may be written any more.
+    #[error("lease lost")]
+    Lost(#[source] Refusal),
+    /// The document is gone.
+    #[error("state document is gone")]
+    Gone,
+    /// The lease could not be renewed before its deadline.
+    #[error("lease not renewed within its time")]
+    Lapsed,
+    /// The tick has used up its time.
+    #[error("tick used up its time")]
+    OutOfTime,
+    /// The transition is not allowed for a reason that is not the lease.
+    #[error("transition refused")]
+    Refused(#[source] Refusal),
+    /// The store gave no usable answer in time: whether the write happened is not known.
+    #[error("state store")]
+    Store(#[from] StoreError),
+    /// Somebody replaced the document by one that cannot be read.
+    #[error("read back the state document")]
+    Format(#[from] FormatError),
+}
+
+impl From<Refusal> for LeaseError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Superseded { .. } => Self::Lost(refusal),
+            Refusal::Held { .. }
+            | Refusal::Paused { .. }
+            | Refusal::BackingOff { .. }
+            | Refusal::Backwards { .. }
+            | Refusal::TokensExhausted => Self::Refused(refusal),
+        }
+    }
+}
+
+/// What a lease needs to know of the tick that asks for it.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseContext<'a> {
+    /// Where the document is kept.
+    pub store: &'a dyn StateStore,
+    /// Which document.
+    pub key: &'a StateKey,
+    /// Who asks.
+    pub instance: &'a Instance,
+    /// Terms of the lease.
+    pub terms: LeaseTerms,
+    /// When work under the lease must have stopped.
+    pub stop_at: Instant,
+}
+
+/// The right to run one poller, until it lapses or is given up.
+pub struct Lease<'a> {
+    context: LeaseContext<'a>,
+    holder: Holder,
+    snapshot: Snapshot,
+    /// When the newest renewal was asked for; the lease lives `ttl` from here.
+    renewed_at: Instant,
+    /// Set once the marker exists; rides on every write from then on.
+    marked: bool,
+}
+
+impl fmt::Debug for Lease<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Lease").field("holder", &self.holder).finish_non_exhaustive()
+    }
+}
+
+/// How asking for a lease ended.
+#[derive(Debug)]
+pub enum Acquired<'a> {
+    /// It is held.
+    Held(Box<Lease<'a>>),
+    /// The document has changed since it was read; nothing was written.
+    Conflict,
+    /// The document does not allow it; nothing was written.
+    Refused(Refusal),
+}
+
+/// How long a commit whose lease has ended may still look for an answer.
+const COMMIT_GRACE: Duration = Duration::from_secs(5);
+
+/// How long after a tick's end of time its last write may look for an answer.
+const LAST_WRITE_GRACE: Duration = Duration::from_secs(10);
+
+impl<'a> Lease<'a> {
+    /// Asks for the lease on the strength of `base`, the document that also gave the checkpoint.
+    ///
+    /// Acquiring with that document's tag proves that the rows were read from the checkpoint that
+    /// still stands. `batch` rides on the same write.
+    ///
+    /// # Errors
+    ///
+    /// [`LeaseError::Store`] if the store gave no usable answer in time.
+    pub async fn acquire(
+        context: LeaseContext<'a>,
+        base: &Snapshot,
+        batch: Option<InFlight>,
+    ) -> Result<Acquired<'a>, LeaseError> {
+        let request = Acquire {
+            owner_id: context.instance.owner_id(),
+            ttl: context.terms.ttl,
+            age: base.age(context.store.grain()),
+            now: base.now(),
+            in_flight: batch,
+        };
+        let mut document = match base.document.acquire(request) {
+            Ok(document) => document,
+            Err(refusal) => return Ok(Acquired::Refused(refusal)),
+        };
+        document.write_id = context.instance.next_write_id();
+        let holder = document.holder(context.instance.owner_id());
+        let renewed_at = Instant::now();
+        let until = context.stop_at.min(renewed_at + context.terms.ttl / 2);
+        let writer = Writer { store: context.store, key: context.key, until };
+        let Some(snapshot) = writer.create_or_replace(document, base.precondition()).await? else {
+            return Ok(Acquired::Conflict);
+        };
+        let marked = snapshot.document.marked;
+        Ok(Acquired::Held(Box::new(Self { context, holder, snapshot, renewed_at, marked })))
+    }
+
+    /// Returns the token of this grant.
+    pub fn token(&self) -> FencingToken {
+        self.holder.token
+    }
+
+    /// Returns the generation of the document.
+    pub fn generation(&self) -> Generation {
+        self.holder.generation
+    }
+
+    /// Returns the document as this holder last wrote it.
+    pub fn document(&self) -> &StateDocument {
+        &self.snapshot.document
+    }
+
+    /// Returns the document with its tag, for the next tick.
+    pub fn into_snapshot(self) -> Snapshot {
+        self.snapshot
+    }
+
+    /// Returns the storage service's time, as far as it can be told without asking.
+    pub fn now(&self) -> OffsetDateTime {
+        self.snapshot.now()
+    }
+
+    /// Notes that the marker exists; `marked` rides on the next write.
+    pub fn mark(&mut self) {
+        self.marked = true;
+    }
+
+    /// Runs `work` while renewing the lease, and drops it when the lease is lost, has lapsed, or the
+    /// tick's time is over.
+    ///
+    /// # Errors
+    ///
+    /// [`LeaseError`] if `work` was dropped before it ended; its outcome is then unknown.
+    pub async fn hold_while<T>(&mut self, work: impl Future<Output = T>) -> Result<T, LeaseError> {
+        let mut work = pin!(work);
+        let stop_at = self.context.stop_at;
+        loop {
+            // Counted from the last renewal, not from now: a run of short holds must renew too.
+            let beat_at = self.renewed_at + self.context.terms.heartbeat_interval;
+            tokio::select! {
+                biased;
+                done = &mut work => return Ok(done),
+                () = sleep_until(stop_at) => return Err(LeaseError::OutOfTime),
+                () = sleep_until(beat_at) => {}
+            }
+            // The renewal and the work go on side by side: a slow store must not stall the work.
+            let deadline = self.deadline();
+            let heartbeat_interval = self.context.terms.heartbeat_interval;
+            let mut renewal = pin!(self.renew(deadline));
+            tokio::select! {
+                biased;
+                renewed = &mut renewal => if let Err(error) = renewed {
+                    return Err(lapsed_or(error));
+                },
+                done = &mut work => {
+                    // A renewal in the air is waited for, so that the commit finds its tag. One that
+                    // hangs is let go; if it lands late, the commit's judging recognises it.
+                    return match timeout(heartbeat_interval, renewal).await {
+                        Ok(Err(error @ (LeaseError::Lost(_) | LeaseError::Gone))) => Err(error),
+                        Ok(Ok(()) | Err(_)) | Err(_) => Ok(done),
+                    };
+                }
+                () = sleep_until(stop_at) => return Err(LeaseError::OutOfTime),
+                () = sleep_until(deadline) => return Err(LeaseError::Lapsed),
+            }
+        }
+    }
+
+    /// Moves the checkpoint forward, and in the same write gives the lease up or goes on to the next
+    /// batch.
+    ///
+    /// A lease that has lapsed but was not taken is still ours: the store decides.
+    ///
+    /// # Errors
+    ///
+    /// [`LeaseError::Lost`] if another has taken the lease, [`LeaseError::Store`] if it is not known
+    /// whether the commit happened.
+    pub async fn commit(&mut self, commit: Commit) -> Result<(), LeaseError> {
+        let batch_id = commit.batch_id.clone();
+        let apply = move |document: &StateDocument, holder: &Holder| {
+            document.commit(holder, commit.clone())
+        };
+        self.write(&apply, Some(&batch_id), self.last_moment()).await
+    }
+
+    /// Commits a prefix and records the failure of the rest, giving the lease up, in one write.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::commit`].
+    pub async fn commit_prefix(
+        &mut self,
+        commit: Commit,
+        failure: Failure,
+    ) -> Result<(), LeaseError> {
+        let batch_id = commit.batch_id.clone();
+        let apply = move |document: &StateDocument, holder: &Holder| {
+            document.commit(holder, commit.clone())?.fail(holder, failure.clone())
+        };
+        self.write(&apply, Some(&batch_id), self.last_moment()).await
+    }
+
+    /// Announces the batch that is to be handled, where the acquisition did not know it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::commit`].
+    pub async fn announce(&mut self, batch: InFlight) -> Result<(), LeaseError> {
+        let now = self.now();
+        let apply = move |document: &StateDocument, holder: &Holder| {
+            document.announce(holder, batch.clone(), now)
+        };
+        let deadline = self.deadline();
+        self.write(&apply, None, deadline).await
+    }
+
+    /// Records that the batch in hand was not taken, and gives the lease up.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::commit`].
+    pub async fn fail(&mut self, failure: Failure) -> Result<(), LeaseError> {
+        let apply =
+            move |document: &StateDocument, holder: &Holder| document.fail(holder, failure.clone());
+        self.write(&apply, None, self.last_moment()).await
+    }
+
+    /// Gives the lease up, and pauses the poller with it where `pause` says so.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::commit`]; the lease then lapses by itself.
+    pub async fn release(
+        &mut self,
+        tick: Option<EndOfTick>,
+        pause: Option<crate::state::Paused>,
+    ) -> Result<(), LeaseError> {
+        let now = self.now();
+        let apply = move |document: &StateDocument, holder: &Holder| {
+            let released = document.release(holder, now, tick.clone())?;
+            Ok(match &pause {
+                Some(pause) => released.paused_by_holder(pause.clone()),
+                None => released,
+            })
+        };
+        self.write(&apply, None, self.last_moment()).await
+    }
+
+    async fn renew(&mut self, until: Instant) -> Result<(), LeaseError> {
+        let now = self.now();
+        let apply = move |document: &StateDocument, holder: &Holder| document.renew(holder, now);
+        self.write(&apply, None, until).await
+    }
+
+    async fn write(
+        &mut self,
+        apply: &Change<'_>,
+        batch_id: Option<&BatchId>,
+        until: Instant,
+    ) -> Result<(), LeaseError> {
+        let (holder, marked) = (&self.holder, self.marked);
+        let change = |document: &StateDocument| {
+            let mut next = apply(document, holder)?;
+            next.marked |= marked;
+            Ok(next)
+        };
+        let asked_at = Instant::now();
+        let write_id = self.context.instance.next_write_id();
+        let writer = Writer { store: self.context.store, key: self.context.key, until };
+        let logical = LogicalWrite { holder, write_id: &write_id, batch_id };
+        self.snapshot = writer.change_held(&self.snapshot, logical, &change).await?;
+        self.renewed_at = asked_at;
+        Ok(())
+    }
+
+    /// Until when the holder may rely on the lease.
+    fn deadline(&self) -> Instant {
+        self.renewed_at + self.context.terms.ttl - self.context.terms.margin
+    }
+
+    /// Until when a write that ends a batch may look for an answer.
+    fn last_moment(&self) -> Instant {
+        let asked_at = Instant::now();
+        let end = self.context.stop_at.max(asked_at) + LAST_WRITE_GRACE;
+        self.deadline().max(asked_at + COMMIT_GRACE).min(end)
+    }
+}
+
+/// A renewal that found no answer until the deadline means that the lease has lapsed.
+fn lapsed_or(error: LeaseError) -> LeaseError {
+    match error {
+        LeaseError::Store(StoreError::Unknown { .. } | StoreError::Unreachable { .. }) => {
+            LeaseError::Lapsed
+        }
+        LeaseError::Store(StoreError::Conflict { .. } | StoreError::Refused { .. })
+        | LeaseError::Lost(_)
+        | LeaseError::Gone
+        | LeaseError::Lapsed
+        | LeaseError::OutOfTime
+        | LeaseError::Refused(_)
+        | LeaseError::Format(_) => error,
+    }
+}
+
+/// Says whether `stored` could be written as it was read: absent, or under its tag.
+impl Snapshot {
+    fn precondition(&self) -> Precondition {
+        self.etag.clone().map_or(Precondition::Absent, Precondition::Matches)
+    }
+}
+
+#[cfg(test)]
+mod tests;

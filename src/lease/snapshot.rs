@@ -1,0 +1,69 @@
+use std::time::Duration;
+
+use time::OffsetDateTime;
+use tokio::time::Instant;
+
+use crate::state::{ETag, FormatError, LeaseAge, StateDocument, StateKey, Stored, Written, decode};
+
+/// A document as it was read or written, with what is needed to change it and to tell the time.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The document.
+    pub document: StateDocument,
+    /// Its tag; `None` for a document that is not stored yet.
+    pub etag: Option<ETag>,
+    /// When it was written, by the service's clock.
+    last_modified: OffsetDateTime,
+    /// The service's clock when it answered.
+    date: OffsetDateTime,
+    /// When that answer arrived, on our monotonic clock.
+    read_at: Instant,
+}
+
+impl Snapshot {
+    /// Returns a document that is to be created.
+    pub fn absent(document: StateDocument, date: OffsetDateTime) -> Self {
+        Self { document, etag: None, last_modified: date, date, read_at: Instant::now() }
+    }
+
+    /// Reads what a store answered at `date`.
+    ///
+    /// # Errors
+    ///
+    /// [`FormatError`] if the document cannot be used.
+    pub fn read(key: &StateKey, stored: Stored, date: OffsetDateTime) -> Result<Self, FormatError> {
+        let document = decode(key.poller(), &stored.bytes)?;
+        let Stored { etag, last_modified, .. } = stored;
+        Ok(Self { document, etag: Some(etag), last_modified, date, read_at: Instant::now() })
+    }
+
+    /// Returns the document as just written.
+    pub(crate) fn written(document: StateDocument, written: Written) -> Self {
+        Self {
+            document,
+            etag: Some(written.etag),
+            last_modified: written.date,
+            date: written.date,
+            read_at: Instant::now(),
+        }
+    }
+
+    /// Returns the service's time: its last answer plus our monotonic time since.
+    pub fn now(&self) -> OffsetDateTime {
+        self.date + self.read_at.elapsed()
+    }
+
+    /// Returns how old the document is.
+    ///
+    /// Time since the read is added, since whoever acts on it writes under the tag: if the holder has
+    /// written meanwhile, the write is refused.
+    pub fn age(&self, grain: Duration) -> LeaseAge {
+        let at_read = Duration::try_from(self.date - self.last_modified).unwrap_or_default();
+        LeaseAge { since_write: at_read + self.read_at.elapsed(), grain }
+    }
+
+    /// Returns how long ago the document was read.
+    pub fn since_read(&self) -> Duration {
+        self.read_at.elapsed()
+    }
+}

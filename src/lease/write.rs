@@ -1,0 +1,196 @@
+//! The conditional write, and how a refused or unanswered one is judged.
+//!
+//! A store's "refused" is definite for one request only. When an earlier try of the same write got no
+//! answer, that try may have landed and made the later one fail; taking this for a lost lease is the
+//! fault that every storage client with automatic retries has. So, after anything but a plain yes, the
+//! document is read and asked:
+//!
+//! | the document | meaning |
+//! |---|---|
+//! | has our `write_id`, or our batch as its last successful one | the write landed |
+//! | has the tag that we wrote under | it did not land (yet): the same write again, only one can win |
+//! | is still our grant at our checkpoint | somebody wrote between: our change, applied to theirs |
+//! | anything else | lost: nothing is written any more |
+//! | cannot be read | not known: read again until the deadline |
+//!
+//! A request that was given up may still land minutes later. That is why every write is conditional.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::{LeaseError, Snapshot};
+use crate::event::BatchId;
+use crate::state::{
+    Holder, Precondition, Refusal, StateDocument, StateKey, StateStore, StoreError, encode,
+};
+
+/// One change of a document by the holder of its lease.
+pub(super) type Change<'a> =
+    dyn Fn(&StateDocument, &Holder) -> Result<StateDocument, Refusal> + Send + Sync + 'a;
+
+/// Pause before the first repetition; doubled each time.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Longest pause between two tries.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Writes one document, conditionally, and judges what the answers mean.
+#[derive(Clone, Copy)]
+pub(super) struct Writer<'a> {
+    pub(super) store: &'a dyn StateStore,
+    pub(super) key: &'a StateKey,
+    /// No try and no read begins after this.
+    pub(super) until: Instant,
+}
+
+/// One write of a holder, however many tries it takes.
+#[derive(Clone, Copy)]
+pub(super) struct LogicalWrite<'a> {
+    pub(super) holder: &'a Holder,
+    /// The same for all its tries, and no other write's.
+    pub(super) write_id: &'a str,
+    /// The batch it commits, if it commits one.
+    pub(super) batch_id: Option<&'a BatchId>,
+}
+
+/// What a read says of a write that was not plainly accepted.
+enum Found {
+    /// The document is there.
+    Document(Box<Snapshot>),
+    /// Nothing is stored.
+    Nothing,
+}
+
+impl Writer<'_> {
+    /// Writes `document` if `precondition` holds; `None` if another writer was first.
+    pub(super) async fn create_or_replace(
+        self,
+        document: StateDocument,
+        precondition: Precondition,
+    ) -> Result<Option<Snapshot>, LeaseError> {
+        let mut pause = Pause::new(self.until);
+        let mut ambiguous = false;
+        loop {
+            match self.put(&document, precondition.clone()).await {
+                Ok(snapshot) => return Ok(Some(snapshot)),
+                Err(error @ StoreError::Refused { .. }) => return Err(error.into()),
+                Err(error @ StoreError::Unreachable { .. }) => {
+                    pause.or_give_up(error).await?;
+                    continue;
+                }
+                Err(StoreError::Conflict { .. }) if !ambiguous => return Ok(None),
+                Err(StoreError::Conflict { .. }) => {}
+                Err(StoreError::Unknown { .. }) => ambiguous = true,
+            }
+            match (self.read(&mut pause).await?, &precondition) {
+                (Found::Document(found), _) if found.document.write_id == document.write_id => {
+                    return Ok(Some(*found));
+                }
+                (Found::Document(found), Precondition::Matches(etag))
+                    if found.etag.as_ref() == Some(etag) => {}
+                (Found::Nothing, Precondition::Absent) => {}
+                (Found::Document(_) | Found::Nothing, _) => return Ok(None),
+            }
+            pause.take().await?;
+        }
+    }
+
+    /// Applies `change` to the document that `holder` wrote last, or to whatever is rightfully
+    /// there, and writes the result.
+    pub(super) async fn change_held(
+        self,
+        base: &Snapshot,
+        logical: LogicalWrite<'_>,
+        change: &(dyn Fn(&StateDocument) -> Result<StateDocument, Refusal> + Send + Sync),
+    ) -> Result<Snapshot, LeaseError> {
+        let LogicalWrite { holder, write_id, batch_id } = logical;
+        let checkpoint = &base.document.checkpoint.cursor;
+        let mut base = base.clone();
+        let mut pause = Pause::new(self.until);
+        loop {
+            let mut next = change(&base.document)?;
+            write_id.clone_into(&mut next.write_id);
+            match self.put(&next, base.precondition()).await {
+                Ok(snapshot) => return Ok(snapshot),
+                Err(error @ StoreError::Refused { .. }) => return Err(error.into()),
+                Err(error @ StoreError::Unreachable { .. }) => {
+                    pause.or_give_up(error).await?;
+                    continue;
+                }
+                Err(StoreError::Conflict { .. } | StoreError::Unknown { .. }) => {}
+            }
+            let Found::Document(found) = self.read(&mut pause).await? else {
+                return Err(LeaseError::Gone);
+            };
+            let last_batch_id = found.document.checkpoint.last_successful_batch_id.as_ref();
+            if found.document.write_id == write_id
+                || batch_id.is_some_and(|id| last_batch_id == Some(id))
+            {
+                return Ok(*found);
+            }
+            let unchanged = found.etag == base.etag;
+            let still_ours = found.document.is_held_by(holder)
+                && found.document.checkpoint.cursor == *checkpoint;
+            if !unchanged && !still_ours {
+                // The change itself knows best how to say why: a newer grant, most of the time.
+                change(&found.document)?;
+                return Err(LeaseError::Lost(found.document.superseded(holder)));
+            }
+            if unchanged {
+                pause.take().await?;
+            }
+            base = *found;
+        }
+    }
+
+    async fn put(
+        self,
+        document: &StateDocument,
+        precondition: Precondition,
+    ) -> Result<Snapshot, StoreError> {
+        let written = self.store.store(self.key, encode(document), precondition).await?;
+        Ok(Snapshot::written(document.clone(), written))
+    }
+
+    /// Reads the document, again and again until the deadline: a read that fails says nothing.
+    async fn read(self, pause: &mut Pause) -> Result<Found, LeaseError> {
+        loop {
+            match self.store.load(self.key).await {
+                Ok(loaded) => {
+                    let Some(stored) = loaded.stored else { return Ok(Found::Nothing) };
+                    let snapshot = Snapshot::read(self.key, stored, loaded.date)?;
+                    return Ok(Found::Document(Box::new(snapshot)));
+                }
+                Err(error) => pause.or_give_up(error).await?,
+            }
+        }
+    }
+}
+
+/// Growing pauses that end at a deadline.
+struct Pause {
+    next: Duration,
+    until: Instant,
+}
+
+impl Pause {
+    fn new(until: Instant) -> Self {
+        Self { next: PAUSE_MIN, until }
+    }
+
+    /// Pauses, or returns `error` where the deadline comes first.
+    async fn or_give_up(&mut self, error: StoreError) -> Result<(), LeaseError> {
+        if Instant::now() + self.next >= self.until {
+            return Err(error.into());
+        }
+        sleep(self.next).await;
+        self.next = (self.next * 2).min(PAUSE_MAX);
+        Ok(())
+    }
+
+    /// Pauses, or returns that the outcome is not known where the deadline comes first.
+    async fn take(&mut self) -> Result<(), LeaseError> {
+        let reason = "the write was neither accepted nor refused in time".to_owned();
+        self.or_give_up(StoreError::Unknown { key: String::new(), reason }).await
+    }
+}

@@ -1,0 +1,125 @@
+//! Instrument names, units and attributes in one place; the OpenTelemetry API only.
+//!
+//! Without a meter provider every instrument is a no-op. The first three names are the seeds'
+//! (001 §10); the rest follow `highwater.<thing>.<what>`.
+
+use std::fmt;
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
+
+/// The instruments of all pollers.
+pub struct Metrics {
+    failures: Counter<u64>,
+    lag: Gauge<f64>,
+    last_success: Gauge<f64>,
+    batches: Counter<u64>,
+    events: Counter<u64>,
+    redelivered: Counter<u64>,
+    takeovers: Counter<u64>,
+    tick_duration: Histogram<f64>,
+    fetch_duration: Histogram<f64>,
+    handler_duration: Histogram<f64>,
+    commit_duration: Histogram<f64>,
+    batch_size: Histogram<u64>,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new(&opentelemetry::global::meter("highwater"))
+    }
+}
+
+impl Metrics {
+    /// Makes the instruments of `meter`.
+    pub fn new(meter: &Meter) -> Self {
+        let seconds = |name: &'static str| meter.f64_histogram(name).with_unit("s").build();
+        Self {
+            failures: meter.u64_counter("failures_total").with_unit("{failure}").build(),
+            lag: meter.f64_gauge("lag_seconds").with_unit("s").build(),
+            last_success: meter.f64_gauge("last_success_timestamp").with_unit("s").build(),
+            batches: meter.u64_counter("batches_total").with_unit("{batch}").build(),
+            events: meter.u64_counter("events_total").with_unit("{row}").build(),
+            redelivered: meter.u64_counter("highwater.rows.redelivered").with_unit("{row}").build(),
+            takeovers: meter
+                .u64_counter("highwater.recovery.takeovers")
+                .with_unit("{takeover}")
+                .build(),
+            tick_duration: seconds("highwater.tick.duration"),
+            fetch_duration: seconds("highwater.fetch.duration"),
+            handler_duration: seconds("highwater.handler.duration"),
+            commit_duration: seconds("highwater.commit.duration"),
+            batch_size: meter.u64_histogram("highwater.batch.size").with_unit("{row}").build(),
+        }
+    }
+
+    /// Counts a tick that ended as `outcome`; a failure by the name of its error.
+    pub(crate) fn tick(
+        &self,
+        poller: &str,
+        outcome: &'static str,
+        failure: Option<&'static str>,
+        duration: Duration,
+    ) {
+        let attributes = [named(poller), KeyValue::new("outcome", outcome)];
+        self.tick_duration.record(duration.as_secs_f64(), &attributes);
+        if let Some(error) = failure {
+            self.failures.add(1, &[named(poller), KeyValue::new("error.type", error)]);
+        }
+    }
+
+    /// Notes a tick that did not fail, idle ones included.
+    pub(crate) fn success(&self, poller: &str, at: time::OffsetDateTime) {
+        let timestamp = Duration::try_from(at - time::OffsetDateTime::UNIX_EPOCH);
+        self.last_success.record(timestamp.unwrap_or_default().as_secs_f64(), &[named(poller)]);
+    }
+
+    /// Notes a read of the source.
+    pub(crate) fn fetched(&self, poller: &str, duration: Duration) {
+        self.fetch_duration.record(duration.as_secs_f64(), &[named(poller)]);
+    }
+
+    /// Notes a call of the handler, whatever came of it.
+    pub(crate) fn handled(&self, poller: &str, duration: Duration) {
+        self.handler_duration.record(duration.as_secs_f64(), &[named(poller)]);
+    }
+
+    /// Counts a committed batch.
+    pub(crate) fn committed(
+        &self,
+        poller: &str,
+        rows: u64,
+        duration: Duration,
+        lag: Option<Duration>,
+    ) {
+        let attributes = [named(poller)];
+        self.batches.add(1, &attributes);
+        self.events.add(rows, &attributes);
+        self.batch_size.record(rows, &attributes);
+        self.commit_duration.record(duration.as_secs_f64(), &attributes);
+        if let Some(lag) = lag {
+            self.lag.record(lag.as_secs_f64(), &attributes);
+        }
+    }
+
+    /// Counts rows that are delivered again.
+    pub(crate) fn redelivered(&self, poller: &str, rows: u64) {
+        self.redelivered.add(rows, &[named(poller)]);
+    }
+
+    /// Counts a lease taken over from a holder that died.
+    pub(crate) fn taken_over(&self, poller: &str) {
+        self.takeovers.add(1, &[named(poller)]);
+    }
+}
+
+fn named(poller: &str) -> KeyValue {
+    KeyValue::new("poller", poller.to_owned())
+}

@@ -1,0 +1,468 @@
+//! One poller, and what it does when its timer ticks.
+//!
+//! ```text
+//! 1 load       the state document, from memory where that is fresh enough
+//! 2 skip?      lease held by another, paused, backing off
+//! 3 fetch      one query, no rows: idle, nothing written
+//! 4 normalise  rows to change events
+//! 5 acquire    one write under the tag of the document that gave the position
+//! 6 handle     while the lease is renewed
+//! 7 commit     one write; it also releases, or announces the next batch and goes back to 6
+//! ```
+//!
+//! It reads before it locks, which makes idle ticks free; acquiring under the tag of the document that
+//! gave the position proves that the position still stood. This module knows the ports and the lease,
+//! and never names a driver, a web framework or a cloud.
+
+mod batch;
+mod failure;
+mod memory;
+mod observe;
+mod outcome;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use self::batch::Batch;
+use self::memory::Memory;
+pub use self::memory::OnMissingState;
+use self::observe::Observation;
+pub use self::outcome::{LoadError, OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
+use crate::cursor::Cursor;
+use crate::handler::{Delivery, Handler, HandlerError};
+use crate::lease::{Acquired, Instance, Lease, LeaseContext, LeaseError, LeaseTerms, Snapshot};
+use crate::metrics::Metrics;
+use crate::source::Source;
+use crate::state::{AfterCommit, Commit, Refusal, StateKey, StateStore};
+
+/// Limits of one tick, and how failures are spaced.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most rows in one batch.
+    pub batch_rows_max: usize,
+    /// Most bytes of encoded events in one batch; a single larger event still goes.
+    pub batch_bytes_max: usize,
+    /// Most batches in one tick; `None` for no limit but time.
+    pub batches_max: Option<u64>,
+    /// No new batch begins later than this after the tick began.
+    pub tick_time_max: Duration,
+    /// A handler is stopped this long after the tick began.
+    pub handler_stop_after: Duration,
+    /// How long a document in memory may be used without reading it again.
+    pub state_refresh: Duration,
+    /// How often idle ticks note that they ran; zero for never.
+    pub status_interval: Duration,
+    /// Pause after the first failure of a batch; doubled after each further one.
+    pub retry_delay_min: Duration,
+    /// Longest pause between two attempts.
+    pub retry_delay_max: Duration,
+    /// Take the lease before the rows are read, as seed 001 §2 orders it.
+    pub lease_first: bool,
+    /// What to do when a poller that has run before has no state.
+    pub on_missing_state: OnMissingState,
+}
+
+/// Asks running ticks to stop after the batch in hand.
+#[derive(Clone, Debug, Default)]
+pub struct StopSignal {
+    flags: Vec<Arc<AtomicBool>>,
+}
+
+impl StopSignal {
+    /// Returns a signal of its own.
+    pub fn new() -> Self {
+        Self { flags: vec![Arc::default()] }
+    }
+
+    /// Returns a signal that is set when either this one or the new one is.
+    #[must_use]
+    pub fn child(&self) -> Self {
+        let own: Arc<AtomicBool> = Arc::default();
+        Self { flags: std::iter::once(own).chain(self.flags.iter().cloned()).collect() }
+    }
+
+    /// Sets this signal, and so its children.
+    pub fn set(&self) {
+        if let Some(own) = self.flags.first() {
+            own.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether this signal or a parent has been set.
+    pub fn is_set(&self) -> bool {
+        self.flags.iter().any(|flag| flag.load(Ordering::Relaxed))
+    }
+}
+
+/// What a tick is told by whoever asks for it.
+#[derive(Clone, Debug, Default)]
+pub struct TickRequest {
+    /// Id of the invocation, for logs.
+    pub invocation_id: String,
+    /// W3C trace context to hand on to the handler.
+    pub traceparent: Option<String>,
+    /// Set when the tick is to stop after the batch in hand.
+    pub stop: StopSignal,
+}
+
+/// How a tick ended, and what it did until then.
+#[derive(Debug)]
+pub struct TickReport {
+    /// The end.
+    pub result: Result<TickOutcome, TickError>,
+    /// Rows committed.
+    pub rows: u64,
+    /// Batches committed.
+    pub batches: u64,
+    /// How long it took.
+    pub duration: Duration,
+    /// One line for people.
+    pub summary: String,
+}
+
+/// The parts of a poller.
+pub struct Poller {
+    name: String,
+    key: StateKey,
+    source: Arc<dyn Source>,
+    handler: Arc<dyn Handler>,
+    store: Arc<dyn StateStore>,
+    instance: Arc<Instance>,
+    terms: LeaseTerms,
+    limits: Limits,
+    metrics: Arc<Metrics>,
+    /// What the last tick knew; locked while a tick runs, so a second one sees that.
+    memory: Mutex<Memory>,
+}
+
+/// What a poller is made of.
+#[derive(Debug)]
+pub struct PollerParts {
+    /// Name of the poller.
+    pub name: String,
+    /// Where changes come from.
+    pub source: Arc<dyn Source>,
+    /// Where changes go.
+    pub handler: Arc<dyn Handler>,
+    /// Where the state document is kept.
+    pub store: Arc<dyn StateStore>,
+    /// This process.
+    pub instance: Arc<Instance>,
+    /// Terms of the lease.
+    pub terms: LeaseTerms,
+    /// Limits of one tick.
+    pub limits: Limits,
+    /// Where measurements go.
+    pub metrics: Arc<Metrics>,
+}
+
+impl fmt::Debug for Poller {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Poller").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// How often a tick begins anew because the document had changed under it.
+const ACQUIRE_TRIES_MAX: u32 = 2;
+
+impl Poller {
+    /// Puts a poller together.
+    pub fn new(parts: PollerParts) -> Self {
+        Self {
+            key: StateKey::Document(parts.name.clone()),
+            name: parts.name,
+            source: parts.source,
+            handler: parts.handler,
+            store: parts.store,
+            instance: parts.instance,
+            terms: parts.terms,
+            limits: parts.limits,
+            metrics: parts.metrics,
+            memory: Mutex::default(),
+        }
+    }
+
+    /// Returns the poller's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Delivers what changed since the last commit.
+    ///
+    /// One process never runs two ticks of one poller at once: the second is skipped.
+    pub async fn tick(&self, request: &TickRequest) -> TickReport {
+        let mut seen = Observation::begin(self, request);
+        let result = match self.memory.try_lock() {
+            Ok(mut memory) => Box::pin(self.run(&mut memory, &mut seen)).await,
+            Err(_) => Ok(TickOutcome::Skipped(Skipped::AlreadyRunning)),
+        };
+        seen.finish(result)
+    }
+
+    async fn run(
+        &self,
+        memory: &mut Memory,
+        seen: &mut Observation<'_>,
+    ) -> Result<TickOutcome, TickError> {
+        for _ in 0..ACQUIRE_TRIES_MAX {
+            let base = self.load(memory).await?;
+            if let Some(outcome) = self.hindrance(&base) {
+                return Ok(outcome);
+            }
+            if self.limits.lease_first {
+                return Box::pin(self.run_lease_first(memory, &base, seen)).await;
+            }
+            let Some(batch) = self.first_batch(&base, seen).await? else {
+                seen.note_time(base.now());
+                return Ok(self.idle(memory, base).await);
+            };
+            match self.acquire(&base, Some(&batch), seen).await? {
+                Ok(lease) => return Box::pin(self.drain(memory, *lease, batch, seen)).await,
+                Err(Some(outcome)) => return Ok(outcome),
+                Err(None) => memory.forget(),
+            }
+        }
+        Ok(TickOutcome::Skipped(Skipped::Conflict))
+    }
+
+    /// The order of seed 001 §2: an idle tick costs two writes then.
+    async fn run_lease_first(
+        &self,
+        memory: &mut Memory,
+        base: &Snapshot,
+        seen: &mut Observation<'_>,
+    ) -> Result<TickOutcome, TickError> {
+        let mut lease = match self.acquire(base, None, seen).await? {
+            Ok(lease) => *lease,
+            Err(outcome) => {
+                memory.forget();
+                return Ok(outcome.unwrap_or(TickOutcome::Skipped(Skipped::Conflict)));
+            }
+        };
+        let first = lease.hold_while(self.first_batch(base, seen)).await;
+        let batch = match first.map_err(TickError::LeaseLost) {
+            Ok(Ok(Some(batch))) => batch,
+            Ok(Ok(None)) => {
+                self.release(&mut lease, seen).await;
+                memory.remember(lease);
+                return Ok(TickOutcome::Idle);
+            }
+            Ok(Err(error)) => {
+                self.release(&mut lease, seen).await;
+                memory.remember(lease);
+                return Err(error);
+            }
+            Err(error) => return Err(error),
+        };
+        lease.announce(batch.in_flight()).await.map_err(TickError::LeaseLost)?;
+        Box::pin(self.drain(memory, lease, batch, seen)).await
+    }
+
+    /// Asks for the lease; `Err` holds how the tick ends, or `None` where it may begin anew.
+    async fn acquire(
+        &self,
+        base: &Snapshot,
+        batch: Option<&Batch>,
+        seen: &mut Observation<'_>,
+    ) -> Result<Result<Box<Lease<'_>>, Option<TickOutcome>>, TickError> {
+        let context = LeaseContext {
+            store: &*self.store,
+            key: &self.key,
+            instance: &self.instance,
+            terms: self.terms,
+            stop_at: seen.began_at() + self.limits.handler_stop_after,
+        };
+        let asked = Lease::acquire(context, base, batch.map(Batch::in_flight)).await;
+        match asked.map_err(TickError::Acquire)? {
+            Acquired::Held(mut lease) => {
+                seen.lease_acquired(&lease, base);
+                self.mark(&mut lease).await;
+                Ok(Ok(lease))
+            }
+            Acquired::Conflict => Ok(Err(None)),
+            Acquired::Refused(refusal) => match refused_outcome(&refusal) {
+                Some(outcome) => Ok(Err(Some(outcome))),
+                None => Err(TickError::Acquire(LeaseError::Refused(refusal))),
+            },
+        }
+    }
+
+    /// Delivers batch after batch under the lease, until nothing more is to be read or a limit is
+    /// met.
+    async fn drain(
+        &self,
+        memory: &mut Memory,
+        mut lease: Lease<'_>,
+        mut batch: Batch,
+        seen: &mut Observation<'_>,
+    ) -> Result<TickOutcome, TickError> {
+        memory.forget();
+        loop {
+            self.handle(&mut lease, &batch, seen).await?;
+            let next = self.next_batch(&mut lease, &batch, seen).await;
+            let announced = match &next {
+                Ok(Next::Batch(next)) => Some(&**next),
+                Ok(Next::Nothing | Next::NotNow) | Err(_) => None,
+            };
+            self.commit(&mut lease, &batch, announced, seen).await?;
+            match next {
+                Ok(Next::Batch(next)) => batch = *next,
+                Ok(end @ (Next::Nothing | Next::NotNow)) => {
+                    memory.remember(lease);
+                    return Ok(TickOutcome::Committed { more: matches!(end, Next::NotNow) });
+                }
+                Err(error) => {
+                    memory.remember(lease);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Hands one batch over; a refusal is written down, with the lease given up.
+    async fn handle(
+        &self,
+        lease: &mut Lease<'_>,
+        batch: &Batch,
+        seen: &mut Observation<'_>,
+    ) -> Result<(), TickError> {
+        let in_flight = lease.document().in_flight.as_ref();
+        let earlier = in_flight.map_or(0, |f| f.attempt.saturating_add(f.crashes));
+        let replay_id = lease.document().replay_id.clone();
+        let delivery = Delivery {
+            source: &self.source.shape().label,
+            batch_id: &batch.id,
+            generation: lease.generation(),
+            fencing_token: lease.token(),
+            attempt: earlier.saturating_add(1),
+            replay_id: replay_id.as_deref(),
+            events: &batch.events,
+            traceparent: seen.request().traceparent.as_deref(),
+        };
+        seen.execution_started(&delivery);
+        let began_at = Instant::now();
+        let handled = lease.hold_while(self.handler.handle(delivery)).await;
+        seen.handler_ran(began_at.elapsed());
+        match handled {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => {
+                self.write_down(lease, batch, &error, seen).await;
+                Err(TickError::Handler(error))
+            }
+            Err(LeaseError::OutOfTime) => {
+                let error = HandlerError::Retryable("stopped at the tick's end of time".to_owned());
+                self.write_down(lease, batch, &error, seen).await;
+                Err(TickError::OutOfTime)
+            }
+            Err(error) => Err(TickError::LeaseLost(error)),
+        }
+    }
+
+    /// Reads the batch after `batch`, where limits allow another one.
+    async fn next_batch(
+        &self,
+        lease: &mut Lease<'_>,
+        batch: &Batch,
+        seen: &mut Observation<'_>,
+    ) -> Result<Next, TickError> {
+        if !batch.more {
+            return Ok(Next::Nothing);
+        }
+        let another = !seen.request().stop.is_set()
+            && seen.began_at().elapsed() < self.limits.tick_time_max
+            && self.limits.batches_max.is_none_or(|max| seen.batches() + 1 < max);
+        if !another {
+            return Ok(Next::NotNow);
+        }
+        let position = Position {
+            generation: lease.generation().0,
+            replay_id: lease.document().replay_id.clone(),
+            after: Some(batch.upto.clone()),
+        };
+        match lease.hold_while(self.fetch(position, None, seen)).await {
+            Ok(fetched) => Ok(fetched?.map_or(Next::Nothing, |batch| Next::Batch(Box::new(batch)))),
+            // The batch in hand was taken; whether it can still be committed is the commit's to find.
+            Err(_) => Ok(Next::NotNow),
+        }
+    }
+
+    async fn commit(
+        &self,
+        lease: &mut Lease<'_>,
+        batch: &Batch,
+        next: Option<&Batch>,
+        seen: &mut Observation<'_>,
+    ) -> Result<(), TickError> {
+        let began_at = Instant::now();
+        let then = match next {
+            Some(next) => AfterCommit::Handle(Box::new(next.in_flight())),
+            None => {
+                AfterCommit::Release(Some(seen.end_of_tick("batch_complete", Some(batch), lease)))
+            }
+        };
+        let before = lease.document().checkpoint.cursor.clone();
+        let commit = Commit {
+            batch_id: batch.id.clone(),
+            upto: batch.upto.clone(),
+            rows: batch.rows(),
+            now: lease.now(),
+            then,
+        };
+        lease.commit(commit).await.map_err(|error| match error {
+            LeaseError::Lost(_) | LeaseError::Gone => TickError::LeaseLost(error),
+            LeaseError::Lapsed
+            | LeaseError::OutOfTime
+            | LeaseError::Refused(_)
+            | LeaseError::Store(_)
+            | LeaseError::Format(_) => TickError::Commit(error),
+        })?;
+        seen.batch_complete(batch, before.as_ref(), began_at.elapsed(), lease.now());
+        Ok(())
+    }
+
+    async fn release(&self, lease: &mut Lease<'_>, seen: &mut Observation<'_>) {
+        let tick = seen.end_of_tick("tick_complete", None, lease);
+        if let Err(error) = lease.release(Some(tick), None).await {
+            seen.could_not_release(&error);
+        }
+    }
+}
+
+/// What follows a batch within the same tick.
+enum Next {
+    /// Another one.
+    Batch(Box<Batch>),
+    /// The source has no more rows now.
+    Nothing,
+    /// Rows are waiting, but a limit is met.
+    NotNow,
+}
+
+/// Where a fetch begins, and what else makes a batch what it is.
+struct Position {
+    generation: u64,
+    replay_id: Option<String>,
+    after: Option<Cursor>,
+}
+
+/// How a tick ends that may not run.
+fn refused_outcome(refusal: &Refusal) -> Option<TickOutcome> {
+    match refusal {
+        Refusal::Held { owner_id } => {
+            Some(TickOutcome::Skipped(Skipped::Held { owner_id: owner_id.clone() }))
+        }
+        Refusal::Paused { by, reason } => {
+            Some(TickOutcome::Paused { by: by.clone(), reason: reason.clone() })
+        }
+        Refusal::BackingOff { until } => Some(TickOutcome::BackingOff { until: *until }),
+        Refusal::Superseded { .. } | Refusal::Backwards { .. } | Refusal::TokensExhausted => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

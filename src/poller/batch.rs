@@ -1,0 +1,163 @@
+//! From a position to a batch: fetch, normalise, cut to size, identify.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::observe::Observation;
+use super::{Poller, Position, TickError};
+use crate::cursor::Cursor;
+use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested};
+use crate::lease::{Lease, Snapshot};
+use crate::normalize::normalize;
+use crate::source::FetchWindow;
+use crate::state::InFlight;
+
+/// Rows on their way to the handler.
+#[derive(Clone, Debug)]
+pub(super) struct Batch {
+    pub(super) id: BatchId,
+    pub(super) after: Option<Cursor>,
+    pub(super) upto: Cursor,
+    pub(super) digest: Digested,
+    pub(super) events: Vec<ChangeEvent>,
+    /// Whether more rows were waiting behind these.
+    pub(super) more: bool,
+    /// How old the oldest row was, where the mode can tell.
+    pub(super) lag: Option<Duration>,
+}
+
+/// The front part of a batch that was taken, and the rest that was not.
+pub(super) struct Prefix {
+    pub(super) id: BatchId,
+    pub(super) upto: Cursor,
+    pub(super) rows: u64,
+    pub(super) rest: Batch,
+}
+
+impl Poller {
+    /// Reads the batch at the checkpoint of `base`.
+    ///
+    /// A batch that was in flight is read again as exactly its range, so that unchanged rows make the
+    /// same batch with the same id; rows that have moved on since leave that range empty.
+    pub(super) async fn first_batch(
+        &self,
+        base: &Snapshot,
+        seen: &mut Observation<'_>,
+    ) -> Result<Option<Batch>, TickError> {
+        let document = &base.document;
+        let position = || Position {
+            generation: document.generation.0,
+            replay_id: document.replay_id.clone(),
+            after: document.checkpoint.cursor.clone(),
+        };
+        if let Some(in_flight) = &document.in_flight
+            && in_flight.after == document.checkpoint.cursor
+        {
+            let again = self.fetch(position(), Some(in_flight), seen).await?;
+            if again.is_some() {
+                return Ok(again);
+            }
+        }
+        self.fetch(position(), None, seen).await
+    }
+
+    pub(super) async fn fetch(
+        &self,
+        position: Position,
+        again: Option<&InFlight>,
+        seen: &mut Observation<'_>,
+    ) -> Result<Option<Batch>, TickError> {
+        let rows_before = again.and_then(|batch| usize::try_from(batch.rows).ok()).unwrap_or(0);
+        let window = FetchWindow {
+            after: position.after.as_ref(),
+            upto: again.map(|batch| &batch.upto),
+            rows_max: self.limits.batch_rows_max.max(rows_before),
+        };
+        let began_at = Instant::now();
+        let mut rows = self.source.fetch(window).await.map_err(TickError::Fetch)?;
+        seen.fetched(rows.rows.len(), began_at.elapsed());
+        // Of what lies behind a range that is read again, that read says nothing.
+        rows.more |= again.is_some();
+        let mut events = normalize(self.source.shape(), &rows).map_err(TickError::Normalize)?;
+        let cut = bytes_cut(&events, self.limits.batch_bytes_max);
+        let more = rows.more || cut < events.len();
+        events.truncate(cut);
+        Ok(Batch::of(&self.name, position, events, more, rows.lag))
+    }
+}
+
+impl Batch {
+    /// Identifies `events`; `None` where there are none.
+    fn of(
+        poller: &str,
+        position: Position,
+        events: Vec<ChangeEvent>,
+        more: bool,
+        lag: Option<Duration>,
+    ) -> Option<Self> {
+        let upto = events.last()?.cursor.clone();
+        let digest = Digested::of(&events);
+        let id = BatchId::of(&BatchIdentity {
+            poller,
+            generation: position.generation,
+            replay_id: position.replay_id.as_deref(),
+            after: position.after.as_ref(),
+            upto: &upto,
+            digest: &digest,
+        });
+        Some(Self { id, after: position.after, upto, digest, events, more, lag })
+    }
+
+    pub(super) fn rows(&self) -> u64 {
+        u64::try_from(self.events.len()).unwrap_or(u64::MAX)
+    }
+
+    /// Returns the record that travels with the lease.
+    pub(super) fn in_flight(&self) -> InFlight {
+        InFlight {
+            batch_id: self.id.clone(),
+            after: self.after.clone(),
+            upto: self.upto.clone(),
+            rows: self.rows(),
+            digest: self.digest.clone(),
+            attempt: 0,
+            crashes: 0,
+            first_failed_at: None,
+            next_attempt_at: None,
+            last_error: None,
+            steps: Vec::new(),
+            extra: serde_json::Map::new(),
+        }
+    }
+
+    /// Splits off the first `accepted` events as a batch of their own; `None` where none were taken.
+    pub(super) fn prefix(
+        &self,
+        poller: &str,
+        lease: &Lease<'_>,
+        accepted: usize,
+    ) -> Option<Prefix> {
+        let (taken, rest) = self.events.split_at_checked(accepted)?;
+        let position = |after| Position {
+            generation: lease.generation().0,
+            replay_id: lease.document().replay_id.clone(),
+            after,
+        };
+        let front = Self::of(poller, position(self.after.clone()), taken.to_vec(), true, self.lag)?;
+        let after = Some(front.upto.clone());
+        let rest = Self::of(poller, position(after), rest.to_vec(), self.more, self.lag)?;
+        let rows = front.rows();
+        Some(Prefix { id: front.id, upto: front.upto, rows, rest })
+    }
+}
+
+/// Returns how many events fit; one always does, or the poller could never pass a large row.
+fn bytes_cut(events: &[ChangeEvent], bytes_max: usize) -> usize {
+    let mut bytes = 0_usize;
+    let fitting = events.iter().take_while(|event| {
+        bytes = bytes.saturating_add(event.json.len());
+        bytes <= bytes_max
+    });
+    fitting.count().max(1).min(events.len())
+}

@@ -1,0 +1,109 @@
+//! Writing down that a handler did not take a batch.
+
+use super::Poller;
+use super::batch::Batch;
+use super::observe::Observation;
+use crate::error::chain;
+use crate::handler::HandlerError;
+use crate::lease::{Lease, LeaseError};
+use crate::state::{AfterCommit, Commit, EndOfTick, Failure, Paused};
+
+impl Poller {
+    /// Records why the handler did not take the batch, and gives the lease up.
+    ///
+    /// What cannot be recorded is logged: the next tick delivers the batch again all the same.
+    pub(super) async fn write_down(
+        &self,
+        lease: &mut Lease<'_>,
+        batch: &Batch,
+        error: &HandlerError,
+        seen: &mut Observation<'_>,
+    ) {
+        let tick = seen.end_of_tick("handler_failed", None, lease);
+        let written = match error {
+            HandlerError::Gone(reason) => {
+                let paused = Paused {
+                    by: format!("handler of `{}`", self.name),
+                    reason: reason.clone(),
+                    at: lease.now(),
+                    extra: serde_json::Map::new(),
+                };
+                lease.release(Some(tick), Some(paused)).await
+            }
+            // A newer holder has written the target: nothing is written any more.
+            HandlerError::Fenced(_) => return,
+            HandlerError::Partial { accepted, .. } => {
+                match batch.prefix(&self.name, lease, *accepted) {
+                    Some(prefix) => {
+                        let rest = prefix.rest.in_flight();
+                        let commit = Commit {
+                            batch_id: prefix.id,
+                            upto: prefix.upto,
+                            rows: prefix.rows,
+                            now: lease.now(),
+                            then: AfterCommit::Handle(Box::new(rest)),
+                        };
+                        let failure = self.failure(lease, error, 0, tick);
+                        let rows = commit.rows;
+                        let written = lease.commit_prefix(commit, failure).await;
+                        if written.is_ok() {
+                            seen.prefix_committed(rows);
+                        }
+                        written
+                    }
+                    None => self.fail(lease, error, tick).await,
+                }
+            }
+            HandlerError::Retryable(_)
+            | HandlerError::Throttled { .. }
+            | HandlerError::Rejected(_)
+            | HandlerError::TooLarge(_)
+            | HandlerError::Misconfigured(_) => self.fail(lease, error, tick).await,
+        };
+        if let Err(error) = written {
+            seen.could_not_release(&error);
+        }
+    }
+
+    async fn fail(
+        &self,
+        lease: &mut Lease<'_>,
+        error: &HandlerError,
+        tick: EndOfTick,
+    ) -> Result<(), LeaseError> {
+        let earlier = lease.document().in_flight.as_ref().map_or(0, |batch| batch.attempt);
+        let failure = self.failure(lease, error, earlier, tick);
+        lease.fail(failure).await
+    }
+
+    fn failure(
+        &self,
+        lease: &Lease<'_>,
+        error: &HandlerError,
+        earlier: u32,
+        tick: EndOfTick,
+    ) -> Failure {
+        let counted =
+            !matches!(error, HandlerError::Throttled { .. } | HandlerError::Misconfigured(_));
+        let asked = match error {
+            HandlerError::Throttled { retry_after, .. } => *retry_after,
+            HandlerError::Retryable(_)
+            | HandlerError::Rejected(_)
+            | HandlerError::TooLarge(_)
+            | HandlerError::Misconfigured(_)
+            | HandlerError::Gone(_)
+            | HandlerError::Partial { .. }
+            | HandlerError::Fenced(_) => None,
+        };
+        let doubled = self.limits.retry_delay_min.saturating_mul(1 << earlier.min(20));
+        let delay = asked.unwrap_or(doubled.min(self.limits.retry_delay_max));
+        let now = lease.now();
+        Failure {
+            error: chain(error),
+            counted,
+            next_attempt_at: Some(now + delay),
+            now,
+            tick: Some(tick),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What a poller remembers of its state between ticks, and how it reads it anew.
+
+use std::time::Duration;
+
+use tracing::warn;
+
+use super::{LoadError, Poller, TickError, TickOutcome, refused_outcome};
+use crate::error::chain;
+use crate::lease::{Lease, Snapshot};
+use crate::poller::Skipped;
+use crate::state::{
+    Generation, Marker, Observed, Precondition, Standing, StateDocument, StateKey, decode_marker,
+    encode, encode_marker,
+};
+
+/// What to do when a poller that has run before has no state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnMissingState {
+    /// Stop and say so: the state may come back, and a silent replay would deliver everything again.
+    #[default]
+    Stop,
+    /// Begin at the beginning, under a higher generation.
+    Recreate,
+}
+
+/// What the last tick knew.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    snapshot: Option<Snapshot>,
+    idle_ticks: u64,
+}
+
+impl Memory {
+    pub(super) fn forget(&mut self) {
+        self.snapshot = None;
+    }
+
+    pub(super) fn remember(&mut self, lease: Lease<'_>) {
+        self.idle_ticks = 0;
+        self.snapshot = Some(lease.into_snapshot());
+    }
+}
+
+impl Poller {
+    /// Returns the state document: from memory where it is fresh and would let a tick run, else from
+    /// the store.
+    pub(super) async fn load(&self, memory: &mut Memory) -> Result<Snapshot, TickError> {
+        if let Some(snapshot) = &memory.snapshot
+            && snapshot.since_read() < self.limits.state_refresh
+            && self.hindrance(snapshot).is_none()
+        {
+            return Ok(snapshot.clone());
+        }
+        let snapshot = self.read().await?;
+        memory.snapshot = Some(snapshot.clone());
+        Ok(snapshot)
+    }
+
+    async fn read(&self) -> Result<Snapshot, TickError> {
+        let loaded = self.store.load(&self.key).await.map_err(LoadError::Store)?;
+        let Some(stored) = loaded.stored else { return self.begin(loaded.date).await };
+        let snapshot = Snapshot::read(&self.key, stored, loaded.date).map_err(LoadError::Format)?;
+        let configured = &self.source.shape().fingerprint;
+        if snapshot.document.source_fingerprint != *configured {
+            return Err(TickError::Fingerprint {
+                stored: snapshot.document.source_fingerprint.to_string(),
+                configured: configured.to_string(),
+            });
+        }
+        Ok(snapshot)
+    }
+
+    /// Returns the document of a poller that has none, unless its marker says that it had one.
+    async fn begin(&self, date: time::OffsetDateTime) -> Result<Snapshot, TickError> {
+        let marker = self.read_marker().await?;
+        let floor = match (&marker, self.limits.on_missing_state) {
+            (None, _) => 0,
+            (Some(marker), OnMissingState::Recreate) => marker.generation.0 + 1,
+            (Some(marker), OnMissingState::Stop) => {
+                return Err(TickError::StateVanished { created_at: marker.created_at });
+            }
+        };
+        let milliseconds = u64::try_from(date.unix_timestamp_nanos() / 1_000_000).unwrap_or(0);
+        let generation = Generation(milliseconds.max(floor));
+        let fingerprint = self.source.shape().fingerprint.clone();
+        Ok(Snapshot::absent(StateDocument::new(&self.name, fingerprint, generation), date))
+    }
+
+    async fn read_marker(&self) -> Result<Option<Marker>, TickError> {
+        let key = StateKey::Marker(self.name.clone());
+        let loaded = self.store.load(&key).await.map_err(LoadError::Store)?;
+        let decoded = loaded.stored.map(|stored| decode_marker(&self.name, &stored.bytes));
+        Ok(decoded.transpose().map_err(LoadError::Format)?)
+    }
+
+    /// Writes the marker of a document that has none yet.
+    ///
+    /// The state is created first, then the marker, and `marked` rides on the next write: whatever
+    /// breaks between, the next tick under a lease tries again.
+    pub(super) async fn mark(&self, lease: &mut Lease<'_>) {
+        if lease.document().marked {
+            return;
+        }
+        match self.write_marker(lease).await {
+            Ok(()) => lease.mark(),
+            Err(error) => warn!(
+                event = "marker_failed",
+                poller.name = self.name,
+                error = chain(&error),
+                "Could not write the marker of poller `{}`; the next tick tries again",
+                self.name
+            ),
+        }
+    }
+
+    async fn write_marker(&self, lease: &Lease<'_>) -> Result<(), crate::state::StoreError> {
+        let key = StateKey::Marker(self.name.clone());
+        let marker = Marker {
+            poller_name: self.name.clone(),
+            generation: lease.generation(),
+            created_at: lease.now(),
+        };
+        let current = self.store.load(&key).await?.stored;
+        let precondition =
+            current.map_or(Precondition::Absent, |stored| Precondition::Matches(stored.etag));
+        self.store.store(&key, encode_marker(&marker), precondition).await.map(|_| ())
+    }
+
+    /// Returns why a tick may not run on the strength of `snapshot`.
+    pub(super) fn hindrance(&self, snapshot: &Snapshot) -> Option<TickOutcome> {
+        let document = &snapshot.document;
+        if let Some(refusal) = document.hindrance(snapshot.now()) {
+            return refused_outcome(&refusal);
+        }
+        match document.standing(self.instance.owner_id(), snapshot.age(self.store.grain())) {
+            Standing::Held { owner_id } => Some(TickOutcome::Skipped(Skipped::Held { owner_id })),
+            Standing::Free | Standing::Own | Standing::Lapsed => None,
+        }
+    }
+
+    /// Ends a tick that found nothing, and now and then notes that it ran.
+    pub(super) async fn idle(&self, memory: &mut Memory, base: Snapshot) -> TickOutcome {
+        memory.idle_ticks += 1;
+        if self.is_status_due(&base) {
+            self.observe(memory, base).await;
+        }
+        TickOutcome::Idle
+    }
+
+    /// Only while the lease is free, and only where nothing else was written for a while.
+    fn is_status_due(&self, base: &Snapshot) -> bool {
+        let document = &base.document;
+        let interval = self.limits.status_interval;
+        let last = [
+            document.observed.as_ref().map(|observed| observed.at),
+            document.lease.released_at,
+            document.lease.heartbeat_at,
+        ];
+        let standing = document.standing(self.instance.owner_id(), base.age(self.store.grain()));
+        interval > Duration::ZERO
+            && base.etag.is_some()
+            && standing == Standing::Free
+            && last.into_iter().flatten().all(|at| base.now() >= at + interval)
+    }
+
+    /// One try: whoever writes between has newer things to say.
+    async fn observe(&self, memory: &mut Memory, base: Snapshot) {
+        let observed = Observed {
+            at: base.now(),
+            lag: None,
+            idle_ticks: memory.idle_ticks,
+            extra: serde_json::Map::new(),
+        };
+        let age = base.age(self.store.grain());
+        let mut document = base.document.observe(observed, age);
+        document.write_id = self.instance.next_write_id();
+        let Some(etag) = base.etag else { return };
+        memory.forget();
+        let precondition = Precondition::Matches(etag);
+        if let Ok(written) = self.store.store(&self.key, encode(&document), precondition).await {
+            memory.snapshot = Some(Snapshot::written(document, written));
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! What a tick shows of itself: log events, metrics, and one line for people.
+//!
+//! The steps call in here with facts; nothing here decides anything. A failure is logged and counted
+//! once, at the end of the tick.
+
+use std::time::Duration;
+
+use time::OffsetDateTime;
+use tokio::time::Instant;
+use tracing::{Level, debug, error, info, warn};
+
+use super::batch::Batch;
+use super::{Poller, TickError, TickOutcome, TickReport, TickRequest, outcome_row};
+use crate::cursor::Cursor;
+use crate::error::chain;
+use crate::handler::{Delivery, HandlerError};
+use crate::lease::{Lease, LeaseError, Snapshot};
+use crate::state::{EndOfTick, RecentTick};
+
+/// What has been seen of one tick so far.
+pub(super) struct Observation<'a> {
+    poller: &'a Poller,
+    request: &'a TickRequest,
+    began_at: Instant,
+    rows: u64,
+    batches: u64,
+    fencing_token: u64,
+    lag: Option<Duration>,
+    service_time: Option<OffsetDateTime>,
+    timings: Vec<(&'static str, Duration)>,
+}
+
+impl<'a> Observation<'a> {
+    pub(super) fn begin(poller: &'a Poller, request: &'a TickRequest) -> Self {
+        debug!(
+            event = "tick_start",
+            poller.name = poller.name,
+            invocation_id = request.invocation_id,
+            "Tick of poller `{}` begins",
+            poller.name
+        );
+        Self {
+            poller,
+            request,
+            began_at: Instant::now(),
+            rows: 0,
+            batches: 0,
+            fencing_token: 0,
+            lag: None,
+            service_time: None,
+            timings: Vec::new(),
+        }
+    }
+
+    pub(super) fn request(&self) -> &'a TickRequest {
+        self.request
+    }
+
+    pub(super) fn began_at(&self) -> Instant {
+        self.began_at
+    }
+
+    pub(super) fn batches(&self) -> u64 {
+        self.batches
+    }
+
+    pub(super) fn note_time(&mut self, at: OffsetDateTime) {
+        self.service_time = Some(at);
+    }
+
+    pub(super) fn fetched(&mut self, rows: usize, duration: Duration) {
+        self.timings.push(("fetch", duration));
+        self.poller.metrics.fetched(&self.poller.name, duration);
+        debug!(
+            event = "fetch_complete",
+            poller.name = self.poller.name,
+            invocation_id = self.request.invocation_id,
+            rows,
+            duration_ms = ms(duration),
+            "Read {rows} rows"
+        );
+    }
+
+    pub(super) fn lease_acquired(&mut self, lease: &Lease<'_>, base: &Snapshot) {
+        self.fencing_token = lease.token().0;
+        let crashes = |document: &crate::state::StateDocument| {
+            document.in_flight.as_ref().map_or(0, |batch| batch.crashes)
+        };
+        let taken_over = crashes(lease.document()) > crashes(&base.document);
+        if taken_over {
+            self.poller.metrics.taken_over(&self.poller.name);
+        }
+        debug!(
+            event = "lease_acquired",
+            poller.name = self.poller.name,
+            invocation_id = self.request.invocation_id,
+            token = self.fencing_token,
+            generation = lease.generation().0,
+            taken_over,
+            "Acquired the lease of poller `{}` with token {}",
+            self.poller.name,
+            self.fencing_token
+        );
+    }
+
+    pub(super) fn execution_started(&mut self, delivery: &Delivery<'_>) {
+        let rows = u64::try_from(delivery.events.len()).unwrap_or(u64::MAX);
+        if delivery.attempt > 1 {
+            self.poller.metrics.redelivered(&self.poller.name, rows);
+        }
+        debug!(
+            event = "execution_started",
+            poller.name = self.poller.name,
+            invocation_id = self.request.invocation_id,
+            batch_id = delivery.batch_id.as_str(),
+            token = self.fencing_token,
+            attempt = delivery.attempt,
+            rows,
+            "Hand {rows} events to the handler, attempt {}",
+            delivery.attempt
+        );
+    }
+
+    pub(super) fn handler_ran(&mut self, duration: Duration) {
+        self.timings.push(("handler", duration));
+        self.poller.metrics.handled(&self.poller.name, duration);
+    }
+
+    pub(super) fn batch_complete(
+        &mut self,
+        batch: &Batch,
+        before: Option<&Cursor>,
+        duration: Duration,
+        at: OffsetDateTime,
+    ) {
+        self.rows += batch.rows();
+        self.batches += 1;
+        self.lag = batch.lag;
+        self.service_time = Some(at);
+        self.timings.push(("commit", duration));
+        self.poller.metrics.committed(&self.poller.name, batch.rows(), duration, batch.lag);
+        let rows = batch.rows();
+        info!(
+            event = "batch_complete",
+            poller.name = self.poller.name,
+            invocation_id = self.request.invocation_id,
+            batch_id = batch.id.as_str(),
+            token = self.fencing_token,
+            rows,
+            checkpoint_before = before.map_or("", |cursor| cursor.value.as_str()),
+            checkpoint_after = batch.upto.value,
+            commit_duration_ms = ms(duration),
+            "Committed {rows} events of poller `{}`",
+            self.poller.name
+        );
+    }
+
+    pub(super) fn prefix_committed(&mut self, rows: u64) {
+        self.rows += rows;
+        self.batches += 1;
+        self.poller.metrics.committed(&self.poller.name, rows, Duration::ZERO, None);
+    }
+
+    /// Logs a lease that could not be given up; it lapses by itself.
+    pub(super) fn could_not_release(&self, error: &LeaseError) {
+        warn!(
+            event = "lease_release_failed",
+            poller.name = self.poller.name,
+            invocation_id = self.request.invocation_id,
+            token = self.fencing_token,
+            error = chain(error),
+            "Could not give up the lease of poller `{}`; it will lapse",
+            self.poller.name
+        );
+    }
+
+    /// Returns what the tick's last write notes of it; `batch` is the one that write commits.
+    pub(super) fn end_of_tick(
+        &mut self,
+        outcome: &str,
+        batch: Option<&Batch>,
+        lease: &Lease<'_>,
+    ) -> EndOfTick {
+        self.service_time = Some(lease.now());
+        let recent = RecentTick {
+            at: lease.now(),
+            outcome: outcome.to_owned(),
+            rows: self.rows + batch.map_or(0, Batch::rows),
+            batches: self.batches + u64::from(batch.is_some()),
+            duration_ms: ms(self.began_at.elapsed()),
+            idle_before: 0,
+            extra: serde_json::Map::new(),
+        };
+        EndOfTick { recent, timings: std::mem::take(&mut self.timings) }
+    }
+
+    /// Ends the tick: one log line, its metrics, its report.
+    pub(super) fn finish(self, result: Result<TickOutcome, TickError>) -> TickReport {
+        let duration = self.began_at.elapsed();
+        let row = outcome_row(&result);
+        let failure = row.error.filter(|_| result.is_err());
+        let metrics = &self.poller.metrics;
+        metrics.tick(&self.poller.name, row.outcome, failure, duration);
+        if let (Ok(TickOutcome::Committed { .. } | TickOutcome::Idle), Some(at)) =
+            (&result, self.service_time)
+        {
+            metrics.success(&self.poller.name, at);
+        }
+        let summary = self.summary(&result, duration);
+        self.log(&result, row, duration, &summary);
+        TickReport { result, rows: self.rows, batches: self.batches, duration, summary }
+    }
+
+    fn summary(&self, result: &Result<TickOutcome, TickError>, duration: Duration) -> String {
+        let name = &self.poller.name;
+        let what = match result {
+            Ok(TickOutcome::Committed { more }) => {
+                let waiting = if *more { ", more to do" } else { "" };
+                format!("committed {} rows in {} batches{waiting}", self.rows, self.batches)
+            }
+            Ok(TickOutcome::Idle) => "nothing new".to_owned(),
+            Ok(TickOutcome::Skipped(super::Skipped::AlreadyRunning)) => {
+                "skipped: already running".to_owned()
+            }
+            Ok(TickOutcome::Skipped(super::Skipped::Held { owner_id })) => {
+                format!("skipped: lease held by `{owner_id}`")
+            }
+            Ok(TickOutcome::Skipped(super::Skipped::Conflict)) => {
+                "skipped: another instance was first".to_owned()
+            }
+            Ok(TickOutcome::BackingOff { until }) => format!("backing off until {until}"),
+            Ok(TickOutcome::Paused { by, reason }) => format!("paused by {by}: {reason}"),
+            Err(error) => format!("failed after {} rows: {}", self.rows, chain(error)),
+        };
+        format!("poller `{name}`: {what} ({} ms)", ms(duration))
+    }
+
+    fn log(
+        &self,
+        result: &Result<TickOutcome, TickError>,
+        row: super::OutcomeRow,
+        duration: Duration,
+        summary: &str,
+    ) {
+        macro_rules! line {
+            ($level:ident, $($stale:tt)*) => {
+                $level!(
+                    event = row.event,
+                    poller.name = self.poller.name,
+                    invocation_id = self.request.invocation_id,
+                    outcome = row.outcome,
+                    error.type = row.error.filter(|_| result.is_err()).unwrap_or_default(),
+                    rows = self.rows,
+                    batches = self.batches,
+                    duration_ms = ms(duration),
+                    $($stale)*
+                    "{summary}"
+                )
+            };
+        }
+        if let Err(TickError::Handler(HandlerError::Fenced(stale))) = result {
+            line!(
+                warn,
+                stale_token = stale.stale.token.0,
+                current_token = stale.current.token.0,
+                reason = crate::state::StaleWrite::REASON,
+            );
+            return;
+        }
+        match row.level {
+            Level::ERROR => line!(error,),
+            Level::WARN => line!(warn,),
+            Level::INFO => line!(info,),
+            Level::DEBUG | Level::TRACE => line!(debug,),
+        }
+    }
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

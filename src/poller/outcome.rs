@@ -1,0 +1,214 @@
+//! How a tick can end, and the one table of what each end means outside.
+
+use thiserror::Error;
+use time::OffsetDateTime;
+use tracing::Level;
+
+use crate::error::ErrorKind;
+use crate::handler::HandlerError;
+use crate::lease::LeaseError;
+use crate::normalize::NormalizeError;
+use crate::source::FetchError;
+use crate::state::{FormatError, StoreError};
+
+/// A tick that did what it could.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TickOutcome {
+    /// At least one batch was delivered and committed.
+    Committed {
+        /// Whether rows are known to be waiting.
+        more: bool,
+    },
+    /// There was nothing new.
+    Idle,
+    /// Another tick is at it.
+    Skipped(Skipped),
+    /// The batch failed before and is not tried again yet.
+    BackingOff {
+        /// Storage time of the next attempt.
+        until: OffsetDateTime,
+    },
+    /// Somebody paused the poller.
+    Paused {
+        /// Who.
+        by: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Why a tick was skipped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Skipped {
+    /// This process runs a tick of the same poller.
+    AlreadyRunning,
+    /// Another instance holds the lease.
+    Held {
+        /// The holder.
+        owner_id: String,
+    },
+    /// Another instance was first, twice.
+    Conflict,
+}
+
+/// The state could not be read.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// The store did not answer, or refused.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// What is stored must not be used.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+}
+
+/// Where a tick failed. What was not committed is read again by the next tick.
+#[derive(Debug, Error)]
+pub enum TickError {
+    /// The state document could not be read; the handler was not called.
+    #[error("load state document")]
+    Load(#[from] LoadError),
+    /// The checkpoint belongs to another source.
+    #[error(
+        "source has changed: its fingerprint is `{configured}`, the checkpoint's is `{stored}`; \
+         restore the source settings, or reset the poller (or give it a new name) to start over"
+    )]
+    Fingerprint {
+        /// Of the checkpoint.
+        stored: String,
+        /// Of the settings.
+        configured: String,
+    },
+    /// The poller has run before and its state is gone.
+    #[error(
+        "state document is gone though the poller has run since {created_at}: restore it, or set \
+         ON_MISSING_STATE to `recreate` to deliver everything again"
+    )]
+    StateVanished {
+        /// When the lost document was created.
+        created_at: OffsetDateTime,
+    },
+    /// The lease could not be asked for.
+    #[error("acquire lease")]
+    Acquire(#[source] LeaseError),
+    /// The source could not be read.
+    #[error("fetch rows")]
+    Fetch(#[source] FetchError),
+    /// A row cannot become an event.
+    #[error("normalise rows")]
+    Normalize(#[source] NormalizeError),
+    /// The handler did not take the batch.
+    #[error("handle batch")]
+    Handler(#[source] HandlerError),
+    /// The handler was stopped before the host's time-out could kill the process.
+    #[error("handler ran into the tick's end of time and was stopped")]
+    OutOfTime,
+    /// The lease was lost while the batch was handled.
+    #[error("hold lease")]
+    LeaseLost(#[source] LeaseError),
+    /// The batch was taken, but it is not known or not so that the checkpoint moved.
+    #[error("commit checkpoint")]
+    Commit(#[source] LeaseError),
+}
+
+/// One line of the table: what an end means outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutcomeRow {
+    /// Value of the `outcome` attribute of metrics.
+    pub outcome: &'static str,
+    /// Name of the error, as the seeds name it.
+    pub error: Option<&'static str>,
+    /// Name of the log event.
+    pub event: &'static str,
+    /// Level of that event; `ERROR` means that a human may be needed.
+    pub level: Level,
+    /// Status of the reply to the Functions host: anything but 200 marks the invocation as failed.
+    pub status: u16,
+}
+
+/// Returns the line of the table for an end of a tick.
+///
+/// | end | error | log event | level | status |
+/// |---|---|---|---|---|
+/// | committed | – | `tick_complete` | INFO | 200 |
+/// | idle | – | `fetch_empty` | DEBUG | 200 |
+/// | skipped (held, running, conflict) | `LeaseAcquireError`, kept inside | `lease_acquire_skipped` | DEBUG | 200 |
+/// | backing off | – | `tick_backing_off` | INFO | 200 |
+/// | paused | – | `tick_paused` | WARN | 200 |
+/// | state cannot be read | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | 500 |
+/// | source changed | `FingerprintMismatchError` | `fingerprint_mismatch` | ERROR | 500 |
+/// | state vanished | `LeaseAcquireError` | `state_vanished` | ERROR | 500 |
+/// | lease cannot be asked for | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | 500 |
+/// | fetch | `FetchError` | `fetch_failed` | ERROR | 500 |
+/// | normalise | `SerializationError` | `normalize_failed` | ERROR | 500 |
+/// | handler, out of time | `HandlerError` | `handler_failed` | ERROR | 500 |
+/// | stale write refused by the target | `LostLeaseError` | `stale_write_blocked` | WARN | 500 |
+/// | lease lost | `LostLeaseError` | `lease_lost` | WARN | 500 |
+/// | commit | `CommitError` | `commit_failed` | ERROR | 500 |
+pub fn outcome_row(result: &Result<TickOutcome, TickError>) -> OutcomeRow {
+    match result {
+        Ok(TickOutcome::Committed { .. }) => quiet("committed", "tick_complete", Level::INFO),
+        Ok(TickOutcome::Idle) => quiet("idle", "fetch_empty", Level::DEBUG),
+        Ok(TickOutcome::Skipped(_)) => OutcomeRow {
+            error: Some("LeaseAcquireError"),
+            ..quiet("skipped", "lease_acquire_skipped", Level::DEBUG)
+        },
+        Ok(TickOutcome::BackingOff { .. }) => quiet("backing_off", "tick_backing_off", Level::INFO),
+        Ok(TickOutcome::Paused { .. }) => quiet("paused", "tick_paused", Level::WARN),
+        Err(error) => failed(error),
+    }
+}
+
+fn quiet(outcome: &'static str, event: &'static str, level: Level) -> OutcomeRow {
+    OutcomeRow { outcome, error: None, event, level, status: 200 }
+}
+
+fn failed(error: &TickError) -> OutcomeRow {
+    let (outcome, name, event) = match error {
+        TickError::Load(_) | TickError::Acquire(_) => {
+            ("load_failed", "LeaseAcquireError", "lease_acquire_failed")
+        }
+        TickError::Fingerprint { .. } => {
+            ("fingerprint", "FingerprintMismatchError", "fingerprint_mismatch")
+        }
+        TickError::StateVanished { .. } => {
+            ("state_vanished", "LeaseAcquireError", "state_vanished")
+        }
+        TickError::Fetch(_) => ("fetch_failed", "FetchError", "fetch_failed"),
+        TickError::Normalize(_) => ("normalize_failed", "SerializationError", "normalize_failed"),
+        TickError::Handler(HandlerError::Fenced(_)) => {
+            ("fenced", "LostLeaseError", "stale_write_blocked")
+        }
+        TickError::Handler(_) => ("handler_failed", "HandlerError", "handler_failed"),
+        TickError::OutOfTime => ("out_of_time", "HandlerError", "handler_failed"),
+        TickError::LeaseLost(_) => ("lease_lost", "LostLeaseError", "lease_lost"),
+        TickError::Commit(_) => ("commit_failed", "CommitError", "commit_failed"),
+    };
+    // A lost lease is the protocol at work (001 §5.6): no human is needed.
+    let level = if name == "LostLeaseError" { Level::WARN } else { Level::ERROR };
+    OutcomeRow { outcome, error: Some(name), event, level, status: 500 }
+}
+
+impl TickError {
+    /// Returns what the operator has to do.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Load(LoadError::Format(_)) | Self::StateVanished { .. } | Self::Normalize(_) => {
+                ErrorKind::Data
+            }
+            Self::Fetch(error) => error.kind,
+            Self::Load(LoadError::Store(StoreError::Refused { .. }))
+            | Self::Fingerprint { .. }
+            | Self::Handler(HandlerError::Misconfigured(_) | HandlerError::Gone(_)) => {
+                ErrorKind::Configuration
+            }
+            Self::Handler(HandlerError::Rejected(_)) => ErrorKind::Data,
+            Self::Load(LoadError::Store(_))
+            | Self::Acquire(_)
+            | Self::Handler(_)
+            | Self::OutOfTime
+            | Self::LeaseLost(_)
+            | Self::Commit(_) => ErrorKind::Transient,
+        }
+    }
+}

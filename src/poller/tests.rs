@@ -1,0 +1,703 @@
+use super::*;
+use crate::error::chain;
+use crate::handler::HandlerError;
+use crate::lease::Instance;
+use crate::state::{MemoryStore, Precondition, StateDocument, decode, encode};
+use crate::testing::{Call, Calls, Fault, FaultyStore, RecordingHandler, TableSource};
+
+const TTL: Duration = Duration::from_secs(30);
+
+fn limits() -> Limits {
+    Limits {
+        batch_rows_max: 10,
+        batch_bytes_max: 1 << 20,
+        batches_max: None,
+        tick_time_max: Duration::from_secs(240),
+        handler_stop_after: Duration::from_secs(285),
+        state_refresh: Duration::from_secs(300),
+        status_interval: Duration::ZERO,
+        retry_delay_min: Duration::from_secs(1),
+        retry_delay_max: Duration::from_secs(300),
+        lease_first: false,
+        on_missing_state: OnMissingState::Stop,
+    }
+}
+
+struct World {
+    memory: Arc<MemoryStore>,
+    store: Arc<FaultyStore>,
+    source: Arc<TableSource>,
+    handler: Arc<RecordingHandler>,
+    limits: Limits,
+}
+
+impl World {
+    fn new() -> Self {
+        let memory = Arc::new(MemoryStore::default());
+        Self {
+            store: Arc::new(FaultyStore::new(memory.clone())),
+            memory,
+            source: Arc::new(TableSource::new("p")),
+            handler: Arc::default(),
+            limits: limits(),
+        }
+    }
+
+    fn with(limits: Limits) -> Self {
+        Self { limits, ..Self::new() }
+    }
+
+    /// Another process: a poller with a memory and an owner id of its own.
+    fn instance(&self, owner_id: &str) -> Poller {
+        self.instance_of(owner_id, self.source.clone())
+    }
+
+    fn instance_of(&self, owner_id: &str, source: Arc<TableSource>) -> Poller {
+        Poller::new(PollerParts {
+            name: "p".to_owned(),
+            source,
+            handler: self.handler.clone(),
+            store: self.store.clone(),
+            instance: Arc::new(Instance::new(owner_id)),
+            terms: LeaseTerms::of(TTL),
+            limits: self.limits,
+            metrics: Arc::default(),
+        })
+    }
+
+    /// A poller that has delivered one row before, so that document and marker exist.
+    async fn seasoned(&self, owner_id: &str) -> Poller {
+        let poller = self.instance(owner_id);
+        self.source.put(0, "first");
+        assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+        self.store.take_calls();
+        poller
+    }
+
+    async fn document(&self) -> StateDocument {
+        let key = StateKey::Document("p".to_owned());
+        let stored = self.memory.load(&key).await.unwrap().stored.unwrap();
+        decode("p", &stored.bytes).unwrap()
+    }
+
+    async fn overwrite(&self, bytes: &[u8]) {
+        let key = StateKey::Document("p".to_owned());
+        let precondition = match self.memory.load(&key).await.unwrap().stored {
+            Some(stored) => Precondition::Matches(stored.etag),
+            None => Precondition::Absent,
+        };
+        self.memory.store(&key, bytes.to_vec(), precondition).await.unwrap();
+    }
+}
+
+async fn tick(poller: &Poller) -> Result<TickOutcome, TickError> {
+    poller.tick(&TickRequest::default()).await.result
+}
+
+async fn sleep(seconds: u64) {
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+}
+
+fn calls(gets: u64, puts: u64, refused: u64) -> Calls {
+    Calls { gets, puts, refused }
+}
+
+// The table of storage calls, row by row.
+
+#[tokio::test(start_paused = true)]
+async fn storage_calls_idle_warm_are_none() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
+    assert_eq!(world.store.take_calls(), calls(0, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn storage_calls_idle_cold_are_one_read() {
+    let world = World::new();
+    world.seasoned("a").await;
+    assert_eq!(tick(&world.instance("b")).await.unwrap(), TickOutcome::Idle);
+    assert_eq!(world.store.take_calls(), calls(1, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn storage_calls_of_one_batch_are_two_writes_and_one_read_when_cold() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(10);
+    tick(&poller).await.unwrap();
+    assert_eq!(world.store.take_calls(), calls(0, 2, 0), "warm");
+    world.source.fill(10);
+    tick(&world.instance("b")).await.unwrap();
+    assert_eq!(world.store.take_calls(), calls(1, 2, 0), "cold");
+}
+
+#[tokio::test(start_paused = true)]
+async fn storage_calls_of_n_batches_are_n_plus_one_writes() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(70);
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(world.store.take_calls(), calls(0, 8, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn storage_calls_add_one_per_heartbeat_that_no_commit_made_needless() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(30);
+    // Two of 9 s need none, since a commit counts; one of 25 s needs two.
+    for seconds in [9, 9, 25] {
+        world.handler.then_take(Duration::from_secs(seconds));
+    }
+    tick(&poller).await.unwrap();
+    assert_eq!(world.store.take_calls(), calls(0, 3 + 1 + 2, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn storage_calls_of_a_failed_handler_are_two_writes() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(1);
+    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    tick(&poller).await.unwrap_err();
+    assert_eq!(world.store.take_calls(), calls(0, 2, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn storage_calls_while_another_holds_the_lease_are_one_read() {
+    let world = World::new();
+    let (a, b) = (world.seasoned("a").await, world.instance("b"));
+    world.source.fill(1);
+    world.handler.then_take(Duration::from_secs(5));
+    let (_, skipped) = tokio::join!(tick(&a), async {
+        sleep(1).await;
+        world.store.take_calls();
+        (tick(&b).await.unwrap(), world.store.take_calls())
+    });
+    assert_eq!(skipped.0, TickOutcome::Skipped(Skipped::Held { owner_id: "a".to_owned() }));
+    assert_eq!(skipped.1, calls(1, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn storage_calls_while_paused_or_backing_off_are_at_most_one_read() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(1);
+    let retry_after = Some(Duration::from_secs(60));
+    world.handler.then_fail(HandlerError::Throttled { reason: "429".to_owned(), retry_after });
+    tick(&poller).await.unwrap_err();
+    world.store.take_calls();
+    assert!(matches!(tick(&poller).await.unwrap(), TickOutcome::BackingOff { .. }));
+    assert_eq!(world.store.take_calls(), calls(1, 0, 0));
+
+    sleep(60).await;
+    world.handler.then_fail(HandlerError::Gone("410".to_owned()));
+    tick(&poller).await.unwrap_err();
+    world.store.take_calls();
+    assert!(matches!(tick(&poller).await.unwrap(), TickOutcome::Paused { .. }));
+    assert_eq!(world.store.take_calls(), calls(1, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn storage_calls_with_a_stale_cache_are_one_refused_write_and_one_read_more() {
+    let world = World::new();
+    let (a, b) = (world.seasoned("a").await, world.instance("b"));
+    tick(&b).await.unwrap();
+    world.source.fill(1);
+    tick(&b).await.unwrap();
+    world.source.fill(1);
+    world.store.take_calls();
+    assert_eq!(tick(&a).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(world.store.take_calls(), calls(1, 2, 1));
+    assert_eq!(world.handler.ids(), [0, 1, 1], "rows read at the stale position are not delivered");
+}
+
+#[tokio::test(start_paused = true)]
+async fn storage_calls_idle_with_lease_first_are_two_writes() {
+    let world = World::with(Limits { lease_first: true, ..limits() });
+    let poller = world.instance("a");
+    world.source.put(0, "first");
+    tick(&poller).await.unwrap();
+    world.store.take_calls();
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
+    assert_eq!(world.store.take_calls(), calls(0, 2, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn storage_calls_of_the_very_first_tick_add_the_marker() {
+    let world = World::new();
+    let poller = world.instance("a");
+    world.source.put(0, "first");
+    tick(&poller).await.unwrap();
+    // Document and marker are looked for; acquire, marker, commit are written.
+    assert_eq!(world.store.take_calls(), calls(3, 3, 0));
+    assert!(world.document().await.marked);
+}
+
+// Delivery.
+
+#[tokio::test(start_paused = true)]
+async fn every_row_is_delivered_once_and_in_order_when_nothing_fails() {
+    let world = World::new();
+    let poller = world.instance("a");
+    world.source.fill(95);
+    tick(&poller).await.unwrap();
+    assert_eq!(world.handler.ids(), (1..=95).collect::<Vec<_>>());
+    assert_eq!(world.source.fetches(), 10, "one query per batch");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tick_stops_after_the_batches_it_may_do_and_says_that_there_is_more() {
+    let world = World::with(Limits { batches_max: Some(2), ..limits() });
+    let poller = world.instance("a");
+    world.source.fill(50);
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: true });
+    assert_eq!(world.handler.ids().len(), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_new_batch_begins_after_the_ticks_time() {
+    let world = World::with(Limits { tick_time_max: Duration::from_secs(15), ..limits() });
+    let poller = world.instance("a");
+    world.source.fill(50);
+    for _ in 0..5 {
+        world.handler.then_take(Duration::from_secs(8));
+    }
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: true });
+    assert_eq!(world.handler.ids().len(), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_signal_ends_the_tick_after_the_batch_in_hand() {
+    let world = World::new();
+    let poller = world.instance("a");
+    world.source.fill(50);
+    let all = StopSignal::new();
+    let request = TickRequest { stop: all.child(), ..TickRequest::default() };
+    world.handler.then(async move {
+        all.set();
+        Ok(())
+    });
+    let report = poller.tick(&request).await;
+    assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: true });
+    assert_eq!(report.rows, 10);
+    assert!(world.document().await.lease.released_at.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn batches_are_cut_at_their_size_limit_but_one_event_always_goes() {
+    let world = World::with(Limits { batch_bytes_max: 600, ..limits() });
+    let poller = world.instance("a");
+    world.source.fill(10);
+    world.source.put(11, &"x".repeat(1000));
+    tick(&poller).await.unwrap();
+    let sizes: Vec<_> = world.handler.received().iter().map(|batch| batch.ids.len()).collect();
+    assert_eq!(world.handler.ids(), (1..=11).collect::<Vec<_>>());
+    assert!(sizes.iter().all(|size| (1..=3).contains(size)), "{sizes:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_tick_of_one_process_is_skipped_as_already_running() {
+    let world = World::new();
+    let poller = world.instance("a");
+    world.source.fill(1);
+    world.handler.then_take(Duration::from_secs(5));
+    let (first, second) = tokio::join!(tick(&poller), async {
+        sleep(1).await;
+        tick(&poller).await
+    });
+    assert_eq!(second.unwrap(), TickOutcome::Skipped(Skipped::AlreadyRunning));
+    assert_eq!(first.unwrap(), TickOutcome::Committed { more: false });
+}
+
+// Failures.
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_batch_comes_again_with_the_same_id_and_a_higher_attempt() {
+    let world = World::new();
+    let poller = world.instance("a");
+    world.source.fill(3);
+    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    let error = tick(&poller).await.unwrap_err();
+    assert!(matches!(error, TickError::Handler(_)));
+    // Rows that came meanwhile wait: a retry reads exactly the failed range.
+    world.source.put(4, "later");
+    sleep(2).await;
+    tick(&poller).await.unwrap();
+    let received = world.handler.received();
+    assert_eq!(received[0].batch_id, received[1].batch_id);
+    assert_eq!((received[0].attempt, received[1].attempt), (1, 2));
+    assert_eq!(received[0].event_ids, received[1].event_ids);
+    assert_eq!(received[2].ids, [4], "in the same tick, after the retry");
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_that_changed_before_the_retry_make_a_batch_with_another_id() {
+    let world = World::new();
+    let poller = world.instance("a");
+    world.source.fill(3);
+    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    tick(&poller).await.unwrap_err();
+    world.source.put(1, "changed");
+    sleep(2).await;
+    tick(&poller).await.unwrap();
+    let received = world.handler.received();
+    assert_ne!(received[0].batch_id, received[1].batch_id);
+    assert_eq!(received[1].ids, [2, 3]);
+    assert_eq!(received[2].ids, [1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_range_that_has_become_empty_does_not_stall_the_poller() {
+    let world = World::new();
+    let poller = world.instance("a");
+    world.source.fill(3);
+    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    tick(&poller).await.unwrap_err();
+    world.source.fill(3);
+    sleep(2).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(world.handler.ids(), [1, 2, 3, 1, 2, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pauses_between_attempts_double_up_to_their_limit() {
+    let world = World::with(Limits { retry_delay_max: Duration::from_secs(5), ..limits() });
+    let poller = world.instance("a");
+    world.source.fill(1);
+    for expected in [1, 2, 4, 5, 5] {
+        world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+        tick(&poller).await.unwrap_err();
+        let document = world.document().await;
+        let until = document.in_flight.unwrap().next_attempt_at.unwrap();
+        let delay = until - document.lease.released_at.unwrap();
+        assert_eq!(delay, time::Duration::seconds(expected));
+        sleep(expected.unsigned_abs()).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn back_pressure_waits_as_asked_and_counts_no_attempt() {
+    let world = World::new();
+    let poller = world.instance("a");
+    world.source.fill(1);
+    let retry_after = Some(Duration::from_secs(7));
+    world.handler.then_fail(HandlerError::Throttled { reason: "429".to_owned(), retry_after });
+    tick(&poller).await.unwrap_err();
+    sleep(6).await;
+    assert!(matches!(tick(&poller).await.unwrap(), TickOutcome::BackingOff { .. }));
+    sleep(1).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(world.handler.received()[1].attempt, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_accepted_prefix_is_a_commit_at_its_last_row() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(5);
+    let reason = "row 3 was refused".to_owned();
+    world.handler.then_fail(HandlerError::Partial { accepted: 2, reason });
+    let report = poller.tick(&TickRequest::default()).await;
+    assert!(matches!(report.result, Err(TickError::Handler(_))));
+    assert_eq!(report.rows, 2);
+    assert_eq!(world.store.take_calls().puts, 2, "acquire; prefix, failure and release");
+    let document = world.document().await;
+    assert_eq!(document.checkpoint.metadata.row_count, 2);
+    assert_eq!(document.in_flight.unwrap().attempt, 1);
+    sleep(2).await;
+    tick(&poller).await.unwrap();
+    let received = world.handler.received();
+    assert_eq!((received[2].ids.clone(), received[2].attempt), (vec![3, 4, 5], 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_that_is_gone_pauses_the_poller() {
+    let world = World::new();
+    let poller = world.instance("a");
+    world.source.fill(1);
+    world.handler.then_fail(HandlerError::Gone("410 Gone".to_owned()));
+    tick(&poller).await.unwrap_err();
+    let outcome = tick(&world.instance("b")).await.unwrap();
+    assert!(matches!(outcome, TickOutcome::Paused { .. }), "{outcome:?}");
+    assert_eq!(world.handler.received().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fetch_failure_never_reaches_the_handler_and_writes_nothing() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(1);
+    world.source.fail_next("connection reset");
+    assert!(matches!(tick(&poller).await, Err(TickError::Fetch(_))));
+    assert_eq!(world.store.take_calls(), calls(0, 0, 0));
+    assert_eq!(world.handler.received().len(), 1);
+    tick(&poller).await.unwrap();
+    assert_eq!(world.handler.ids(), [0, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fetch_failure_between_batches_still_commits_the_batch_in_hand() {
+    let world = World::new();
+    let poller = world.instance("a");
+    world.source.fill(20);
+    let source = world.source.clone();
+    world.handler.then(async move {
+        source.fail_next("connection reset");
+        Ok(())
+    });
+    let report = poller.tick(&TickRequest::default()).await;
+    assert!(matches!(report.result, Err(TickError::Fetch(_))));
+    assert_eq!(report.rows, 10);
+    assert_eq!(world.document().await.checkpoint.metadata.row_count, 10);
+    tick(&poller).await.unwrap();
+    assert_eq!(world.handler.ids(), (1..=20).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_cannot_be_ordered_never_reaches_the_handler() {
+    let world = World::new();
+    let poller = world.instance("a");
+    world.source.fill(1);
+    world.source.break_keys();
+    assert!(matches!(tick(&poller).await, Err(TickError::Normalize(_))));
+    assert_eq!(world.handler.received(), []);
+    assert_eq!(world.store.take_calls().puts, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_runs_into_the_end_of_time_is_stopped_and_its_failure_written() {
+    let world = World::new();
+    let poller = world.instance("a");
+    world.source.fill(1);
+    world.handler.then_take(Duration::from_secs(10_000));
+    let began_at = Instant::now();
+    assert!(matches!(tick(&poller).await, Err(TickError::OutOfTime)));
+    assert_eq!(began_at.elapsed(), limits().handler_stop_after);
+    let document = world.document().await;
+    assert!(document.lease.released_at.is_some());
+    assert_eq!(document.in_flight.unwrap().attempt, 1);
+    assert_eq!(world.handler.finished(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_that_fails_for_good_delivers_the_batch_again() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(2);
+    let store = world.store.clone();
+    world.handler.then(async move {
+        for _ in 0..1000 {
+            store.break_next(Call::Store, Fault::Unreachable);
+        }
+        Ok(())
+    });
+    assert!(matches!(tick(&poller).await, Err(TickError::Commit(_))));
+    let b = World { store: Arc::new(FaultyStore::new(world.memory.clone())), ..world };
+    sleep(40).await;
+    tick(&b.instance("b")).await.unwrap();
+    let received = b.handler.received();
+    assert_eq!(received[1].batch_id, received[2].batch_id);
+    assert_eq!(received[2].attempt, 2, "the holder that vanished is counted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_died_is_taken_over_after_ttl_and_margin() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(2);
+    world.handler.then_take(Duration::from_secs(10_000));
+    // The future is dropped in mid-batch, as a kill would.
+    let killed = tokio::time::timeout(Duration::from_secs(5), tick(&poller)).await;
+    assert!(killed.is_err());
+    let b = world.instance("b");
+    assert!(matches!(tick(&b).await.unwrap(), TickOutcome::Skipped(Skipped::Held { .. })));
+    sleep(27).await;
+    assert_eq!(tick(&b).await.unwrap(), TickOutcome::Committed { more: false });
+    let received = world.handler.received();
+    assert_eq!(received[1].batch_id, received[2].batch_id);
+    assert!(received[2].fence.1 > received[1].fence.1);
+    assert_eq!(received[2].attempt, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_whose_tick_was_dropped_reclaims_its_lease_at_once() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(2);
+    world.handler.then_take(Duration::from_secs(10_000));
+    let dropped = tokio::time::timeout(Duration::from_secs(1), tick(&poller)).await;
+    assert!(dropped.is_err());
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stale_owner_commits_nothing_and_its_rows_come_again() {
+    let world = World::new();
+    let (a, b) = (world.seasoned("a").await, world.instance("b"));
+    world.source.fill(2);
+    let memory = world.memory.clone();
+    world.handler.then(async move {
+        let key = StateKey::Document("p".to_owned());
+        let stored = memory.load(&key).await.unwrap().stored.unwrap();
+        let broken = decode("p", &stored.bytes).unwrap().break_lease().unwrap();
+        let precondition = Precondition::Matches(stored.etag);
+        memory.store(&key, encode(&broken), precondition).await.unwrap();
+        Ok(())
+    });
+    assert!(matches!(tick(&a).await, Err(TickError::LeaseLost(_))));
+    assert_eq!(tick(&b).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(world.handler.ids(), [0, 1, 2, 1, 2]);
+}
+
+// State that must not be used.
+
+#[tokio::test(start_paused = true)]
+async fn state_that_cannot_be_used_stops_the_tick_and_is_not_overwritten() {
+    for (bytes, expected) in [
+        (&b"{\"version\": 1, "[..], "is not JSON"),
+        (b"{\"hello\": \"world\"}", "JSON of something else"),
+        (b"{\"version\": 2}", "has version `2`"),
+        (b"{\"version\": 1, \"requires\": [\"sharding\"]}", "requires `sharding`"),
+    ] {
+        let world = World::new();
+        world.source.fill(1);
+        world.overwrite(bytes).await;
+        let error = tick(&world.instance("a")).await.unwrap_err();
+        assert!(chain(&error).contains(expected), "{}", chain(&error));
+        assert_eq!(outcome_row(&Err(error)).error, Some("LeaseAcquireError"));
+        let key = StateKey::Document("p".to_owned());
+        assert_eq!(world.memory.load(&key).await.unwrap().stored.unwrap().bytes, bytes);
+        assert_eq!(world.handler.received(), []);
+        assert_eq!(world.source.fetches(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_checkpoint_of_another_source_stops_the_tick() {
+    let world = World::new();
+    world.seasoned("a").await;
+    let other = Arc::new(TableSource::with_fingerprint("p", "dbo.other"));
+    other.fill(3);
+    let error = tick(&world.instance_of("b", other)).await.unwrap_err();
+    assert!(matches!(error, TickError::Fingerprint { .. }));
+    assert_eq!(world.store.take_calls().puts, 0);
+    assert_eq!(world.handler.received().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_state_that_vanished_is_never_silently_replayed() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    let generation = world.document().await.generation;
+    world.memory.remove(&StateKey::Document("p".to_owned()));
+    world.source.put(1, "later");
+    let error = tick(&world.instance("b")).await.unwrap_err();
+    assert!(matches!(error, TickError::StateVanished { .. }), "{error:?}");
+    assert_eq!(world.handler.ids(), [0]);
+    drop(poller);
+    let again = World {
+        limits: Limits { on_missing_state: OnMissingState::Recreate, ..limits() },
+        ..world
+    };
+    tick(&again.instance("c")).await.unwrap();
+    assert_eq!(again.handler.ids(), [0, 0, 1]);
+    assert!(again.document().await.generation > generation);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_marker_that_could_not_be_written_is_written_by_the_next_tick() {
+    let world = World::new();
+    let poller = world.instance("a");
+    world.source.put(0, "first");
+    // The read of the document, of the marker, then the one before the marker is written.
+    for fault in [Fault::Slow(Duration::ZERO), Fault::Slow(Duration::ZERO), Fault::LostAnswer] {
+        world.store.break_next(Call::Load, fault);
+    }
+    tick(&poller).await.unwrap();
+    assert!(!world.document().await.marked);
+    world.source.put(1, "later");
+    tick(&poller).await.unwrap();
+    assert!(world.document().await.marked);
+    let key = StateKey::Marker("p".to_owned());
+    assert!(world.memory.load(&key).await.unwrap().stored.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_cannot_be_reached_fails_the_tick_and_calls_no_handler() {
+    let world = World::new();
+    world.source.fill(1);
+    world.store.break_next(Call::Load, Fault::Unreachable);
+    let error = tick(&world.instance("a")).await.unwrap_err();
+    assert!(matches!(error, TickError::Load(_)));
+    assert_eq!(world.handler.received(), []);
+}
+
+// Bookkeeping.
+
+#[tokio::test(start_paused = true)]
+async fn idle_ticks_note_now_and_then_that_they_ran() {
+    let status_interval = Duration::from_secs(300);
+    let world = World::with(Limits { status_interval, ..limits() });
+    let poller = world.seasoned("a").await;
+    for _ in 0..10 {
+        sleep(60).await;
+        tick(&poller).await.unwrap();
+    }
+    assert_eq!(world.store.take_calls().puts, 2, "once each 5 minutes");
+    assert_eq!(world.document().await.observed.unwrap().idle_ticks, 10);
+    world.source.put(1, "later");
+    tick(&poller).await.unwrap();
+    assert_eq!(world.handler.ids(), [0, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn recent_ticks_and_timings_ride_on_the_last_write() {
+    let world = World::new();
+    let poller = world.instance("a");
+    world.source.fill(15);
+    tick(&poller).await.unwrap();
+    let document = world.document().await;
+    let last = document.recent.last().unwrap();
+    assert_eq!((last.rows, last.batches, last.outcome.as_str()), (15, 2, "batch_complete"));
+    assert!(document.timings["handler"].percentile_ms(99).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_table_of_outcomes_names_error_event_and_status() {
+    let held = Skipped::Held { owner_id: "b".to_owned() };
+    let reason = || "r".to_owned();
+    let stale = crate::state::Fence::default();
+    let stale = crate::state::StaleWrite { stale, current: stale };
+    for (result, error, event, status) in [
+        (Ok(TickOutcome::Committed { more: true }), None, "tick_complete", 200),
+        (Ok(TickOutcome::Idle), None, "fetch_empty", 200),
+        (Ok(TickOutcome::Skipped(held)), Some("LeaseAcquireError"), "lease_acquire_skipped", 200),
+        (Ok(TickOutcome::Paused { by: reason(), reason: reason() }), None, "tick_paused", 200),
+        (Err(TickError::OutOfTime), Some("HandlerError"), "handler_failed", 500),
+        (
+            Err(TickError::Handler(HandlerError::Rejected(reason()))),
+            Some("HandlerError"),
+            "handler_failed",
+            500,
+        ),
+        (
+            Err(TickError::Handler(HandlerError::Fenced(stale))),
+            Some("LostLeaseError"),
+            "stale_write_blocked",
+            500,
+        ),
+        (Err(TickError::LeaseLost(LeaseError::Gone)), Some("LostLeaseError"), "lease_lost", 500),
+        (Err(TickError::Commit(LeaseError::Lapsed)), Some("CommitError"), "commit_failed", 500),
+        (
+            Err(TickError::Acquire(LeaseError::Lapsed)),
+            Some("LeaseAcquireError"),
+            "lease_acquire_failed",
+            500,
+        ),
+    ] {
+        let row = outcome_row(&result);
+        assert_eq!((row.error, row.event, row.status), (error, event, status));
+    }
+}

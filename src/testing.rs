@@ -1,0 +1,378 @@
+//! Doubles for tests of the engine: a scripted source, a recording handler, a store that counts and
+//! breaks.
+//!
+//! Behind the feature `test-util`; nothing here is stable.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::cursor::{Cursor, CursorMode, RowVersion, SourceFingerprint};
+use crate::error::ErrorKind;
+use crate::event::{BatchId, Operation, SourceLabel};
+use crate::handler::{Delivery, Handler, HandlerError};
+use crate::source::{FetchError, FetchWindow, Row, Rows, Source, SourceShape};
+use crate::state::{Loaded, Precondition, StateKey, StateStore, StoreError, Written};
+use crate::value::Value;
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no holder of this lock panics")
+}
+
+/// A table in memory: each change of a row gives it the next rowversion.
+#[derive(Debug)]
+pub struct TableSource {
+    shape: SourceShape,
+    state: Mutex<TableState>,
+}
+
+#[derive(Debug, Default)]
+struct TableState {
+    version: u64,
+    /// Key to (rowversion, value).
+    rows: BTreeMap<i64, (u64, String)>,
+    fetches: u64,
+    failures: VecDeque<FetchError>,
+    delay: Duration,
+    null_key: bool,
+}
+
+impl TableSource {
+    /// Returns an empty table for `poller`.
+    pub fn new(poller: &str) -> Self {
+        Self::with_fingerprint(poller, "dbo.t")
+    }
+
+    /// Returns an empty table whose fingerprint depends on `object`.
+    pub fn with_fingerprint(poller: &str, object: &str) -> Self {
+        let shape = SourceShape {
+            label: SourceLabel {
+                poller: poller.to_owned(),
+                object: object.to_owned(),
+                mode: CursorMode::RowVersion.as_str(),
+            },
+            mode: CursorMode::RowVersion,
+            key: vec!["id".to_owned()],
+            fingerprint: SourceFingerprint::of(&[("object", object)]),
+        };
+        Self { shape, state: Mutex::default() }
+    }
+
+    /// Inserts or updates a row.
+    pub fn put(&self, id: i64, value: &str) {
+        let mut state = locked(&self.state);
+        state.version += 1;
+        let version = state.version;
+        state.rows.insert(id, (version, value.to_owned()));
+    }
+
+    /// Inserts rows `1..=count`.
+    pub fn fill(&self, count: i64) {
+        for id in 1..=count {
+            self.put(id, "new");
+        }
+    }
+
+    /// Makes the next fetch fail.
+    pub fn fail_next(&self, reason: &str) {
+        locked(&self.state).failures.push_back(FetchError::new(ErrorKind::Transient, reason));
+    }
+
+    /// Makes each fetch take this long.
+    pub fn delay(&self, delay: Duration) {
+        locked(&self.state).delay = delay;
+    }
+
+    /// Makes every row come with a key of NULL.
+    pub fn break_keys(&self) {
+        locked(&self.state).null_key = true;
+    }
+
+    /// Returns how many fetches were made.
+    pub fn fetches(&self) -> u64 {
+        locked(&self.state).fetches
+    }
+}
+
+fn version_of(cursor: &Cursor) -> u64 {
+    cursor.value.parse::<RowVersion>().expect("a cursor of this source is a rowversion").0
+}
+
+#[async_trait]
+impl Source for TableSource {
+    fn shape(&self) -> &SourceShape {
+        &self.shape
+    }
+
+    async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
+        let delay = {
+            let mut state = locked(&self.state);
+            state.fetches += 1;
+            if let Some(error) = state.failures.pop_front() {
+                return Err(error);
+            }
+            state.delay
+        };
+        tokio::time::sleep(delay).await;
+        let state = locked(&self.state);
+        let after = window.after.map_or(0, version_of);
+        let upto = window.upto.map_or(u64::MAX, version_of);
+        let mut found: Vec<_> = state
+            .rows
+            .iter()
+            .filter(|(_, (version, _))| *version > after && *version <= upto)
+            .collect();
+        found.sort_by_key(|(_, (version, _))| *version);
+        let more = found.len() > window.rows_max;
+        let rows = found.into_iter().take(window.rows_max).map(|(id, (version, value))| Row {
+            op: Operation::Upsert,
+            position: Value::Int(i64::try_from(*version).unwrap_or(i64::MAX)),
+            key: vec![if state.null_key { Value::Null } else { Value::Int(*id) }],
+            values: vec![Value::Int(*id), Value::Text(value.clone())],
+        });
+        let columns = vec!["id".to_owned(), "value".to_owned()];
+        Ok(Rows { columns, rows: rows.collect(), more, lag: None })
+    }
+}
+
+/// One delivery as it reached the handler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// The batch.
+    pub batch_id: BatchId,
+    /// Generation and token under which it came.
+    pub fence: (u64, u64),
+    /// Attempt.
+    pub attempt: u32,
+    /// Keys of its rows, in order.
+    pub ids: Vec<i64>,
+    /// Event ids, in order.
+    pub event_ids: Vec<String>,
+}
+
+type Step = Pin<Box<dyn Future<Output = Result<(), HandlerError>> + Send>>;
+
+/// Records what it gets, and does what it was told for each call.
+#[derive(Default)]
+pub struct RecordingHandler {
+    received: Mutex<Vec<Received>>,
+    script: Mutex<VecDeque<Step>>,
+    finished: Mutex<u64>,
+}
+
+impl fmt::Debug for RecordingHandler {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("RecordingHandler").finish_non_exhaustive()
+    }
+}
+
+impl RecordingHandler {
+    /// Adds what the next call without a script of its own does; without any, calls succeed.
+    pub fn then(
+        &self,
+        step: impl Future<Output = Result<(), HandlerError>> + Send + 'static,
+    ) -> &Self {
+        locked(&self.script).push_back(Box::pin(step));
+        self
+    }
+
+    /// Makes the next call fail.
+    pub fn then_fail(&self, error: HandlerError) -> &Self {
+        self.then(async move { Err(error) })
+    }
+
+    /// Makes the next call take `duration`, and succeed.
+    pub fn then_take(&self, duration: Duration) -> &Self {
+        self.then(async move {
+            tokio::time::sleep(duration).await;
+            Ok(())
+        })
+    }
+
+    /// Returns all deliveries so far.
+    pub fn received(&self) -> Vec<Received> {
+        locked(&self.received).clone()
+    }
+
+    /// Returns the keys of all rows so far, in order of delivery.
+    pub fn ids(&self) -> Vec<i64> {
+        self.received().into_iter().flat_map(|received| received.ids).collect()
+    }
+
+    /// Returns how many calls ran to their end.
+    pub fn finished(&self) -> u64 {
+        *locked(&self.finished)
+    }
+}
+
+#[async_trait]
+impl Handler for RecordingHandler {
+    async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
+        let id = |cursor: &Cursor| cursor.key.get("id").and_then(serde_json::Value::as_i64);
+        let received = Received {
+            batch_id: delivery.batch_id.clone(),
+            fence: (delivery.generation.0, delivery.fencing_token.0),
+            attempt: delivery.attempt,
+            ids: delivery.events.iter().filter_map(|event| id(&event.cursor)).collect(),
+            event_ids: delivery.events.iter().map(|event| event.id.to_string()).collect(),
+        };
+        locked(&self.received).push(received);
+        let step = locked(&self.script).pop_front();
+        let result = match step {
+            Some(step) => step.await,
+            None => Ok(()),
+        };
+        *locked(&self.finished) += 1;
+        result
+    }
+}
+
+/// How a store breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The request never reaches the store.
+    Unreachable,
+    /// The request is lost on its way, and the caller cannot know.
+    LostRequest,
+    /// The request is carried out, and the answer is lost.
+    LostAnswer,
+    /// The request is carried out this much later, when the caller has long been told "unknown".
+    Late(Duration),
+    /// The answer takes this long.
+    Slow(Duration),
+    /// The store refuses for good.
+    Refused,
+}
+
+/// What a store was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Call {
+    /// A read.
+    Load,
+    /// A write.
+    Store,
+}
+
+/// Counts the calls of a store, and breaks them as told.
+#[derive(Debug)]
+pub struct FaultyStore {
+    inner: Arc<dyn StateStore>,
+    faults: Mutex<VecDeque<(Call, Fault)>>,
+    calls: Mutex<Calls>,
+}
+
+/// How often a store was asked what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// Reads.
+    pub gets: u64,
+    /// Writes that happened.
+    pub puts: u64,
+    /// Writes that were refused by their precondition.
+    pub refused: u64,
+}
+
+impl FaultyStore {
+    /// Wraps `inner`, without faults.
+    pub fn new(inner: Arc<dyn StateStore>) -> Self {
+        Self { inner, faults: Mutex::default(), calls: Mutex::default() }
+    }
+
+    /// Breaks the next call of a kind that has no fault of its own yet.
+    pub fn break_next(&self, call: Call, fault: Fault) -> &Self {
+        locked(&self.faults).push_back((call, fault));
+        self
+    }
+
+    /// Returns the calls since the last time this was asked.
+    pub fn take_calls(&self) -> Calls {
+        std::mem::take(&mut *locked(&self.calls))
+    }
+
+    fn fault(&self, call: Call) -> Option<Fault> {
+        let mut faults = locked(&self.faults);
+        let index = faults.iter().position(|(kind, _)| *kind == call)?;
+        faults.remove(index).map(|(_, fault)| fault)
+    }
+
+    fn count(&self, result: &Result<Written, StoreError>) {
+        let mut calls = locked(&self.calls);
+        match result {
+            Ok(_) => calls.puts += 1,
+            Err(_) => calls.refused += 1,
+        }
+    }
+}
+
+fn unknown(key: &StateKey) -> StoreError {
+    StoreError::Unknown { key: key.path(), reason: "injected".to_owned() }
+}
+
+#[async_trait]
+impl StateStore for FaultyStore {
+    fn grain(&self) -> Duration {
+        self.inner.grain()
+    }
+
+    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+        locked(&self.calls).gets += 1;
+        let reason = || "injected".to_owned();
+        match self.fault(Call::Load) {
+            None => self.inner.load(key).await,
+            Some(Fault::Slow(delay)) => {
+                tokio::time::sleep(delay).await;
+                self.inner.load(key).await
+            }
+            Some(Fault::Refused) => Err(StoreError::Refused { key: key.path(), reason: reason() }),
+            Some(Fault::Unreachable) => {
+                Err(StoreError::Unreachable { key: key.path(), reason: reason() })
+            }
+            Some(Fault::LostRequest | Fault::LostAnswer | Fault::Late(_)) => Err(unknown(key)),
+        }
+    }
+
+    async fn store(
+        &self,
+        key: &StateKey,
+        bytes: Vec<u8>,
+        precondition: Precondition,
+    ) -> Result<Written, StoreError> {
+        let reason = || "injected".to_owned();
+        match self.fault(Call::Store) {
+            None => {
+                let written = self.inner.store(key, bytes, precondition).await;
+                self.count(&written);
+                written
+            }
+            Some(Fault::Slow(delay)) => {
+                tokio::time::sleep(delay).await;
+                let written = self.inner.store(key, bytes, precondition).await;
+                self.count(&written);
+                written
+            }
+            Some(Fault::Unreachable) => {
+                Err(StoreError::Unreachable { key: key.path(), reason: reason() })
+            }
+            Some(Fault::Refused) => Err(StoreError::Refused { key: key.path(), reason: reason() }),
+            Some(Fault::LostRequest) => Err(unknown(key)),
+            Some(Fault::LostAnswer) => {
+                let written = self.inner.store(key, bytes, precondition).await;
+                self.count(&written);
+                Err(unknown(key))
+            }
+            Some(Fault::Late(delay)) => {
+                let (inner, key_later) = (Arc::clone(&self.inner), key.clone());
+                tokio::spawn(async move {
+                    tokio::time::sleep(delay).await;
+                    // Whether it still lands is what the test is about.
+                    drop(inner.store(&key_later, bytes, precondition).await);
+                });
+                Err(unknown(key))
+            }
+        }
+    }
+}
