@@ -1,0 +1,140 @@
+//! The contract with the Azure Functions host: what it sends, and what it takes for an answer.
+//!
+//! The host POSTs to `/{function}` and judges the reply. An empty 2xx reply, or the JSON word `null`,
+//! leaves it waiting until its time-out kills this process with every neighbour in it; so every reply
+//! here is a JSON object, also for panics and unknown functions. On anything but 2xx it drops the body
+//! and keeps the reason phrase only. Its timestamps come in several forms, some without an offset, so
+//! nothing here parses them.
+
+pub mod server;
+
+use serde::Serialize;
+use serde_json::Value as Json;
+use thiserror::Error;
+
+/// One invocation, as far as a tick cares.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Invocation {
+    /// The host's id; the same for all retries of one timer occurrence.
+    pub id: String,
+    /// Whether the timer fired late, after the host had been down.
+    pub is_past_due: bool,
+    /// Which retry of the host's own policy this is, where it has one.
+    pub retry_count: Option<u64>,
+    /// Whether somebody asked for it through the host's admin endpoint.
+    pub is_manual: bool,
+    /// W3C trace context.
+    pub traceparent: Option<String>,
+}
+
+/// The request is not one of the host's.
+#[derive(Debug, Error)]
+pub enum InvocationError {
+    /// The body is not JSON.
+    #[error("body of {length} bytes is not JSON, expected `{{\"Data\":…,\"Metadata\":…}}`")]
+    NotJson {
+        /// Its length.
+        length: usize,
+        /// Where the JSON breaks.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The body is JSON of another kind.
+    #[error("body is not a JSON object, expected `{{\"Data\":…,\"Metadata\":…}}`")]
+    NotAnObject,
+}
+
+/// Header with the invocation's id.
+pub const INVOCATION_ID_HEADER: &str = "x-azure-functions-invocationid";
+
+impl Invocation {
+    /// Reads the body of an invocation, with the two headers that matter.
+    ///
+    /// Whatever is missing or of an unknown form is left out: a tick can run without all of it.
+    ///
+    /// # Errors
+    ///
+    /// [`InvocationError`] if the body is not a JSON object.
+    pub fn read(
+        id: Option<&str>,
+        traceparent: Option<&str>,
+        body: &[u8],
+    ) -> Result<Self, InvocationError> {
+        let json: Json = serde_json::from_slice(body)
+            .map_err(|source| InvocationError::NotJson { length: body.len(), source })?;
+        if !json.is_object() {
+            return Err(InvocationError::NotAnObject);
+        }
+        let timers = json.get("Data").and_then(Json::as_object);
+        let metadata = json.get("Metadata").and_then(Json::as_object);
+        let is_past_due = timers.is_some_and(|timers| {
+            timers.values().any(|timer| timer.get("IsPastDue") == Some(&Json::Bool(true)))
+        });
+        // An admin run lays its input over the metadata under the trigger's own name.
+        let is_manual = timers.is_some_and(|timers| {
+            timers.keys().any(|name| metadata.is_some_and(|metadata| metadata.contains_key(name)))
+        });
+        let retry = metadata.and_then(|metadata| metadata.get("RetryContext"));
+        Ok(Self {
+            id: id.unwrap_or_default().to_owned(),
+            is_past_due,
+            retry_count: retry.and_then(|retry| retry.get("RetryCount")).and_then(Json::as_u64),
+            is_manual,
+            traceparent: traceparent.map(str::to_owned),
+        })
+    }
+}
+
+/// The reply; always all three fields, and always an object.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct InvocationResponse {
+    outputs: serde_json::Map<String, Json>,
+    logs: Vec<String>,
+    return_value: (),
+}
+
+impl InvocationResponse {
+    /// Returns a reply with one log line, which the host shows on success.
+    pub fn new(log: impl Into<String>) -> Self {
+        Self { outputs: serde_json::Map::new(), logs: vec![log.into()], return_value: () }
+    }
+
+    /// Returns the JSON text.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("a reply has only string keys")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_has_all_three_fields_whatever_is_logged() {
+        let text = InvocationResponse::new("a \"b\" {c}\n\u{1} ä").to_json();
+        assert_eq!(
+            text,
+            r#"{"Outputs":{},"Logs":["a \"b\" {c}\n\u0001 ä"],"ReturnValue":null}"#
+        );
+    }
+
+    #[test]
+    fn facts_are_read_and_anything_odd_is_left_out() {
+        let read = |body: &str| Invocation::read(Some("id"), None, body.as_bytes()).unwrap();
+        let due = read(r#"{"Data":{"t":{"IsPastDue":true,"ScheduleStatus":{"Last":"?"}}},"Metadata":{}}"#);
+        assert!(due.is_past_due && !due.is_manual);
+        let retry = read(r#"{"Data":{},"Metadata":{"RetryContext":{"RetryCount":2}}}"#);
+        assert_eq!(retry.retry_count, Some(2));
+        let manual = read(r#"{"Data":{"t":{}},"Metadata":{"t":"\"\""}}"#);
+        assert!(manual.is_manual);
+        assert_eq!(read("{}"), Invocation { id: "id".to_owned(), ..Invocation::default() });
+    }
+
+    #[test]
+    fn bodies_of_another_kind_are_refused() {
+        for body in ["", "no", "[]", "\"x\"", "null"] {
+            assert!(Invocation::read(None, None, body.as_bytes()).is_err(), "{body}");
+        }
+    }
+}

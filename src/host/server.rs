@@ -1,0 +1,196 @@
+//! The HTTP server that the Functions host talks to.
+//!
+//! `GET /` answers at once, whatever runs. `POST /{function}` runs one tick in a task of its own: a
+//! closed connection asks it to stop after the batch in hand and never cuts it in the middle; a panic
+//! in it is a failed invocation, not a dead process.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{HeaderMap, Response, StatusCode, header};
+use axum::routing::{get, post};
+use hyper::ext::ReasonPhrase;
+use tokio::net::TcpListener;
+use tracing::{error, info, warn};
+
+use super::{INVOCATION_ID_HEADER, Invocation, InvocationResponse};
+use crate::error::chain;
+use crate::poller::{Poller, StopSignal, TickReport, TickRequest, outcome_row};
+
+/// What the functions of this process do.
+#[derive(Debug)]
+pub enum Functions {
+    /// Each runs the tick of a poller.
+    Ready(BTreeMap<String, Arc<Poller>>),
+    /// The settings are wrong: each fails with this text.
+    ///
+    /// The process stays up all the same, since a handler that exits three times takes the whole
+    /// host down, and its log with it.
+    Broken(String),
+}
+
+/// Largest body of an invocation: a retry carries an exception dump of any length.
+const BODY_BYTES_MAX: usize = 16 << 20;
+
+/// How long running ticks may take to finish once the process is asked to stop; the host itself waits
+/// 10 s (`WebJobsScriptHostService`).
+pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(9);
+
+struct Shared {
+    functions: Functions,
+    stop: StopSignal,
+}
+
+/// Returns the routes of `functions`; ticks end early once `stop` is set.
+pub fn router(functions: Functions, stop: StopSignal) -> Router {
+    Router::new()
+        .route("/", get(ready))
+        .route("/{function}", post(invoke))
+        .fallback(unknown)
+        .method_not_allowed_fallback(unknown)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(Arc::new(Shared { functions, stop }))
+}
+
+/// Serves until `shutdown` completes, then until running invocations have been answered.
+///
+/// # Errors
+///
+/// [`std::io::Error`] if the listener fails for good.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    axum::serve(listener, router).with_graceful_shutdown(shutdown).await
+}
+
+async fn ready() -> Response<Body> {
+    reply(StatusCode::OK, "ready")
+}
+
+async fn unknown() -> Response<Body> {
+    reply(StatusCode::NOT_FOUND, "no such function")
+}
+
+async fn invoke(
+    State(shared): State<Arc<Shared>>,
+    Path(function): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response<Body> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let id = text(INVOCATION_ID_HEADER);
+    let pollers = match &shared.functions {
+        Functions::Ready(pollers) => pollers,
+        Functions::Broken(reason) => {
+            error!(event = "configuration_invalid", invocation_id = id, error = reason, "{reason}");
+            return reply(StatusCode::INTERNAL_SERVER_ERROR, &format!("ConfigurationError: {reason}"));
+        }
+    };
+    let Some(poller) = pollers.get(&function) else {
+        warn!(event = "unknown_function", invocation_id = id, function, "No function `{function}`");
+        return reply(StatusCode::NOT_FOUND, &format!("no function `{function}` is configured"));
+    };
+    match Invocation::read(id, text("traceparent"), &body) {
+        Ok(invocation) => run(Arc::clone(poller), invocation, shared.stop.child()).await,
+        Err(error) => {
+            let reason = chain(&error);
+            warn!(event = "bad_request", invocation_id = id, function, error = reason, "{reason}");
+            reply(StatusCode::BAD_REQUEST, &reason)
+        }
+    }
+}
+
+/// Sets its signal when dropped: axum drops an invocation whose connection was closed.
+struct StopWhenDropped(StopSignal);
+
+impl Drop for StopWhenDropped {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+async fn run(poller: Arc<Poller>, invocation: Invocation, stop: StopSignal) -> Response<Body> {
+    log_invocation(&poller, &invocation);
+    let request = TickRequest {
+        invocation_id: invocation.id,
+        traceparent: invocation.traceparent,
+        stop: stop.clone(),
+    };
+    let invocation_id = request.invocation_id.clone();
+    let name = poller.name().to_owned();
+    let tick = tokio::spawn(async move { poller.tick(&request).await });
+    let closed_early = StopWhenDropped(stop);
+    let ended = tick.await;
+    drop(closed_early);
+    match ended {
+        Ok(report) => answer(&report),
+        Err(failure) => {
+            error!(
+                event = "tick_panicked",
+                poller.name = name,
+                invocation_id,
+                error = failure.to_string(),
+                "Tick of poller `{name}` panicked: please report this"
+            );
+            reply(StatusCode::INTERNAL_SERVER_ERROR, &format!("poller `{name}` panicked"))
+        }
+    }
+}
+
+/// Only what is out of the ordinary: an ordinary tick has its own line.
+fn log_invocation(poller: &Poller, invocation: &Invocation) {
+    if invocation.is_past_due || invocation.is_manual || invocation.retry_count.unwrap_or(0) > 0 {
+        info!(
+            event = "invocation",
+            poller.name = poller.name(),
+            invocation_id = invocation.id,
+            is_past_due = invocation.is_past_due,
+            is_manual = invocation.is_manual,
+            retry_count = invocation.retry_count,
+            "Invocation of poller `{}` is late, a retry, or by hand",
+            poller.name()
+        );
+    }
+}
+
+fn answer(report: &TickReport) -> Response<Body> {
+    let row = outcome_row(&report.result);
+    let status = StatusCode::from_u16(row.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    match row.error.filter(|_| report.result.is_err()) {
+        Some(error) => reply(status, &format!("{error}: {}", report.summary)),
+        None => reply(status, &report.summary),
+    }
+}
+
+/// Builds a reply that the host can judge; on failure the text is the reason phrase too.
+fn reply(status: StatusCode, text: &str) -> Response<Body> {
+    let body = InvocationResponse::new(text).to_json();
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    let json = header::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    if !status.is_success()
+        && let Ok(reason) = ReasonPhrase::try_from(reason_phrase(text))
+    {
+        response.extensions_mut().insert(reason);
+    }
+    response
+}
+
+/// Longest reason phrase; enough for an error with its cause, short enough for any proxy's limit.
+const REASON_CHARS_MAX: usize = 300;
+
+/// A reason phrase is one line of printable ASCII.
+fn reason_phrase(text: &str) -> Vec<u8> {
+    text.chars()
+        .take(REASON_CHARS_MAX)
+        .map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' })
+        .collect::<String>()
+        .into_bytes()
+}
