@@ -13,3 +13,6 @@ pub mod handler;
 pub mod normalize;
 pub mod source;
 pub mod state;
+
+// Adapters.
+pub mod mssql;
