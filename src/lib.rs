@@ -1,1 +1,5 @@
 //! Highwater.
+
+/// Embedded development server, a stand-in for SQL Server.
+#[cfg(feature = "demo")]
+pub mod devdb;
