@@ -16,3 +16,7 @@ pub mod state;
 
 // Adapters.
 pub mod mssql;
+
+/// Embedded development server, a stand-in for SQL Server.
+#[cfg(feature = "demo")]
+pub mod devdb;
