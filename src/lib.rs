@@ -1,4 +1,69 @@
-//! Highwater: a polling trigger for Microsoft SQL Server on Azure Functions.
+//! Highwater: a polling trigger for Microsoft SQL Server on Azure Functions, as one small binary.
+//!
+//! The Functions host starts the binary as a custom handler. Each timer trigger POSTs to it, and each
+//! POST is one *tick* of one *poller*: read the rows that changed since the last committed position,
+//! hand them to a handler, and move the position only after the handler has succeeded.
+//!
+//! **Promise.** Every committed row, in its latest state when read, is delivered at least once (under
+//! the condition that its mode states), in cursor order within a poller. A stale instance can never
+//! move the checkpoint, nor write a fenced target once the newer owner has reached it. Handlers must
+//! be idempotent.
+//!
+//! # One tick
+//!
+//! ```text
+//! timer ─► Functions host ─ POST /{function} ─► host::server ─► Poller::tick
+//!  1 load       state document: from memory, or one read; its fingerprint must match
+//!  2 skip?      lease held by another, paused, backing off ─► done, nothing written
+//!  3 fetch      one query, TOP (batch_rows_max + 1): the extra row says whether there is more
+//!  4 normalise  rows ─► change events (pure); no rows ─► done, nothing written
+//!  5 acquire    ONE write under the tag of what was loaded; the in-flight record rides on it
+//!  6 handle     while the lease is renewed
+//!  7 commit     ONE write; it releases too, or announces the next batch and goes back to 6
+//!  ◄─ TickReport ─► one log line, metrics ─► InvocationResponse (always a JSON object)
+//! ```
+//!
+//! Seed documents order it lock-first; acquiring under the tag of the document that gave the position
+//! keeps all their invariants and makes idle ticks free. `LEASE__FIRST` restores their order.
+//!
+//! # Code map, top to bottom
+//!
+//! | layer | modules | may know |
+//! |---|---|---|
+//! | composition | `app` | everything but `cli` |
+//! | edges | [`host`], `cli`, `package`, [`telemetry`], `demo` | the layers below |
+//! | adapters | `state::{blob, file, memory}`, `source::mssql`, `handler::{http, stdout}`, [`mssql`], [`azure`] | their port, their crate |
+//! | engine | [`poller`], [`lease`], [`metrics`] | ports and rules |
+//! | ports | [`source`], [`handler`], [`state::StateStore`] | vocabulary |
+//! | pure rules | [`config`], [`state`], [`normalize`] | vocabulary |
+//! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`] | each other |
+//!
+//! Imports point downwards only; `tests/it/tidy.rs` enforces the map.
+//!
+//! # Invariants, as absences
+//!
+//! - [`poller`] and [`lease`] never name a driver, a web framework or a cloud.
+//! - No adapter names another adapter. (`source::mssql` uses [`mssql`], the blob store [`azure`]: the
+//!   shared halves of two adapters of one service.)
+//! - Only [`config`] reads the environment, only [`clock`] the wall clock.
+//! - Only [`mssql::ident`] turns a name into SQL; values are parameters.
+//! - Nothing below the edges prints. No engine module spawns a task.
+//! - Safety rests on compare-and-swap and the fencing token; no decision rests on a client's clock.
+//!
+//! # Words
+//!
+//! | word | what it is | from |
+//! |---|---|---|
+//! | poller | a source, a handler and the state between them; it *ticks* | JDBC "poll" |
+//! | batch | rows delivered in one handler call | |
+//! | cursor | a position in the source's order | Airbyte |
+//! | checkpoint | a cursor that has been committed, with when and by which batch | Event Hubs |
+//! | state document | checkpoint, lease, fingerprint and more in one JSON object | |
+//! | lease, owner, fencing token | a time-bounded right, who has it, a number that grows at each grant | Kleppmann |
+//! | generation | orders tokens across a document that was lost and made again | |
+//! | in-flight record | the batch being handled and what happened to it so far | |
+//! | settle window | how far behind "now" a time-based poller stays | |
+//! | fingerprint | hash of what gives a checkpoint its meaning | |
 
 // Vocabulary: no async, no I/O.
 pub mod clock;
@@ -8,6 +73,7 @@ pub mod event;
 pub mod value;
 
 // Pure rules and ports.
+pub mod config;
 pub mod handler;
 pub mod normalize;
 pub mod source;
@@ -17,6 +83,18 @@ pub mod state;
 pub mod lease;
 pub mod metrics;
 pub mod poller;
+
+// Adapters; those of one port lie below it.
+// azure
+pub mod mssql;
+
+// Edges.
+pub mod host;
+pub mod telemetry;
+
+// The development stand-in for SQL Server.
+#[cfg(feature = "demo")]
+pub mod devdb;
 
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;

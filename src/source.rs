@@ -1,5 +1,7 @@
 //! Where changes come from: the port.
 
+pub mod mssql;
+
 use std::fmt;
 use std::time::Duration;
 

@@ -1,0 +1,188 @@
+use expect_test::{Expect, expect};
+use secrecy::ExposeSecret as _;
+
+use super::*;
+
+const LOGIN: &str = "Password=secret-1;User ID=u";
+
+fn parse(text: &str) -> SqlConnection {
+    SqlConnection::parse(text).unwrap_or_else(|mistakes| panic!("{text}: {mistakes:?}"))
+}
+
+fn mistakes(text: &str) -> String {
+    let text = SqlConnection::parse(text).unwrap_err().join("\n");
+    assert!(!text.contains("secret"), "a secret in `{text}`");
+    text
+}
+
+#[test]
+fn the_portals_string_is_read_whole() {
+    let connection = parse(
+        "Server=tcp:db.database.windows.net,1433;Initial Catalog=shop;Persist Security Info=False;\
+         User ID=reader;Password='se;cret';MultipleActiveResultSets=False;Encrypt=True;\
+         TrustServerCertificate=False;Connection Timeout=20;",
+    );
+    let check = |connection: &SqlConnection, expected: Expect| {
+        expected.assert_eq(&format!("{connection:#?}\n"));
+    };
+    check(
+        &connection,
+        expect![[r#"
+            SqlConnection {
+                host: "db.database.windows.net",
+                instance: None,
+                port: 1433,
+                database: Some(
+                    "shop",
+                ),
+                auth: Password {
+                    user: "reader",
+                    password: SecretBox<str>([REDACTED]),
+                },
+                encrypt: Mandatory,
+                trust_server_certificate: false,
+                host_name_in_certificate: None,
+                server_certificate: None,
+                connect_timeout: 20s,
+                command_timeout: 30s,
+                application_name: "highwater",
+                application_intent_read_only: false,
+                packet_size: None,
+            }
+        "#]],
+    );
+    let SqlAuth::Password { password, .. } = connection.auth else { panic!("{connection:?}") };
+    assert_eq!(password.expose_secret(), "se;cret");
+}
+
+#[test]
+fn servers_are_read_in_every_form() {
+    for (text, host, instance, port) in [
+        ("Server=db", "db", None, 1433),
+        ("Data Source=tcp:Db.example.org,1500", "Db.example.org", None, 1500),
+        ("Addr=db", "db", None, 1433),
+        ("Address=db , 5", "db", None, 5),
+        ("Network Address=db\\SQL2,1434", "db", Some("SQL2"), 1434),
+        ("Server=.", "localhost", None, 1433),
+        ("Server=(local)", "localhost", None, 1433),
+        ("Server=TCP:10.0.0.4", "10.0.0.4", None, 1433),
+        ("Server=[::1],1433", "::1", None, 1433),
+        ("Server=one;SERVER=two", "two", None, 1433),
+    ] {
+        let connection = parse(&format!("{text};{LOGIN}"));
+        assert_eq!(connection.host, host, "{text}");
+        assert_eq!(connection.instance.as_deref(), instance, "{text}");
+        assert_eq!(connection.port, port, "{text}");
+    }
+}
+
+#[test]
+fn encryption_has_the_spellings_of_all_tools() {
+    for (text, encrypt) in [
+        ("", Encrypt::Mandatory),
+        ("Encrypt=", Encrypt::Mandatory),
+        ("Encrypt=true", Encrypt::Mandatory),
+        ("Encrypt=Yes", Encrypt::Mandatory),
+        ("encrypt=Mandatory", Encrypt::Mandatory),
+        ("Encrypt=False", Encrypt::Optional),
+        ("Encrypt=no", Encrypt::Optional),
+        ("Encrypt=Optional", Encrypt::Optional),
+        ("Encrypt=Strict", Encrypt::Strict),
+        ("Encrypt=DANGER_PLAINTEXT", Encrypt::Plain),
+    ] {
+        assert_eq!(parse(&format!("Server=db;{LOGIN};{text}")).encrypt, encrypt, "{text}");
+    }
+}
+
+#[test]
+fn the_other_keys_have_their_synonyms() {
+    let connection = parse(
+        "Server=db;UID=u;PWD=secret-1;Database=d;Trust Server Certificate=yes;Timeout=3;\
+         Command Timeout=4;App=me;Application Intent=ReadOnly;Packet Size=8192;Pooling=true;\
+         Max Pool Size=5;ConnectRetryCount=3;Integrated Security=false;Network Library=dbmssocn;\
+         HostNameInCertificate=other;Workstation ID=w",
+    );
+    assert!(connection.trust_server_certificate && connection.application_intent_read_only);
+    assert_eq!(connection.connect_timeout, Duration::from_secs(3));
+    assert_eq!(connection.command_timeout, Duration::from_secs(4));
+    assert_eq!(connection.application_name, "me");
+    assert_eq!(connection.packet_size, Some(8192));
+    assert_eq!(connection.host_name_in_certificate.as_deref(), Some("other"));
+    let ca = parse(&format!("Server=db;{LOGIN};ServerCertificate=/etc/ca.pem"));
+    assert_eq!(ca.server_certificate.as_deref(), Some("/etc/ca.pem"));
+}
+
+#[test]
+fn identities_carry_their_client_id() {
+    for (text, expected) in [
+        ("Active Directory Managed Identity", "ManagedIdentity { client_id: None }"),
+        ("ActiveDirectoryMSI;User ID=77", "ManagedIdentity { client_id: Some(\"77\") }"),
+        ("active directory default", "Default { client_id: None }"),
+    ] {
+        let connection = parse(&format!("Server=db;Authentication={text}"));
+        assert_eq!(format!("{:?}", connection.auth), expected, "{text}");
+    }
+    let connection = parse(&format!("Server=db;{LOGIN};Authentication=SqlPassword"));
+    assert!(matches!(connection.auth, SqlAuth::Password { .. }));
+}
+
+#[test]
+fn each_mistake_is_told_with_what_to_do() {
+    for (text, expected) in [
+        ("Server=db:1433", "`Server` is `db:1433`, must be with a comma"),
+        ("Server=np:\\\\.\\pipe\\sql", "only TCP is supported"),
+        ("Server=(localdb)\\x", "only TCP is supported"),
+        ("Server=db\\SQL2", "with the port of the instance"),
+        ("Server=db,0", "with a port from 1 to 65535"),
+        ("Server=https://db", "must be with a comma"),
+        ("Server=db;Encrypt=1", "`Encrypt` is `1`, must be `Mandatory`"),
+        ("Server=db;TrustServerCertificate=2", "must be `true` or `false`"),
+        ("Server=db;Connect Timeout=0", "`Connect Timeout` is `0`, must be seconds from 1 to 3600"),
+        ("Server=db;Packet Size=100", "from 512 to 32767"),
+        ("Server=db;ApplicationIntent=Read", "`ReadOnly` or `ReadWrite`"),
+        ("Server=db;Failover Partner=b", "`Failover Partner`: database mirroring"),
+        ("Server=db;Port=1", "`Server=tcp:host,port`"),
+        ("Server=db;Integrated Security=SSPI", "Windows authentication is not supported"),
+        ("Server=db;Trusted_Connection=yes", "Windows authentication is not supported"),
+        ("Server=db;Authentication=Active Directory Password", "this version knows no other"),
+        ("Server=db;Authentication=Active Directory Default", "`Password` has no use"),
+        ("Server=db;Column Encryption Setting=Enabled", "Always Encrypted is not supported"),
+        ("Server=db;Network=dbnmpntw", "only TCP is supported"),
+        ("Sever=db;Server=db", "key `Sever` is not known (did you mean `Server`?)"),
+        ("Server=db;TrustServerCert=true", "key `TrustServerCert` is not known"),
+        ("Server=db;Colour=red", "key `Colour` is not known"),
+        ("Server=db;Encrypt=Strict;TrustServerCertificate=true", "always checks the certificate"),
+        ("Server=db;ServerCertificate=x;TrustServerCertificate=true", "give one of them"),
+        ("Server=db;Password={your_password}", "still the placeholder"),
+    ] {
+        let text = mistakes(&format!("{LOGIN};{text}"));
+        assert!(text.contains(expected), "`{expected}` not in `{text}`");
+    }
+}
+
+#[test]
+fn all_mistakes_come_at_once_and_without_secrets() {
+    let check = |text: &str, expected: Expect| expected.assert_eq(&mistakes(text));
+    check(
+        "",
+        expect![[r#"
+        `Server` is missing
+        `User ID` is missing
+        `Password` is missing"#]],
+    );
+    check(
+        "Encrypt=maybe;Uid=u;Timeout=soon;Databse=d",
+        expect![[r#"
+        key `Databse` is not known (did you mean `Database`?)
+        `Server` is missing
+        `Encrypt` is `maybe`, must be `Mandatory`, `Optional`, `Strict`, `true` or `false`
+        `Password` is missing
+        `Timeout` is `soon`, must be seconds from 1 to 3600"#]],
+    );
+    check(
+        "Server=db;User=u;Password=top;secret=x;secret",
+        expect![[r#"
+        part 5 has no `=`; put a value that holds `;` into quotes
+        the key after the password is not known; a password that holds `;` needs quotes"#]],
+    );
+}

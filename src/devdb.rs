@@ -1,0 +1,42 @@
+//! The embedded development server: a stand-in for SQL Server where none can be installed.
+//!
+//! `demo` and the tests need a server that speaks TDS. This one has a front end that the real client
+//! connects to over TCP, with TLS, and an engine over SQLite that understands a written list of
+//! statements (see `tsql.rs`), not T-SQL at large.
+//!
+//! It is a development stand-in. It has no permissions, no locks but one writer at a time, no query
+//! plans; what it only models must be verified against a real server.
+//!
+//! It stands alone: nothing here imports another module of the crate.
+//!
+//! ```
+//! # async fn start() -> Result<(), Box<dyn std::error::Error>> {
+//! use highwater::devdb::{Database, Options, Server};
+//!
+//! let database = Database::in_memory()?;
+//! database.execute("CREATE TABLE dbo.Orders (id int PRIMARY KEY, rv rowversion)")?;
+//! let server = Server::start(database, Options::default()).await?;
+//! println!("{}", server.connection_string());
+//! # Ok(())
+//! # }
+//! ```
+
+mod convert;
+mod database;
+mod dates;
+mod faults;
+mod server;
+mod session;
+#[cfg(test)]
+mod tests;
+mod tsql;
+mod types;
+mod wire;
+
+pub use self::{
+    database::Database,
+    faults::{Fault, Faults},
+    server::{Options, Server},
+    session::{Engine, Session},
+    types::{Column, Parameter, Reply, SqlError, Type, Value},
+};

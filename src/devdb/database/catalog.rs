@@ -1,0 +1,194 @@
+//! The catalogue: which tables there are, as `sys.tables`, `sys.columns` and `sys.types` tell.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::functions::read_type;
+use crate::devdb::{
+    tsql::parser::TableColumn,
+    types::{Facts, Type},
+};
+
+/// Tables of the catalogue, kept in the database itself. `hw.meta` remembers the last row version.
+const TABLES: &str = "
+    CREATE TABLE IF NOT EXISTS dbo.\"hw.meta\" (name TEXT PRIMARY KEY, value INT NOT NULL);
+    INSERT OR IGNORE INTO dbo.\"hw.meta\" VALUES ('last_version', 2000);
+    CREATE TABLE IF NOT EXISTS dbo.\"sys.tables\" (
+        object_id INTEGER PRIMARY KEY, name TEXT NOT NULL, physical TEXT NOT NULL
+    );
+    CREATE UNIQUE INDEX IF NOT EXISTS dbo.\"sys.tables/physical\"
+        ON \"sys.tables\" (physical COLLATE NOCASE);
+    CREATE TABLE IF NOT EXISTS dbo.\"sys.columns\" (
+        object_id INT NOT NULL, column_id INT NOT NULL, name TEXT NOT NULL,
+        system_type_id INT NOT NULL, user_type_id INT NOT NULL, max_length INT NOT NULL,
+        precision INT NOT NULL, scale INT NOT NULL, is_nullable INT NOT NULL,
+        is_identity INT NOT NULL, declared TEXT NOT NULL, default_text TEXT,
+        PRIMARY KEY (object_id, column_id)
+    );
+    CREATE TABLE IF NOT EXISTS dbo.\"sys.types\" (
+        name TEXT PRIMARY KEY, system_type_id INT NOT NULL, user_type_id INT NOT NULL,
+        max_length INT NOT NULL, precision INT NOT NULL, scale INT NOT NULL
+    );
+";
+
+/// First object id, as high as SQL Server's are.
+const OBJECT_ID_MIN: i64 = 1_000_000_000;
+
+/// Every type once, with the sizes it has at most.
+const TYPES: [Type; 24] = [
+    Type::Bit,
+    Type::TinyInt,
+    Type::SmallInt,
+    Type::Int,
+    Type::BigInt,
+    Type::Real,
+    Type::Float,
+    Type::Decimal(38, 38),
+    Type::Money,
+    Type::SmallMoney,
+    Type::NVarChar(Some(4000)),
+    Type::VarChar(Some(8000)),
+    Type::NChar(4000),
+    Type::Char(8000),
+    Type::VarBinary(Some(8000)),
+    Type::Binary(8000),
+    Type::RowVersion,
+    Type::Guid,
+    Type::Date,
+    Type::Time(7),
+    Type::SmallDateTime,
+    Type::DateTime,
+    Type::DateTime2(7),
+    Type::DateTimeOffset(7),
+];
+
+/// Makes the catalogue where it is missing and tells the last row version.
+pub(crate) fn prepare(connection: &Connection) -> rusqlite::Result<u64> {
+    connection.execute_batch(TABLES)?;
+    for ty in TYPES {
+        let Facts { name, id, length, precision, scale } = ty.facts();
+        connection.execute(
+            "INSERT OR IGNORE INTO dbo.\"sys.types\" VALUES (?1, ?2, ?2, ?3, ?4, ?5)",
+            params![name, id, length, precision, scale],
+        )?;
+    }
+    let sql = "SELECT value FROM dbo.\"hw.meta\" WHERE name = 'last_version'";
+    connection.query_row(sql, [], |row| row.get(0))
+}
+
+/// Remembers the last row version.
+pub(crate) fn save_version(connection: &Connection, version: u64) -> rusqlite::Result<()> {
+    let sql = "UPDATE dbo.\"hw.meta\" SET value = ?1 WHERE name = 'last_version' AND value < ?1";
+    connection.prepare_cached(sql)?.execute([version]).map(drop)
+}
+
+/// Columns of a table by its physical name.
+pub(crate) fn columns(
+    connection: &Connection,
+    table: &str,
+) -> rusqlite::Result<Option<Vec<TableColumn>>> {
+    if let Some(columns) = system_columns(table) {
+        return Ok(Some(columns));
+    }
+    let Some(id) = object_id(connection, table)? else {
+        return Ok(None);
+    };
+    let sql = "SELECT name, declared, is_nullable, is_identity, default_text \
+               FROM dbo.\"sys.columns\" WHERE object_id = ?1 ORDER BY column_id";
+    let mut statement = connection.prepare_cached(sql)?;
+    let columns = statement.query_map([id], |row| {
+        Ok(TableColumn {
+            name: row.get(0)?,
+            ty: read_type(&row.get::<_, String>(1)?)?,
+            nullable: row.get(2)?,
+            identity: row.get(3)?,
+            default: row.get(4)?,
+        })
+    })?;
+    columns.collect::<rusqlite::Result<Vec<_>>>().map(Some)
+}
+
+/// Adds a table or a view.
+pub(crate) fn add(
+    connection: &Connection,
+    table: &str,
+    columns: &[TableColumn],
+) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO dbo.\"sys.tables\" (object_id, name, physical) \
+               SELECT coalesce(max(object_id), ?1) + 1, ?2, ?3 FROM dbo.\"sys.tables\"";
+    let name = table.rsplit('.').next().unwrap_or(table);
+    connection.execute(sql, params![OBJECT_ID_MIN, name, table])?;
+    columns.iter().try_for_each(|column| add_column(connection, table, column))
+}
+
+/// Adds a column behind the others of a table.
+pub(crate) fn add_column(
+    connection: &Connection,
+    table: &str,
+    column: &TableColumn,
+) -> rusqlite::Result<()> {
+    let Facts { id, length, precision, scale, .. } = column.ty.facts();
+    let sql = "INSERT INTO dbo.\"sys.columns\" \
+        SELECT t.object_id, (SELECT count(*) + 1 FROM dbo.\"sys.columns\" AS c \
+                             WHERE c.object_id = t.object_id), \
+            ?2, ?3, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10 \
+        FROM dbo.\"sys.tables\" AS t WHERE t.physical = ?1 COLLATE NOCASE";
+    let values = params![
+        table,
+        column.name,
+        id,
+        length,
+        precision,
+        scale,
+        column.nullable,
+        column.identity,
+        column.ty.to_string(),
+        column.default
+    ];
+    connection.execute(sql, values).map(drop)
+}
+
+/// Removes a table or a view.
+pub(crate) fn remove(connection: &Connection, table: &str) -> rusqlite::Result<()> {
+    if let Some(id) = object_id(connection, table)? {
+        connection.execute("DELETE FROM dbo.\"sys.columns\" WHERE object_id = ?1", [id])?;
+        connection.execute("DELETE FROM dbo.\"sys.tables\" WHERE object_id = ?1", [id])?;
+    }
+    Ok(())
+}
+
+fn object_id(connection: &Connection, table: &str) -> rusqlite::Result<Option<i64>> {
+    let sql = "SELECT object_id FROM dbo.\"sys.tables\" WHERE physical = ?1 COLLATE NOCASE";
+    connection.prepare_cached(sql)?.query_row([table], |row| row.get(0)).optional()
+}
+
+/// Columns of the catalogue's own views.
+fn system_columns(table: &str) -> Option<Vec<TableColumn>> {
+    let sysname = Type::NVarChar(Some(128));
+    let sizes =
+        [("max_length", Type::SmallInt), ("precision", Type::TinyInt), ("scale", Type::TinyInt)];
+    let ids = [("system_type_id", Type::TinyInt), ("user_type_id", Type::Int)];
+    let mut columns = match table.to_ascii_lowercase().as_str() {
+        "sys.tables" => vec![("object_id", Type::Int), ("name", sysname)],
+        "sys.columns" => vec![
+            ("object_id", Type::Int),
+            ("column_id", Type::Int),
+            ("name", sysname),
+            ("is_nullable", Type::Bit),
+            ("is_identity", Type::Bit),
+        ],
+        "sys.types" => vec![("name", sysname)],
+        _ => return None,
+    };
+    if !table.eq_ignore_ascii_case("sys.tables") {
+        columns.extend(ids);
+        columns.extend(sizes);
+    }
+    let column = |(name, ty): (&str, Type)| TableColumn {
+        name: name.into(),
+        ty,
+        nullable: false,
+        identity: false,
+        default: None,
+    };
+    Some(columns.into_iter().map(column).collect())
+}

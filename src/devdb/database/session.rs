@@ -1,0 +1,529 @@
+//! A session over SQLite.
+//!
+//! Reads run outside of SQLite transactions, each with a snapshot of its own, and a transaction of
+//! the client becomes one of SQLite with its first write: that is READ COMMITTED with row
+//! versioning, with the one difference that only one transaction writes at a time and others wait.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use rusqlite::{Connection, Error, ErrorCode, ffi, types::Value as Stored};
+
+use super::{
+    catalog,
+    functions::{self, raised},
+    shared::{SessionState, Shared},
+    store::{loaded, stored},
+};
+use crate::devdb::{
+    session::Session,
+    tsql::{
+        Statement, lexer,
+        parser::{Parser, Schema, TableColumn, invalid_object, shown},
+    },
+    types::{Column, Parameter, Reply, SqlError, Type, Value},
+};
+
+/// How long a write waits for another transaction unless `SET LOCK_TIMEOUT` says otherwise.
+const LOCK_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
+
+/// Variables and parameters of a batch, by name in lower case.
+type Variables = BTreeMap<String, (Type, Stored)>;
+
+/// A session of one client.
+#[derive(Debug)]
+pub(crate) struct SqliteSession {
+    connection: Connection,
+    shared: Arc<Shared>,
+    state: Arc<SessionState>,
+    variables: Variables,
+    /// Table for which `SET IDENTITY_INSERT` is on.
+    identity_insert: String,
+    abort_on_error: bool,
+    transaction: Option<Transaction>,
+    transactions: u64,
+    rolled_back: bool,
+}
+
+#[derive(Debug)]
+struct Transaction {
+    descriptor: u64,
+    depth: u32,
+    /// Whether SQLite's transaction has begun, which it does with the first write.
+    writing: bool,
+}
+
+impl SqliteSession {
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// Fails where SQLite cannot open the file.
+    pub(crate) fn open(shared: Arc<Shared>, database: &str) -> Result<Self, SqlError> {
+        let state = Arc::new(SessionState::new(shared.next_session(), database));
+        let connection = connect(&shared, &state).map_err(|error| sql_error(&error))?;
+        Ok(Self {
+            connection,
+            shared,
+            state,
+            variables: Variables::new(),
+            identity_insert: String::new(),
+            abort_on_error: false,
+            transaction: None,
+            transactions: 0,
+            rolled_back: false,
+        })
+    }
+
+    /// Makes the catalogue where it is missing and tells the last row version.
+    pub(crate) fn prepare(&self) -> rusqlite::Result<u64> {
+        catalog::prepare(&self.connection)
+    }
+
+    /// Runs one statement for each row, in one transaction, with the row's values as `@c0`, `@c1`…
+    ///
+    /// # Errors
+    /// As the statement; then no row is kept.
+    pub(crate) fn run_for_each(
+        &mut self,
+        sql: &str,
+        columns: &[(String, Type)],
+        rows: impl Iterator<Item = Vec<Value>>,
+    ) -> Result<u64, SqlError> {
+        let variables = columns.iter().enumerate();
+        self.variables =
+            variables.map(|(n, (_, ty))| (format!("@c{n}"), (*ty, Stored::Null))).collect();
+        let tokens = lexer::tokens(sql)?;
+        let Some(Statement::Write { sql, identity, .. }) = self.parse(&tokens, 0)?.0 else {
+            return Err(SqlError::unsupported("A statement without rows"));
+        };
+        self.writing(|session| {
+            session.seed_identity(identity.as_ref())?;
+            let mut statement = session.connection.prepare(&sql).map_err(|e| sql_error(&e))?;
+            let mut count = 0;
+            for row in rows {
+                if row.len() != columns.len() {
+                    let text = "Column name or number of supplied values does not match.";
+                    return Err(SqlError::new(213, 16, text));
+                }
+                for (index, ((name, ty), value)) in columns.iter().zip(&row).enumerate() {
+                    let value = crate::devdb::convert::assign(value, Some(*ty), *ty, name)?;
+                    let name = format!("@c{index}");
+                    let at = statement.parameter_index(&name).map_err(|e| sql_error(&e))?;
+                    if let Some(at) = at {
+                        let bound = statement.raw_bind_parameter(at, stored(*ty, &value));
+                        bound.map_err(|e| sql_error(&e))?;
+                    }
+                }
+                statement.raw_execute().map_err(|e| sql_error(&e))?;
+                count += 1;
+            }
+            Ok(count)
+        })
+    }
+
+    fn batch(
+        &mut self,
+        sql: &str,
+        parameters: &[Parameter],
+        replies: &mut Vec<Reply>,
+    ) -> Result<(), SqlError> {
+        let variable = |p: &Parameter| (p.name.to_lowercase(), (p.ty, stored(p.ty, &p.value)));
+        self.variables = parameters.iter().map(variable).collect();
+        let tokens = lexer::tokens(sql)?;
+        let mut at = 0;
+        while let (Some(statement), next) = self.parse(&tokens, at)? {
+            self.execute(statement, replies)?;
+            at = next;
+        }
+        Ok(())
+    }
+
+    fn parse(
+        &self,
+        tokens: &[lexer::Token],
+        at: usize,
+    ) -> Result<(Option<Statement>, usize), SqlError> {
+        let mut parser = Parser::new(tokens, at, self);
+        let statement = parser.statement()?;
+        Ok((statement, parser.position()))
+    }
+
+    fn execute(&mut self, statement: Statement, replies: &mut Vec<Reply>) -> Result<(), SqlError> {
+        match statement {
+            Statement::Query { sql, columns } => {
+                let rows = self.rows(&sql, &columns)?;
+                self.counted(rows.len());
+                replies.push(Reply::Rows { columns, rows });
+            }
+            Statement::Select { sql, columns, targets } => {
+                if let Some(row) = self.rows(&sql, &columns)?.into_iter().last() {
+                    for ((name, value), column) in targets.iter().zip(row).zip(&columns) {
+                        self.assign(name, column.ty, &value)?;
+                    }
+                }
+            }
+            Statement::Write { sql, returning, identity } => {
+                replies.push(self.write(&sql, returning, identity.as_ref())?);
+            }
+            Statement::Declare { name, ty, value } => {
+                let value = value.map_or(Ok(Stored::Null), |sql| self.value(&sql))?;
+                self.variables.insert(name, (ty, value));
+            }
+            Statement::Assign { name, value } => {
+                let value = self.value(&value)?;
+                if let Some(variable) = self.variables.get_mut(&name) {
+                    variable.1 = value;
+                }
+            }
+            Statement::Setting { name, value } => self.set(&name, value)?,
+            Statement::Begin => self.begin()?,
+            Statement::Commit => self.commit()?,
+            Statement::Rollback => self.rollback()?,
+            Statement::If { condition, then, otherwise } => {
+                let sql = format!("CASE WHEN {condition} THEN 1 ELSE 0 END");
+                let holds = self.value(&sql)? == Stored::Integer(1);
+                self.execute(if holds { *then } else { *otherwise }, replies)?;
+            }
+            Statement::Block(statements) => {
+                for statement in statements {
+                    self.execute(statement, replies)?;
+                }
+            }
+            Statement::Nothing => {}
+            definition => self.writing(|session| session.define(definition))?,
+        }
+        Ok(())
+    }
+
+    /// Changes the schema, and the catalogue with it.
+    fn define(&mut self, statement: Statement) -> Result<(), SqlError> {
+        let connection = &self.connection;
+        let exists = |name: &str| catalog::columns(connection, name).map(|found| found.is_some());
+        let taken = |name: &str| {
+            let text = format!("There is already an object named '{name}' in the database.");
+            SqlError::new(2714, 16, text)
+        };
+        let run = |sql: &str| connection.execute(sql, []).map_err(|error| sql_error(&error));
+        let catalogued = match statement {
+            Statement::CreateTable(table) => {
+                if exists(&table.name).map_err(|error| sql_error(&error))? {
+                    return Err(taken(&table.name));
+                }
+                run(&table.sql())?;
+                catalog::add(connection, &table.name, &table.columns)
+            }
+            Statement::CreateView { name, sql, columns } => {
+                if exists(&name).map_err(|error| sql_error(&error))? {
+                    return Err(taken(&name));
+                }
+                run(&sql)?;
+                catalog::add(connection, &name, &columns)
+            }
+            Statement::CreateIndex { table, sql } => {
+                if !exists(&table).map_err(|error| sql_error(&error))? {
+                    return Err(invalid_object(&table));
+                }
+                run(&sql).map(drop)?;
+                Ok(())
+            }
+            Statement::AddColumn { table, column, sql } => {
+                for sql in &sql {
+                    run(sql)?;
+                }
+                catalog::add_column(connection, &table, &column)
+            }
+            Statement::Drop { name, sql, if_exists } => {
+                if exists(&name).map_err(|error| sql_error(&error))? {
+                    run(&sql)?;
+                    self.shared.set_identity(&name, None);
+                    catalog::remove(connection, &name)
+                } else if if_exists {
+                    Ok(())
+                } else {
+                    let text = format!(
+                        "Cannot drop the table '{}', because it does not exist or you do not have \
+                         permission.",
+                        shown(&name)
+                    );
+                    return Err(SqlError::new(3701, 11, text));
+                }
+            }
+            other => return Err(SqlError::unsupported(&format!("{other:?}"))),
+        };
+        catalogued.map_err(|error| sql_error(&error))
+    }
+
+    fn write(
+        &mut self,
+        sql: &str,
+        returning: Vec<Column>,
+        identity: Option<&(String, String)>,
+    ) -> Result<Reply, SqlError> {
+        let reply = self.writing(|session| {
+            session.seed_identity(identity)?;
+            if returning.is_empty() {
+                let mut statement =
+                    session.connection.prepare_cached(sql).map_err(|e| sql_error(&e))?;
+                bind(&mut statement, &session.variables)?;
+                let count = statement.raw_execute().map_err(|error| sql_error(&error))?;
+                return Ok(Reply::Affected(count.try_into().unwrap_or(u64::MAX)));
+            }
+            let rows = session.rows(sql, &returning)?;
+            Ok(Reply::Rows { columns: returning, rows })
+        })?;
+        if let Some((table, _)) = identity.filter(|(table, _)| *table == self.identity_insert) {
+            self.shared.set_identity(table, None);
+        }
+        match &reply {
+            Reply::Affected(count) => self.state.update(|facts| facts.row_count = *count),
+            Reply::Rows { rows, .. } => self.counted(rows.len()),
+            Reply::Done | Reply::Error(_) => {}
+        }
+        Ok(reply)
+    }
+
+    /// Runs a part that writes, in the client's transaction or in one of its own.
+    fn writing<T>(
+        &mut self,
+        part: impl FnOnce(&mut Self) -> Result<T, SqlError>,
+    ) -> Result<T, SqlError> {
+        let own = self.transaction.is_none();
+        let begun = self.transaction.as_ref().is_some_and(|transaction| transaction.writing);
+        if !begun {
+            self.sqlite("BEGIN IMMEDIATE")?;
+        }
+        if let Some(transaction) = &mut self.transaction {
+            transaction.writing = true;
+        }
+        let result = part(self).and_then(|result| {
+            let version = self.shared.last_version();
+            catalog::save_version(&self.connection, version).map_err(|error| sql_error(&error))?;
+            Ok(result)
+        });
+        if own {
+            let ended = self.sqlite(if result.is_ok() { "COMMIT" } else { "ROLLBACK" });
+            self.shared.transaction_ended(self.state.id);
+            ended?;
+        }
+        result
+    }
+
+    fn seed_identity(&self, identity: Option<&(String, String)>) -> Result<(), SqlError> {
+        let Some((table, column)) = identity.filter(|(t, _)| !self.shared.knows_identity(t)) else {
+            return Ok(());
+        };
+        let quoted = crate::devdb::tsql::parser::quoted;
+        let sql = format!("SELECT coalesce(max({}), 0) FROM dbo.{}", quoted(column), quoted(table));
+        let last = self.connection.query_row(&sql, [], |row| row.get(0));
+        self.shared.set_identity(table, Some(last.map_err(|error| sql_error(&error))?));
+        Ok(())
+    }
+
+    fn rows(&self, sql: &str, columns: &[Column]) -> Result<Vec<Vec<Value>>, SqlError> {
+        let read = || -> rusqlite::Result<Vec<Vec<Value>>> {
+            let mut statement = self.connection.prepare_cached(sql)?;
+            bind_to(&mut statement, &self.variables)?;
+            let (mut rows, mut found) = (statement.raw_query(), Vec::new());
+            while let Some(row) = rows.next()? {
+                let value = |(index, column): (usize, &Column)| {
+                    row.get_ref(index).map(|stored| loaded(column.ty, stored))
+                };
+                found.push(columns.iter().enumerate().map(value).collect::<Result<_, _>>()?);
+            }
+            Ok(found)
+        };
+        read().map_err(|error| sql_error(&error))
+    }
+
+    /// Evaluates one expression.
+    fn value(&self, expression: &str) -> Result<Stored, SqlError> {
+        let read = || -> rusqlite::Result<Stored> {
+            let mut statement = self.connection.prepare_cached(&format!("SELECT {expression}"))?;
+            bind_to(&mut statement, &self.variables)?;
+            let mut rows = statement.raw_query();
+            rows.next()?.map_or(Ok(Stored::Null), |row| row.get(0))
+        };
+        read().map_err(|error| sql_error(&error))
+    }
+
+    fn assign(&mut self, name: &str, from: Type, value: &Value) -> Result<(), SqlError> {
+        let text = format!("Must declare the scalar variable \"{name}\".");
+        let variable = self.variables.get_mut(name);
+        let (ty, slot) = variable.ok_or_else(|| SqlError::new(137, 15, text))?;
+        *slot = stored(*ty, &crate::devdb::convert::cast(value, Some(from), *ty, 0)?);
+        Ok(())
+    }
+
+    fn set(&mut self, name: &str, value: String) -> Result<(), SqlError> {
+        match name {
+            "LOCK_TIMEOUT" => {
+                let milliseconds: i64 = value.parse().map_err(|_| SqlError::syntax(&value))?;
+                let wait =
+                    u64::try_from(milliseconds).map_or(LOCK_TIMEOUT_DEFAULT, Duration::from_millis);
+                self.connection.busy_timeout(wait).map_err(|error| sql_error(&error))?;
+                self.state.update(|facts| facts.lock_timeout_ms = milliseconds);
+            }
+            "XACT_ABORT" => self.abort_on_error = value == "ON",
+            "IDENTITY_INSERT" => self.identity_insert = value,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn counted(&self, rows: usize) {
+        self.state.update(|facts| facts.row_count = rows.try_into().unwrap_or(u64::MAX));
+    }
+
+    fn sqlite(&self, sql: &str) -> Result<(), SqlError> {
+        self.connection.execute_batch(sql).map_err(|error| sql_error(&error))
+    }
+
+    /// Ends the transaction, SQLite's with it where one has begun.
+    fn end(&mut self, sql: &str) -> Result<(), SqlError> {
+        let writing = self.transaction.take().is_some_and(|transaction| transaction.writing);
+        let ended = if writing { self.sqlite(sql) } else { Ok(()) };
+        self.state.update(|facts| facts.transactions = 0);
+        self.rolled_back = sql == "ROLLBACK";
+        self.shared.transaction_ended(self.state.id);
+        ended
+    }
+}
+
+impl Session for SqliteSession {
+    fn run(&mut self, sql: &str, parameters: &[Parameter]) -> Vec<Reply> {
+        let mut replies = Vec::new();
+        if let Err(error) = self.batch(sql, parameters, &mut replies) {
+            replies.push(Reply::Error(error));
+            if self.abort_on_error && self.transaction.is_some() {
+                if let Err(error) = self.rollback() {
+                    replies.push(Reply::Error(error));
+                }
+            }
+        }
+        self.variables.clear();
+        replies
+    }
+
+    fn begin(&mut self) -> Result<(), SqlError> {
+        let depth = if let Some(transaction) = &mut self.transaction {
+            transaction.depth += 1;
+            transaction.depth
+        } else {
+            self.transactions += 1;
+            let descriptor = self.transactions;
+            self.transaction = Some(Transaction { descriptor, depth: 1, writing: false });
+            1
+        };
+        self.state.update(|facts| facts.transactions = depth);
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), SqlError> {
+        let text = "The COMMIT TRANSACTION request has no corresponding BEGIN TRANSACTION.";
+        let Some(transaction) = &mut self.transaction else {
+            return Err(SqlError::new(3902, 16, text));
+        };
+        transaction.depth -= 1;
+        let depth = transaction.depth;
+        self.state.update(|facts| facts.transactions = depth);
+        if depth > 0 { Ok(()) } else { self.end("COMMIT") }
+    }
+
+    fn rollback(&mut self) -> Result<(), SqlError> {
+        if self.transaction.is_none() {
+            let text = "The ROLLBACK TRANSACTION request has no corresponding BEGIN TRANSACTION.";
+            return Err(SqlError::new(3903, 16, text));
+        }
+        self.end("ROLLBACK")
+    }
+
+    fn transaction(&self) -> Option<u64> {
+        self.transaction.as_ref().map(|transaction| transaction.descriptor)
+    }
+
+    fn rolled_back(&self) -> bool {
+        self.rolled_back
+    }
+}
+
+impl Schema for SqliteSession {
+    fn columns(&self, table: &str) -> Result<Option<Vec<TableColumn>>, SqlError> {
+        catalog::columns(&self.connection, table).map_err(|error| sql_error(&error))
+    }
+
+    fn variable(&self, name: &str) -> Option<Type> {
+        self.variables.get(name).map(|(ty, _)| *ty)
+    }
+
+    fn identity_insert(&self, table: &str) -> bool {
+        self.identity_insert.eq_ignore_ascii_case(table)
+    }
+}
+
+impl Drop for SqliteSession {
+    fn drop(&mut self) {
+        if self.transaction.is_some()
+            && let Err(error) = self.end("ROLLBACK")
+        {
+            tracing::debug!(%error, "Transaction of a closed connection was not rolled back");
+        }
+    }
+}
+
+fn connect(shared: &Arc<Shared>, state: &Arc<SessionState>) -> rusqlite::Result<Connection> {
+    let connection = Connection::open_in_memory()?;
+    connection.busy_timeout(LOCK_TIMEOUT_DEFAULT)?;
+    connection.execute("ATTACH ?1 AS dbo", [shared.path.to_string_lossy()])?;
+    connection.pragma_update(Some("dbo"), "journal_mode", "WAL")?;
+    let synchronous = if shared.temporary { "OFF" } else { "NORMAL" };
+    connection.pragma_update(Some("dbo"), "synchronous", synchronous)?;
+    functions::register(&connection, shared, state)?;
+    Ok(connection)
+}
+
+fn bind(statement: &mut rusqlite::Statement<'_>, variables: &Variables) -> Result<(), SqlError> {
+    bind_to(statement, variables).map_err(|error| sql_error(&error))
+}
+
+fn bind_to(statement: &mut rusqlite::Statement<'_>, variables: &Variables) -> rusqlite::Result<()> {
+    for (name, (_, value)) in variables {
+        if let Some(index) = statement.parameter_index(name)? {
+            statement.raw_bind_parameter(index, value)?;
+        }
+    }
+    Ok(())
+}
+
+/// The SQL Server error that an SQLite error means.
+pub(crate) fn sql_error(error: &Error) -> SqlError {
+    let Error::SqliteFailure(failure, text) = error else {
+        return SqlError::new(50_000, 16, format!("Development server: {error}"));
+    };
+    let text = text.as_deref().unwrap_or_default();
+    if let Some(raised) = raised(text) {
+        return raised;
+    }
+    let object = text.rsplit(": ").next().unwrap_or(text);
+    match (failure.code, failure.extended_code) {
+        (ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked, _) => {
+            SqlError::new(1222, 16, "Lock request time out period exceeded.")
+        }
+        (_, ffi::SQLITE_CONSTRAINT_PRIMARYKEY) => SqlError::new(
+            2627,
+            14,
+            format!("Violation of PRIMARY KEY constraint. Cannot insert duplicate key: {object}."),
+        ),
+        (_, ffi::SQLITE_CONSTRAINT_UNIQUE) => SqlError::new(
+            2601,
+            14,
+            format!("Cannot insert duplicate key row in object with unique index: {object}."),
+        ),
+        (_, ffi::SQLITE_CONSTRAINT_NOTNULL) => {
+            let column = object.rsplit('.').next().unwrap_or(object);
+            let text = format!(
+                "Cannot insert the value NULL into column '{column}'; column does not allow nulls."
+            );
+            SqlError::new(515, 16, text)
+        }
+        _ => SqlError::new(50_000, 16, format!("Development server: {error}")),
+    }
+}

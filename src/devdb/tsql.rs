@@ -1,0 +1,269 @@
+//! T-SQL to SQLite: the written list of what the development server understands.
+//!
+//! A batch is cut into tokens and read statement by statement; every expression gets its SQL type
+//! while it is read, so that results have the types SQL Server would give them. Understood are:
+//!
+//! - `SELECT [DISTINCT] [TOP (n)] … FROM table | view | (query) AS t [INNER | LEFT | CROSS JOIN …]`
+//!   with `WHERE`, `GROUP BY`, `HAVING`, `UNION [ALL]`, `ORDER BY`, `OFFSET … FETCH`; table hints
+//!   and `OPTION` are read and ignored; `SELECT @v = …` assigns;
+//! - `DECLARE @v type [= …]`, `SET @v = …`, `SET option …` (only `LOCK_TIMEOUT`, `XACT_ABORT` and
+//!   `IDENTITY_INSERT` do something), `IF … [ELSE …]`, `BEGIN … END`, `PRINT`;
+//! - `INSERT`, `UPDATE [TOP (n)]`, `DELETE [TOP (n)]` of one table, with `OUTPUT`; `TRUNCATE TABLE`;
+//! - `BEGIN`, `COMMIT` and `ROLLBACK` of transactions;
+//! - `CREATE TABLE` with keys, `UNIQUE`, `IDENTITY` (seed and increment are always 1), `DEFAULT`;
+//!   `CREATE [UNIQUE] INDEX`, `CREATE VIEW`, `CREATE SCHEMA`, `ALTER TABLE … ADD` of one column,
+//!   `DROP TABLE | VIEW | INDEX`;
+//! - operators, `CASE`, `IN`, `LIKE`, `BETWEEN`, `EXISTS`, `IS NULL`, `CAST`, `CONVERT` (styles 0,
+//!   126, 127, and 1 and 2 of binary values), `DATEADD`, `DATEDIFF`, the aggregates, and the
+//!   functions of `function.rs`;
+//! - the catalogue views `sys.tables`, `sys.columns` and `sys.types`, as far as they have columns.
+//!
+//! Anything else fails with error 102, 195 or 40515. Known differences: strings compare without
+//! regard to case for ASCII letters only; GUIDs order as text; decimals of up to 15 digits are
+//! floats inside, and longer ones become floats in arithmetic.
+
+pub(crate) mod coerce;
+pub(crate) mod definition;
+mod expression;
+mod function;
+pub(crate) mod lexer;
+pub(crate) mod parser;
+mod query;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use self::{
+    definition::Table,
+    lexer::Token,
+    parser::{Parser, TableColumn},
+    query::Scope,
+};
+use super::types::{Column, SqlError, Type};
+
+/// What `@@VERSION` says.
+pub(crate) const VERSION: &str = concat!(
+    "Highwater development server ",
+    env!("CARGO_PKG_VERSION"),
+    " (not Microsoft SQL Server)"
+);
+
+/// What `@@SERVERNAME` says.
+pub(crate) const SERVER_NAME: &str = "HIGHWATER-DEVDB";
+
+/// A translated statement. Texts are SQLite's; variables keep their names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Statement {
+    Query {
+        sql: String,
+        columns: Vec<Column>,
+    },
+    /// A query whose last row goes into variables.
+    Select {
+        sql: String,
+        columns: Vec<Column>,
+        targets: Vec<String>,
+    },
+    /// `identity`: the table and its identity column.
+    Write {
+        sql: String,
+        returning: Vec<Column>,
+        identity: Option<(String, String)>,
+    },
+    Declare {
+        name: String,
+        ty: Type,
+        value: Option<String>,
+    },
+    Assign {
+        name: String,
+        value: String,
+    },
+    Setting {
+        name: String,
+        value: String,
+    },
+    Begin,
+    Commit,
+    Rollback,
+    CreateTable(Table),
+    CreateView {
+        name: String,
+        sql: String,
+        columns: Vec<TableColumn>,
+    },
+    CreateIndex {
+        table: String,
+        sql: String,
+    },
+    AddColumn {
+        table: String,
+        column: TableColumn,
+        sql: [String; 2],
+    },
+    Drop {
+        name: String,
+        sql: String,
+        if_exists: bool,
+    },
+    If {
+        condition: String,
+        then: Box<Statement>,
+        otherwise: Box<Statement>,
+    },
+    Block(Vec<Statement>),
+    Nothing,
+}
+
+impl Parser<'_> {
+    /// The next statement; [`None`] at the end of the batch.
+    pub(crate) fn statement(&mut self) -> Result<Option<Statement>, SqlError> {
+        while self.eat_symbol(";") {}
+        if self.is_at_end() {
+            return Ok(None);
+        }
+        self.nested(Self::one_statement).map(Some)
+    }
+
+    fn one_statement(&mut self) -> Result<Statement, SqlError> {
+        let Some(Token::Word(word)) = self.peek() else {
+            return Err(self.unexpected());
+        };
+        match word.to_ascii_uppercase().as_str() {
+            "SELECT" => self.select(),
+            "INSERT" => self.insert(),
+            "UPDATE" => self.update(),
+            "DELETE" => self.delete(),
+            "DECLARE" => self.declare(),
+            "SET" => self.set(),
+            "CREATE" => self.create(),
+            "ALTER" => self.alter(),
+            "DROP" => self.drop(),
+            "TRUNCATE" => self.truncate(),
+            "BEGIN" => self.begin(),
+            "IF" => self.branch(),
+            "COMMIT" => Ok(self.transaction_end(Statement::Commit)),
+            "ROLLBACK" => Ok(self.transaction_end(Statement::Rollback)),
+            "PRINT" => {
+                self.next();
+                self.expression(&Scope::default())?;
+                Ok(Statement::Nothing)
+            }
+            "MERGE" | "EXEC" | "EXECUTE" | "WITH" | "WHILE" | "WAITFOR" | "GRANT" | "USE"
+            | "RAISERROR" | "THROW" | "RETURN" => {
+                Err(SqlError::unsupported(&format!("Statement '{}'", word.to_uppercase())))
+            }
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    fn select(&mut self) -> Result<Statement, SqlError> {
+        let query = self.query(None)?;
+        let (sql, columns) = (query.sql(), query.columns());
+        if query.targets.is_empty() {
+            return Ok(Statement::Query { sql, columns });
+        }
+        Ok(Statement::Select { sql, columns, targets: query.targets })
+    }
+
+    fn declare(&mut self) -> Result<Statement, SqlError> {
+        self.expect("DECLARE")?;
+        let mut declared = Vec::new();
+        loop {
+            let Some(Token::Variable(name)) = self.next() else {
+                return Err(self.unexpected());
+            };
+            self.eat("AS");
+            let ty = self.data_type()?;
+            let mut value = None;
+            if self.eat_symbol("=") {
+                value = Some(self.expression(&Scope::default())?.cast(ty).sql);
+            }
+            declared.push(Statement::Declare { name: name.clone(), ty, value });
+            if !self.eat_symbol(",") {
+                return Ok(Statement::Block(declared));
+            }
+        }
+    }
+
+    fn set(&mut self) -> Result<Statement, SqlError> {
+        self.expect("SET")?;
+        if let Some(Token::Variable(name)) = self.peek() {
+            self.next();
+            self.expect_symbol("=")?;
+            let value = self.expression(&Scope::default())?;
+            let text = format!("Must declare the scalar variable \"{name}\".");
+            let ty = self.schema.variable(name).ok_or_else(|| SqlError::new(137, 15, text))?;
+            return Ok(Statement::Assign { name: name.clone(), value: value.cast(ty).sql });
+        }
+        let name = self.name()?.to_ascii_uppercase();
+        if name == "IDENTITY_INSERT" {
+            let table = self.table_name()?;
+            let on = self.name()?.eq_ignore_ascii_case("ON");
+            return Ok(Statement::Setting { name, value: if on { table } else { String::new() } });
+        }
+        if name == "TRANSACTION" {
+            for _ in 0..2 {
+                self.expect(if self.is_word("ISOLATION") { "ISOLATION" } else { "LEVEL" })?;
+            }
+            let first = self.name()?;
+            if matches!(first.to_ascii_uppercase().as_str(), "READ" | "REPEATABLE") {
+                self.name()?;
+            }
+            return Ok(Statement::Nothing);
+        }
+        while self.eat_symbol(",") {
+            self.name()?;
+        }
+        let negative = if self.eat_symbol("-") { "-" } else { "" };
+        let value = match self.next() {
+            Some(Token::Word(value) | Token::Number(value) | Token::Text(value)) => value,
+            _ => return Err(self.unexpected()),
+        };
+        Ok(Statement::Setting { name, value: format!("{negative}{}", value.to_ascii_uppercase()) })
+    }
+
+    fn begin(&mut self) -> Result<Statement, SqlError> {
+        if self.is_word_at(1, "TRAN") || self.is_word_at(1, "TRANSACTION") {
+            return Ok(self.transaction_end(Statement::Begin));
+        }
+        self.expect("BEGIN")?;
+        if self.is_word("TRY") || self.is_word("CATCH") {
+            return Err(SqlError::unsupported("TRY and CATCH"));
+        }
+        let mut statements = Vec::new();
+        loop {
+            while self.eat_symbol(";") {}
+            if self.eat("END") {
+                return Ok(Statement::Block(statements));
+            }
+            statements.push(self.statement()?.ok_or_else(|| self.unexpected())?);
+        }
+    }
+
+    fn branch(&mut self) -> Result<Statement, SqlError> {
+        self.expect("IF")?;
+        let condition = self.expression(&Scope::default())?.sql;
+        let then = Box::new(self.nested(Self::one_statement)?);
+        let semicolons = self.position();
+        while self.eat_symbol(";") {}
+        let otherwise = if self.eat("ELSE") {
+            self.nested(Self::one_statement)?
+        } else {
+            self.rewind(semicolons);
+            Statement::Nothing
+        };
+        Ok(Statement::If { condition, then, otherwise: Box::new(otherwise) })
+    }
+
+    /// Takes the keyword, `TRAN[SACTION]` or `WORK`, and a name.
+    fn transaction_end(&mut self, statement: Statement) -> Statement {
+        self.next();
+        if (self.eat("TRAN") || self.eat("TRANSACTION") || self.eat("WORK"))
+            && let Some(Token::Name(_)) = self.peek()
+        {
+            self.next();
+        }
+        statement
+    }
+}

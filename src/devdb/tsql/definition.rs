@@ -1,0 +1,303 @@
+//! CREATE, ALTER, DROP and TRUNCATE.
+
+use super::{
+    Statement,
+    coerce::{Class, class},
+    parser::{Parser, TableColumn, quoted},
+    query::Scope,
+};
+use crate::devdb::types::{SqlError, Type};
+
+/// A table to be made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Table {
+    pub(crate) name: String,
+    pub(crate) columns: Vec<TableColumn>,
+    pub(crate) primary_key: Vec<String>,
+    unique: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// SQLite text.
+    pub(crate) fn sql(&self) -> String {
+        let list =
+            |names: &[String]| names.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
+        let mut parts: Vec<_> = self.columns.iter().map(column_sql).collect();
+        if !self.primary_key.is_empty() {
+            parts.push(format!("PRIMARY KEY ({})", list(&self.primary_key)));
+        }
+        parts.extend(self.unique.iter().map(|names| format!("UNIQUE ({})", list(names))));
+        format!("CREATE TABLE dbo.{} ({})", quoted(&self.name), parts.join(", "))
+    }
+}
+
+impl Parser<'_> {
+    /// `CREATE TABLE | VIEW | INDEX | SCHEMA`.
+    pub(crate) fn create(&mut self) -> Result<Statement, SqlError> {
+        self.expect("CREATE")?;
+        if self.eat("TABLE") {
+            return self.create_table();
+        }
+        if self.eat("VIEW") {
+            let name = self.table_name()?;
+            self.expect("AS")?;
+            let query = self.query(None)?;
+            let sql = format!("CREATE VIEW dbo.{} AS {}", quoted(&name), query.sql());
+            let columns = query.columns().into_iter().map(|column| TableColumn {
+                name: column.name,
+                ty: column.ty,
+                nullable: column.nullable,
+                identity: false,
+                default: None,
+            });
+            return Ok(Statement::CreateView { name, sql, columns: columns.collect() });
+        }
+        if self.eat("SCHEMA") {
+            self.name()?;
+            return Ok(Statement::Nothing);
+        }
+        let unique = self.eat("UNIQUE");
+        self.clustering();
+        self.expect("INDEX")?;
+        self.create_index(unique)
+    }
+
+    fn create_table(&mut self) -> Result<Statement, SqlError> {
+        let mut table = Table { name: self.table_name()?, ..Table::default() };
+        self.expect_symbol("(")?;
+        loop {
+            let is_constraint = ["CONSTRAINT", "PRIMARY", "UNIQUE", "CHECK", "FOREIGN"]
+                .iter()
+                .any(|word| self.is_word(word));
+            if is_constraint {
+                self.table_constraint(&mut table)?;
+            } else {
+                let column = self.column_definition(&mut table)?;
+                table.columns.push(column);
+            }
+            if !self.eat_symbol(",") || self.is_symbol(")") {
+                break;
+            }
+        }
+        self.expect_symbol(")")?;
+        for column in &mut table.columns {
+            column.nullable &= !table.primary_key.contains(&column.name);
+        }
+        Ok(Statement::CreateTable(table))
+    }
+
+    /// A column with its constraints; keys go to the table.
+    fn column_definition(&mut self, table: &mut Table) -> Result<TableColumn, SqlError> {
+        let name = self.name()?;
+        let ty = self.data_type()?;
+        let nullable = ty != Type::RowVersion;
+        let mut column = TableColumn { name, ty, nullable, identity: false, default: None };
+        loop {
+            if self.eat("CONSTRAINT") {
+                self.name()?;
+            } else if self.eat("NOT") {
+                self.expect("NULL")?;
+                column.nullable = false;
+            } else if self.eat("NULL") {
+                column.nullable = true;
+            } else if self.eat("IDENTITY") {
+                column.identity = true;
+                column.nullable = false;
+                if self.eat_symbol("(") {
+                    while !self.eat_symbol(")") {
+                        self.next().ok_or_else(|| SqlError::syntax("IDENTITY"))?;
+                    }
+                }
+            } else if self.eat("DEFAULT") {
+                let start = self.position();
+                self.sum(&Scope::default())?;
+                column.default = Some(self.text_since(start));
+            } else if self.eat("COLLATE") {
+                self.name()?;
+            } else if self.eat("PRIMARY") {
+                self.expect("KEY")?;
+                self.clustering();
+                table.primary_key = vec![column.name.clone()];
+                column.nullable = false;
+            } else if self.eat("UNIQUE") {
+                self.clustering();
+                table.unique.push(vec![column.name.clone()]);
+            } else if self.is_symbol(",") || self.is_symbol(")") || self.is_at_end() {
+                return Ok(column);
+            } else if self.is_symbol(";") {
+                return Ok(column);
+            } else {
+                return Err(self.unexpected());
+            }
+        }
+    }
+
+    fn table_constraint(&mut self, table: &mut Table) -> Result<(), SqlError> {
+        if self.eat("CONSTRAINT") {
+            self.name()?;
+        }
+        if self.eat("PRIMARY") {
+            self.expect("KEY")?;
+            self.clustering();
+            table.primary_key = self.key_columns()?.into_iter().map(|(name, _)| name).collect();
+            // The names as the columns are spelled, so that both compare equal later.
+            for name in &mut table.primary_key {
+                let column = table.columns.iter().find(|c| c.name.eq_ignore_ascii_case(name));
+                if let Some(column) = column {
+                    name.clone_from(&column.name);
+                }
+            }
+            return Ok(());
+        }
+        if self.eat("UNIQUE") {
+            self.clustering();
+            let names = self.key_columns()?.into_iter().map(|(name, _)| name).collect();
+            table.unique.push(names);
+            return Ok(());
+        }
+        Err(SqlError::unsupported("CHECK or FOREIGN KEY"))
+    }
+
+    fn create_index(&mut self, unique: bool) -> Result<Statement, SqlError> {
+        let name = self.name()?;
+        self.expect("ON")?;
+        let table = self.table_name()?;
+        let columns = self.key_columns()?;
+        if self.eat("INCLUDE") {
+            self.key_columns()?;
+        }
+        let list: Vec<_> = columns
+            .iter()
+            .map(|(name, descending)| {
+                format!("{}{}", quoted(name), if *descending { " DESC" } else { "" })
+            })
+            .collect();
+        let sql = format!(
+            "CREATE {}INDEX dbo.{} ON {} ({})",
+            if unique { "UNIQUE " } else { "" },
+            quoted(&index_name(&table, &name)),
+            quoted(&table),
+            list.join(", ")
+        );
+        Ok(Statement::CreateIndex { table, sql })
+    }
+
+    /// `ALTER TABLE table ADD column …`.
+    pub(crate) fn alter(&mut self) -> Result<Statement, SqlError> {
+        self.expect("ALTER")?;
+        self.expect("TABLE")?;
+        let name = self.table_name()?;
+        self.table_columns(&name)?;
+        self.expect("ADD")?;
+        let mut table = Table { name, ..Table::default() };
+        let column = self.column_definition(&mut table)?;
+        if !table.primary_key.is_empty() || !table.unique.is_empty() || column.identity {
+            return Err(SqlError::unsupported("A key in ALTER TABLE"));
+        }
+        let (name, target) = (quoted(&column.name), quoted(&table.name));
+        let add = format!("ALTER TABLE dbo.{target} ADD COLUMN {name} {}", storage(column.ty));
+        let value = if column.ty == Type::RowVersion {
+            "hw_next_rowversion()".to_owned()
+        } else if let Some(default) = &column.default {
+            let tokens = super::lexer::tokens(default)?;
+            let value = Parser::new(&tokens, 0, self.schema).sum(&Scope::default())?;
+            value.cast(column.ty).sql
+        } else {
+            "NULL".to_owned()
+        };
+        let fill = format!("UPDATE dbo.{target} SET {name} = {value}");
+        Ok(Statement::AddColumn { table: table.name, column, sql: [add, fill] })
+    }
+
+    /// `DROP TABLE | VIEW | INDEX [IF EXISTS]`.
+    pub(crate) fn drop(&mut self) -> Result<Statement, SqlError> {
+        self.expect("DROP")?;
+        if self.eat("INDEX") {
+            let if_exists = if self.eat_if_exists()? { "IF EXISTS " } else { "" };
+            let name = self.name()?;
+            self.expect("ON")?;
+            let table = self.table_name()?;
+            let name = quoted(&index_name(&table, &name));
+            let sql = format!("DROP INDEX {if_exists}dbo.{name}");
+            return Ok(Statement::CreateIndex { table, sql });
+        }
+        let kind = if self.eat("VIEW") { "VIEW" } else { "TABLE" };
+        if kind == "TABLE" {
+            self.expect("TABLE")?;
+        }
+        let if_exists = self.eat_if_exists()?;
+        let name = self.table_name()?;
+        let sql = format!("DROP {kind} dbo.{}", quoted(&name));
+        Ok(Statement::Drop { name, sql, if_exists })
+    }
+
+    /// `TRUNCATE TABLE table`.
+    pub(crate) fn truncate(&mut self) -> Result<Statement, SqlError> {
+        self.expect("TRUNCATE")?;
+        self.expect("TABLE")?;
+        let name = self.table_name()?;
+        self.table_columns(&name)?;
+        let sql = format!("DELETE FROM dbo.{}", quoted(&name));
+        Ok(Statement::Write { sql, returning: Vec::new(), identity: None })
+    }
+
+    fn eat_if_exists(&mut self) -> Result<bool, SqlError> {
+        let found = self.eat("IF");
+        if found {
+            self.expect("EXISTS")?;
+        }
+        Ok(found)
+    }
+
+    fn clustering(&mut self) {
+        if !self.eat("CLUSTERED") {
+            self.eat("NONCLUSTERED");
+        }
+    }
+
+    /// `(a [ASC|DESC], b)`; each with whether it descends.
+    fn key_columns(&mut self) -> Result<Vec<(String, bool)>, SqlError> {
+        self.expect_symbol("(")?;
+        let mut columns = Vec::new();
+        loop {
+            let name = self.name()?;
+            let descending = self.eat("DESC");
+            self.eat("ASC");
+            columns.push((name, descending));
+            if !self.eat_symbol(",") {
+                break;
+            }
+        }
+        self.expect_symbol(")")?;
+        Ok(columns)
+    }
+}
+
+/// SQLite keeps index names in one space, SQL Server one for each table.
+fn index_name(table: &str, index: &str) -> String {
+    format!("{table}/{index}")
+}
+
+fn column_sql(column: &TableColumn) -> String {
+    let null = if column.nullable { "" } else { " NOT NULL" };
+    let rowversion = if column.ty == Type::RowVersion { " UNIQUE" } else { "" };
+    format!("{} {}{null}{rowversion}", quoted(&column.name), storage(column.ty))
+}
+
+/// Type that gives a column the right affinity and, for text, the server's collation.
+fn storage(ty: Type) -> &'static str {
+    match class(ty) {
+        Class::Number if ty.decimal().is_some() => "REAL",
+        Class::Number if matches!(ty, Type::Real | Type::Float) => "REAL",
+        // Not INTEGER, which would make a key an alias of the row id and fill in missing values.
+        Class::Number => "INT",
+        Class::Text => "TEXT COLLATE NOCASE",
+        Class::Binary => "BLOB",
+        Class::Decimal(_)
+        | Class::Guid
+        | Class::Date
+        | Class::Time
+        | Class::Stamp
+        | Class::Offset => "TEXT",
+    }
+}

@@ -1,0 +1,426 @@
+//! SELECT: items, sources, filters, grouping, order and TOP.
+
+use super::{
+    coerce::Expression,
+    expression::same_name,
+    lexer::Token,
+    parser::{Parser, TableColumn, quoted},
+};
+use crate::devdb::types::{Column, SqlError, Type};
+
+/// Words that cannot be an alias, since they begin what comes next.
+const RESERVED: [&str; 36] = [
+    "WHERE", "ORDER", "GROUP", "HAVING", "JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "ON",
+    "UNION", "WITH", "OPTION", "FOR", "SET", "OFFSET", "SELECT", "INSERT", "UPDATE", "DELETE",
+    "DECLARE", "IF", "ELSE", "END", "BEGIN", "COMMIT", "ROLLBACK", "CREATE", "DROP", "OUTPUT",
+    "VALUES", "FROM", "AS", "FETCH", "ALTER",
+];
+
+/// A table or a derived table in scope.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) alias: String,
+    pub(crate) name: String,
+    pub(crate) columns: Vec<SourceColumn>,
+}
+
+/// A column of a [`Source`].
+#[derive(Clone, Debug)]
+pub(crate) struct SourceColumn {
+    pub(crate) name: String,
+    pub(crate) ty: Option<Type>,
+    pub(crate) nullable: bool,
+}
+
+impl From<TableColumn> for SourceColumn {
+    fn from(column: TableColumn) -> Self {
+        Self { name: column.name, ty: Some(column.ty), nullable: column.nullable }
+    }
+}
+
+/// The names an expression can use.
+#[derive(Debug, Default)]
+pub(crate) struct Scope<'s> {
+    pub(crate) tables: Vec<Source>,
+    /// Scope of the query around this one.
+    pub(crate) outer: Option<&'s Scope<'s>>,
+}
+
+/// A translated query.
+#[derive(Debug)]
+pub(crate) struct Query {
+    pub(crate) items: Vec<Expression>,
+    /// Variables that the items are assigned to, instead of being answered.
+    pub(crate) targets: Vec<String>,
+    distinct: &'static str,
+    /// FROM, WHERE, GROUP BY and HAVING.
+    body: String,
+    unions: String,
+    order: String,
+    limit: String,
+}
+
+impl Query {
+    /// SQLite text.
+    pub(crate) fn sql(&self) -> String {
+        let items: Vec<_> = self.items.iter().map(named).collect();
+        format!(
+            "SELECT {}{}{}{}{}{}",
+            self.distinct,
+            items.join(", "),
+            self.body,
+            self.unions,
+            self.order,
+            self.limit
+        )
+    }
+
+    /// Columns of the result.
+    pub(crate) fn columns(&self) -> Vec<Column> {
+        self.items.iter().map(result_column).collect()
+    }
+}
+
+/// The column of a result that an expression makes.
+pub(crate) fn result_column(item: &Expression) -> Column {
+    Column {
+        name: item.name.clone(),
+        ty: item.ty.unwrap_or(Type::Int),
+        nullable: item.nullable || item.ty.is_none(),
+    }
+}
+
+impl Parser<'_> {
+    /// A query; the next token is SELECT.
+    pub(crate) fn query(&mut self, outer: Option<&Scope<'_>>) -> Result<Query, SqlError> {
+        self.expect("SELECT")?;
+        let distinct = if self.eat("DISTINCT") { "DISTINCT " } else { "" };
+        self.eat("ALL");
+        let mut limit = self.top(outer)?;
+        // The items come first in the text and need the sources that come later.
+        let items_start = self.position();
+        let mut scope = Scope { tables: Vec::new(), outer };
+        let mut body = String::new();
+        if self.skip_to_from() {
+            body.push_str(" FROM ");
+            self.sources(&mut scope, &mut body)?;
+        }
+        let after_sources = self.position();
+        self.rewind(items_start);
+        let (items, targets) = self.items(&scope)?;
+        if !scope.tables.is_empty() {
+            self.rewind(after_sources);
+        }
+        self.filters(&scope, &mut body)?;
+        let unions = self.unions(outer)?;
+        let order = self.order(&scope, &items)?;
+        if self.eat("OFFSET") {
+            limit = self.offset(&scope)?;
+        }
+        self.hints()?;
+        Ok(Query { items, targets, distinct, body, unions, order, limit })
+    }
+
+    fn top(&mut self, outer: Option<&Scope<'_>>) -> Result<String, SqlError> {
+        if !self.eat("TOP") {
+            return Ok(String::new());
+        }
+        let scope = Scope { tables: Vec::new(), outer };
+        let count = if self.eat_symbol("(") {
+            let count = self.expression(&scope)?;
+            self.expect_symbol(")")?;
+            count.sql
+        } else {
+            match self.next() {
+                Some(Token::Number(number)) => number.clone(),
+                _ => return Err(self.unexpected()),
+            }
+        };
+        if self.is_word("PERCENT") || self.is_word_at(1, "TIES") {
+            return Err(SqlError::unsupported("TOP with PERCENT or TIES"));
+        }
+        Ok(format!(" LIMIT {count}"))
+    }
+
+    /// Moves behind the FROM of this query; `false` where it has none.
+    fn skip_to_from(&mut self) -> bool {
+        let mut depth = 0_usize;
+        while let Some(token) = self.peek() {
+            match token {
+                Token::Symbol("(") => depth += 1,
+                Token::Symbol(")") if depth == 0 => return false,
+                Token::Symbol(")") => depth -= 1,
+                Token::Symbol(";") => return false,
+                Token::Word(_) if depth == 0 && self.eat("FROM") => return true,
+                Token::Word(_) if depth == 0 && self.begins_next_statement() => return false,
+                _ => {}
+            }
+            self.next();
+        }
+        false
+    }
+
+    fn begins_next_statement(&self) -> bool {
+        let words = ["SELECT", "INSERT", "UPDATE", "DELETE", "DECLARE", "SET", "UNION", "IF"];
+        words.iter().any(|word| self.is_word(word))
+    }
+
+    fn items(&mut self, scope: &Scope<'_>) -> Result<(Vec<Expression>, Vec<String>), SqlError> {
+        let (mut items, mut targets) = (Vec::new(), Vec::new());
+        loop {
+            if let Some(Token::Variable(name)) = self.peek()
+                && self.peek_at(1) == Some(&Token::Symbol("="))
+            {
+                self.next();
+                self.next();
+                targets.push(name.clone());
+                items.push(self.expression(scope)?);
+            } else if !self.star(scope, &mut items)? {
+                let mut item = self.expression(scope)?;
+                if let Some(alias) = self.alias(true)? {
+                    item.name = alias;
+                }
+                items.push(item);
+            }
+            if !self.eat_symbol(",") {
+                break;
+            }
+        }
+        let mixed = !targets.is_empty() && targets.len() != items.len();
+        if mixed { Err(self.unexpected()) } else { Ok((items, targets)) }
+    }
+
+    /// Takes `*` or `alias.*`.
+    fn star(&mut self, scope: &Scope<'_>, items: &mut Vec<Expression>) -> Result<bool, SqlError> {
+        let mut of = None;
+        if !self.eat_symbol("*") {
+            let qualified = self.peek_at(1) == Some(&Token::Symbol("."))
+                && self.peek_at(2) == Some(&Token::Symbol("*"));
+            if !qualified {
+                return Ok(false);
+            }
+            of = Some(self.name()?);
+            self.next();
+            self.next();
+        }
+        let before = items.len();
+        for table in &scope.tables {
+            let matches =
+                |alias: &String| same_name(alias, &table.alias) || same_name(alias, &table.name);
+            if !of.as_ref().is_none_or(matches) {
+                continue;
+            }
+            items.extend(table.columns.iter().map(|column| Expression {
+                sql: format!("{}.{}", quoted(&table.alias), quoted(&column.name)),
+                ty: column.ty,
+                name: column.name.clone(),
+                nullable: column.nullable,
+            }));
+        }
+        if items.len() > before {
+            return Ok(true);
+        }
+        let prefix = of.unwrap_or_default();
+        let text = format!("The column prefix '{prefix}' does not match with a table name.");
+        Err(SqlError::new(107, 15, text))
+    }
+
+    fn alias(&mut self, allow_text: bool) -> Result<Option<String>, SqlError> {
+        let explicit = self.eat("AS");
+        match self.peek() {
+            Some(Token::Name(name)) => {
+                self.next();
+                Ok(Some(name.clone()))
+            }
+            Some(Token::Text(name)) if allow_text => {
+                self.next();
+                Ok(Some(name.clone()))
+            }
+            Some(Token::Word(name))
+                if explicit || !RESERVED.iter().any(|word| word.eq_ignore_ascii_case(name)) =>
+            {
+                self.next();
+                Ok(Some(name.clone()))
+            }
+            _ if explicit => Err(self.unexpected()),
+            _ => Ok(None),
+        }
+    }
+
+    fn sources(&mut self, scope: &mut Scope<'_>, body: &mut String) -> Result<(), SqlError> {
+        self.source(scope, body, false)?;
+        loop {
+            let (keyword, conditional, optional) = if self.eat_symbol(",") {
+                (" CROSS JOIN ", false, false)
+            } else if self.eat("CROSS") {
+                self.expect("JOIN")?;
+                (" CROSS JOIN ", false, false)
+            } else if self.eat("LEFT") {
+                self.eat("OUTER");
+                self.expect("JOIN")?;
+                (" LEFT JOIN ", true, true)
+            } else if self.is_word("INNER") || self.is_word("JOIN") {
+                self.eat("INNER");
+                self.expect("JOIN")?;
+                (" JOIN ", true, false)
+            } else {
+                return Ok(());
+            };
+            body.push_str(keyword);
+            self.source(scope, body, optional)?;
+            if conditional {
+                self.expect("ON")?;
+                let condition = self.expression(scope)?;
+                body.push_str(&format!(" ON {}", condition.sql));
+            }
+        }
+    }
+
+    fn source(
+        &mut self,
+        scope: &mut Scope<'_>,
+        body: &mut String,
+        optional: bool,
+    ) -> Result<(), SqlError> {
+        let mut source = if self.eat_symbol("(") {
+            let query = self.nested(|parser| parser.query(None))?;
+            self.expect_symbol(")")?;
+            body.push_str(&format!("({})", query.sql()));
+            let columns = query.items.iter().map(|item| SourceColumn {
+                name: item.name.clone(),
+                ty: item.ty,
+                nullable: item.nullable,
+            });
+            Source { alias: String::new(), name: String::new(), columns: columns.collect() }
+        } else {
+            let table = self.table_name()?;
+            let columns = self.table_columns(&table)?;
+            body.push_str(&format!("dbo.{}", quoted(&table)));
+            let columns = columns.into_iter().map(SourceColumn::from).collect();
+            let name = table.rsplit('.').next().unwrap_or(&table).to_owned();
+            Source { alias: name.clone(), name, columns }
+        };
+        if let Some(alias) = self.alias(false)? {
+            source.alias = alias;
+        }
+        self.table_hints()?;
+        if source.alias.is_empty() {
+            return Err(self.unexpected());
+        }
+        for column in &mut source.columns {
+            column.nullable |= optional;
+        }
+        body.push_str(&format!(" AS {}", quoted(&source.alias)));
+        scope.tables.push(source);
+        Ok(())
+    }
+
+    /// Skips `WITH (…)` behind a table.
+    fn table_hints(&mut self) -> Result<(), SqlError> {
+        if self.is_word("WITH") && self.peek_at(1) == Some(&Token::Symbol("(")) {
+            self.next();
+            self.next();
+            while !self.eat_symbol(")") {
+                self.next().ok_or_else(|| SqlError::syntax("WITH"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn filters(&mut self, scope: &Scope<'_>, body: &mut String) -> Result<(), SqlError> {
+        if self.eat("WHERE") {
+            body.push_str(&format!(" WHERE {}", self.expression(scope)?.sql));
+        }
+        if self.eat("GROUP") {
+            self.expect("BY")?;
+            let mut groups = Vec::new();
+            loop {
+                groups.push(self.expression(scope)?.sql);
+                if !self.eat_symbol(",") {
+                    break;
+                }
+            }
+            body.push_str(&format!(" GROUP BY {}", groups.join(", ")));
+        }
+        if self.eat("HAVING") {
+            body.push_str(&format!(" HAVING {}", self.expression(scope)?.sql));
+        }
+        Ok(())
+    }
+
+    fn unions(&mut self, outer: Option<&Scope<'_>>) -> Result<String, SqlError> {
+        if !self.eat("UNION") {
+            return Ok(String::new());
+        }
+        let all = if self.eat("ALL") { " ALL" } else { "" };
+        let query = self.nested(|parser| parser.query(outer))?;
+        Ok(format!(" UNION{all} {}", query.sql()))
+    }
+
+    fn order(&mut self, scope: &Scope<'_>, items: &[Expression]) -> Result<String, SqlError> {
+        if !self.eat("ORDER") {
+            return Ok(String::new());
+        }
+        self.expect("BY")?;
+        let mut terms = Vec::new();
+        loop {
+            let alias = match (self.peek(), self.peek_at(1)) {
+                (_, Some(Token::Symbol("." | "("))) => None,
+                (Some(Token::Name(name) | Token::Word(name)), _) => {
+                    items.iter().find(|item| same_name(&item.name, name))
+                }
+                _ => None,
+            };
+            let term = if let Some(item) = alias {
+                self.next();
+                item.ordered()
+            } else {
+                self.expression(scope)?.ordered()
+            };
+            let direction = if self.eat("DESC") { " DESC" } else { "" };
+            self.eat("ASC");
+            terms.push(format!("{term}{direction}"));
+            if !self.eat_symbol(",") {
+                break;
+            }
+        }
+        Ok(format!(" ORDER BY {}", terms.join(", ")))
+    }
+
+    fn offset(&mut self, scope: &Scope<'_>) -> Result<String, SqlError> {
+        let offset = self.expression(scope)?.sql;
+        if !self.eat("ROWS") {
+            self.expect("ROW")?;
+        }
+        if !self.eat("FETCH") {
+            return Ok(format!(" LIMIT -1 OFFSET {offset}"));
+        }
+        self.name()?;
+        let count = self.expression(scope)?.sql;
+        if !self.eat("ROWS") {
+            self.expect("ROW")?;
+        }
+        self.expect("ONLY")?;
+        Ok(format!(" LIMIT {count} OFFSET {offset}"))
+    }
+
+    /// Skips `OPTION (…)`.
+    fn hints(&mut self) -> Result<(), SqlError> {
+        if !self.eat("OPTION") {
+            return Ok(());
+        }
+        self.expect_symbol("(")?;
+        while !self.eat_symbol(")") {
+            self.next().ok_or_else(|| SqlError::syntax("OPTION"))?;
+        }
+        Ok(())
+    }
+}
+
+fn named(item: &Expression) -> String {
+    if item.name.is_empty() {
+        item.sql.clone()
+    } else {
+        format!("{} AS {}", item.sql, quoted(&item.name))
+    }
+}

@@ -1,0 +1,161 @@
+//! Connections to SQL Server: connecting, running one statement, and what an error means.
+//!
+//! # Why so
+//!
+//! A connection of the driver is out of step with its server after a dropped future, a time-out or a
+//! cancelled query, and a result read then belongs to another statement. So a client is taken out of
+//! its [`Connection`] before each statement and put back only after a complete answer; whatever else
+//! happens, it is dropped, and the next statement connects anew. Queries are never cancelled.
+
+pub mod ident;
+
+mod connect;
+mod error;
+mod param;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use azure_core::credentials::TokenCredential;
+use futures_util::TryStreamExt as _;
+use tiberius::{Query, Row};
+use tokio::time::{Instant, timeout};
+
+use crate::config::SqlConnection;
+
+use connect::{Client, connect};
+
+pub use error::SqlError;
+pub use param::Param;
+
+/// Longest rest of a connection that is used again. Azure's network forgets an idle flow after four
+/// minutes without telling either end.
+/// <https://learn.microsoft.com/azure/load-balancer/load-balancer-tcp-idle-timeout>
+const IDLE_MAX: Duration = Duration::from_secs(180);
+/// How much longer than the driver's own limit a statement is waited for, whatever the driver does.
+const GUARD: Duration = Duration::from_secs(2);
+/// Above this severity the server ends the connection, or may.
+const SEVERITY_KEPT_MAX: u8 = 16;
+
+/// One connection, made when first used and again whenever the last one broke.
+#[derive(Debug)]
+pub struct Connection {
+    settings: SqlConnection,
+    credential: Option<Arc<dyn TokenCredential>>,
+    idle: Option<Idle>,
+}
+
+struct Idle {
+    client: Box<Client>,
+    since: Instant,
+}
+
+impl std::fmt::Debug for Idle {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The driver's own form dumps the bytes it has read.
+        formatter.debug_struct("Idle").field("since", &self.since).finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// Returns a connection that is not made yet. A credential is needed for token logins only.
+    pub fn new(settings: SqlConnection, credential: Option<Arc<dyn TokenCredential>>) -> Self {
+        Self { settings, credential, idle: None }
+    }
+
+    /// Whether the next statement can use a client that is already connected.
+    pub fn is_open(&self) -> bool {
+        self.idle.is_some()
+    }
+
+    /// Runs one statement in one round trip and returns what `read` makes of its rows.
+    ///
+    /// A connection that has rested may have been closed from afar; if it breaks before the first
+    /// row, the statement is sent once more on a new one. It must therefore be one that only reads.
+    /// A drop leaves the connection unconnected.
+    ///
+    /// # Errors
+    ///
+    /// [`SqlError`] if no connection can be made, the statement fails or takes longer than the
+    /// command time-out, or `read` refuses a row.
+    pub async fn query<T>(
+        &mut self,
+        sql: &str,
+        params: &[Param],
+        mut read: impl FnMut(Row) -> Result<T, SqlError>,
+    ) -> Result<Vec<T>, SqlError> {
+        if let Some(idle) = self.idle.take().filter(|idle| idle.since.elapsed() <= IDLE_MAX) {
+            match self.run(idle.client, sql, params, &mut read).await {
+                Err(Failure::BeforeFirstRow(error)) if error.is_broken_connection() => {
+                    tracing::debug!(%error, "Connection broke while it rested, connecting again");
+                }
+                other => return other.map_err(Failure::into_error),
+            }
+        }
+        let client = Box::new(connect(&self.settings, self.credential.as_deref()).await?);
+        self.run(client, sql, params, &mut read).await.map_err(Failure::into_error)
+    }
+
+    async fn run<T>(
+        &mut self,
+        mut client: Box<Client>,
+        sql: &str,
+        params: &[Param],
+        read: &mut impl FnMut(Row) -> Result<T, SqlError>,
+    ) -> Result<Vec<T>, Failure> {
+        let limit = self.settings.command_timeout;
+        let rows = timeout(limit + GUARD, rows(&mut client, sql, params, read))
+            .await
+            .unwrap_or_else(|elapsed| {
+                Err(Failure::AfterFirstRow(SqlError::timeout("run a statement", limit, elapsed)))
+            });
+        let whole = match &rows {
+            Ok(_) => true,
+            Err(Failure::BeforeFirstRow(error) | Failure::AfterFirstRow(error)) => {
+                error.severity().is_some_and(|severity| severity <= SEVERITY_KEPT_MAX)
+            }
+        };
+        if whole {
+            self.idle = Some(Idle { client, since: Instant::now() });
+        }
+        rows
+    }
+}
+
+/// Tells whether a statement may be sent once more.
+enum Failure {
+    BeforeFirstRow(SqlError),
+    AfterFirstRow(SqlError),
+}
+
+impl Failure {
+    fn into_error(self) -> SqlError {
+        match self {
+            Self::BeforeFirstRow(error) | Self::AfterFirstRow(error) => error,
+        }
+    }
+}
+
+async fn rows<T>(
+    client: &mut Client,
+    sql: &str,
+    params: &[Param],
+    read: &mut impl FnMut(Row) -> Result<T, SqlError>,
+) -> Result<Vec<T>, Failure> {
+    let mut query = Query::new(sql);
+    for param in params {
+        param.bind(&mut query);
+    }
+    let run = |error| SqlError::of("run a statement", error);
+    let stream = query.query(client).await.map_err(|e| Failure::BeforeFirstRow(run(e)))?;
+    let mut stream = stream.into_row_stream();
+    let mut rows = Vec::new();
+    loop {
+        match stream.try_next().await {
+            Ok(Some(row)) => rows.push(read(row).map_err(Failure::AfterFirstRow)?),
+            Ok(None) => return Ok(rows),
+            Err(error) if rows.is_empty() => return Err(Failure::BeforeFirstRow(run(error))),
+            Err(error) => return Err(Failure::AfterFirstRow(run(error))),
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Values of statement parameters.
+
+use tiberius::Query;
+
+/// A value for `@P1`, `@P2`, … The statement casts it to the type it is compared with.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Param {
+    /// A `bit`.
+    Bool(bool),
+    /// An `int`, for functions that take no `bigint`.
+    Int(i32),
+    /// A `bigint`.
+    BigInt(i64),
+    /// A `float`.
+    Float(f64),
+    /// An `nvarchar`.
+    Text(String),
+    /// A `varbinary`.
+    Bytes(Vec<u8>),
+}
+
+impl Param {
+    /// Adds the value to a query.
+    pub(super) fn bind<'a>(&'a self, query: &mut Query<'a>) {
+        match self {
+            Self::Bool(value) => query.bind(*value),
+            Self::Int(value) => query.bind(*value),
+            Self::BigInt(value) => query.bind(*value),
+            Self::Float(value) => query.bind(*value),
+            Self::Text(value) => query.bind(value.as_str()),
+            Self::Bytes(value) => query.bind(value.as_slice()),
+        }
+    }
+}

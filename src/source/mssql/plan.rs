@@ -1,0 +1,274 @@
+//! What is known of a table once it has been described: the statements, and how to read their rows.
+
+use std::time::Duration;
+
+use crate::cursor::{Cursor, CursorMode, RowVersion};
+use crate::error::ErrorKind;
+use crate::event::Operation;
+use crate::mssql::ident::QualifiedName;
+use crate::mssql::{Param, SqlError};
+use crate::source::{FetchError, FetchWindow, Row, Rows};
+use crate::value::Value;
+
+use super::describe::Column;
+use super::query::{Bounds, Read};
+use super::{SourceSettings, decode, values};
+
+/// Statements and row layout of one described table.
+#[derive(Debug)]
+pub(super) struct Plan {
+    mode: CursorMode,
+    cursor: Column,
+    /// Key columns, and the names under which checkpoints hold their values.
+    key: Vec<Column>,
+    key_names: Vec<String>,
+    /// Names of the delivered columns: the first ones of each row.
+    columns: Vec<String>,
+    /// Where in a row the key values are.
+    key_at: Vec<usize>,
+    /// Cells of a row, the cursor being the last.
+    width: usize,
+    settle_ms: i32,
+    /// Without bounds, with `after`, with `upto`, with both.
+    statements: [String; 4],
+}
+
+/// What a fetch has read so far.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    /// What the server says of itself.
+    head: Vec<Value>,
+    rows: Vec<Row>,
+}
+
+impl Plan {
+    /// Checks the settings against the table's columns and writes the statements.
+    pub(super) fn new(
+        settings: &SourceSettings,
+        table: &QualifiedName,
+        described: &[Column],
+    ) -> Result<Self, FetchError> {
+        if described.is_empty() {
+            return Err(configuration(format!(
+                "table `{table}` not found, or no right to see it: check its name and the database, \
+                 and grant SELECT on it"
+            )));
+        }
+        let find = |role: &str, name: &str| find(table, described, role, name);
+        let cursor = find("cursor", &settings.cursor_column)?;
+        cursor.fits(settings.mode).map_err(|needed| {
+            configuration(format!(
+                "cursor column `{}` of `{table}` is of type `{}`, mode `{}` needs {needed}",
+                cursor.name, cursor.type_name, settings.mode
+            ))
+        })?;
+        let key =
+            settings.key.iter().map(|name| find("key", name)).collect::<Result<Vec<_>, _>>()?;
+        if let Some(column) = key.iter().find(|column| !column.can_be_key()) {
+            return Err(configuration(format!(
+                "key column `{}` of `{table}` is of type `{}`, which cannot order rows",
+                column.name, column.type_name
+            )));
+        }
+        let delivered = match &settings.columns {
+            None => described.to_vec(),
+            Some(names) => {
+                names.iter().map(|name| find("listed", name)).collect::<Result<Vec<_>, _>>()?
+            }
+        };
+        let columns: Vec<String> = delivered.iter().map(|column| column.name.clone()).collect();
+        let mut read = delivered;
+        let key_at = key.iter().map(|column| position(&mut read, column)).collect();
+        let select = read
+            .iter()
+            .map(Column::selected)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(configuration)?;
+        let statements = statements(&Read {
+            table: &table.quoted(),
+            mode: settings.mode,
+            cursor: &cursor,
+            key: &key,
+            select: &select,
+            filter: settings.filter.as_deref(),
+        });
+        Ok(Self {
+            mode: settings.mode,
+            settle_ms: settle_ms(settings.settle, &cursor)?,
+            cursor,
+            key,
+            key_names: settings.key.clone(),
+            columns,
+            key_at,
+            width: select.len() + 1,
+            statements,
+        })
+    }
+
+    /// Whether there can be rows that are never read.
+    pub(super) fn cursor_is_nullable(&self) -> bool {
+        self.cursor.nullable
+    }
+
+    /// Returns the statement and parameters for a window.
+    pub(super) fn statement(
+        &self,
+        window: FetchWindow<'_>,
+    ) -> Result<(&str, Vec<Param>), FetchError> {
+        let [all, after, upto, both] = &self.statements;
+        let sql = match (window.after, window.upto) {
+            (None, None) => all,
+            (Some(_), None) => after,
+            (None, Some(_)) => upto,
+            (Some(_), Some(_)) => both,
+        };
+        let rows = i64::try_from(window.rows_max).unwrap_or(i64::MAX).saturating_add(1);
+        let mut params = vec![Param::BigInt(rows)];
+        if self.mode == CursorMode::TimestampPk {
+            params.push(Param::Int(self.settle_ms));
+        }
+        for cursor in [window.after, window.upto].into_iter().flatten() {
+            self.bind(cursor, &mut params)?;
+        }
+        Ok((sql, params))
+    }
+
+    fn bind(&self, cursor: &Cursor, params: &mut Vec<Param>) -> Result<(), FetchError> {
+        let data = |reason: String| FetchError::new(ErrorKind::Data, reason);
+        if cursor.mode != self.mode {
+            return Err(data(format!(
+                "the checkpoint is of mode `{}`, the source of `{}`: reset the poller",
+                cursor.mode, self.mode
+            )));
+        }
+        params.push(match self.mode {
+            CursorMode::RowVersion => {
+                let version: RowVersion =
+                    cursor.value.parse().map_err(|error| data(format!("checkpoint: {error}")))?;
+                Param::BigInt(i64::from_be_bytes(version.0.to_be_bytes()))
+            }
+            CursorMode::TimestampPk => Param::Text(self.cursor.cursor_text(&cursor.value)),
+        });
+        for (column, name) in self.key.iter().zip(&self.key_names) {
+            let value = cursor.key.get(name).and_then(|value| column.key_param(value));
+            params.push(value.ok_or_else(|| {
+                data(format!(
+                    "the checkpoint has no value of type `{}` for key column `{name}`: reset the \
+                     poller",
+                    column.type_name
+                ))
+            })?);
+        }
+        Ok(())
+    }
+
+    /// Adds a row of the server's answer.
+    pub(super) fn read(&self, row: tiberius::Row, answer: &mut Answer) -> Result<(), SqlError> {
+        if row.result_index() == 0 {
+            answer.head = values(row);
+            return Ok(());
+        }
+        let mut cells = values(row);
+        if cells.len() != self.width {
+            let reason = format!("a row has {} cells, asked for {}", cells.len(), self.width);
+            return Err(SqlError::new(ErrorKind::Internal, reason));
+        }
+        let position = cells.pop().unwrap_or(Value::Null);
+        let key = self.key_at.iter().filter_map(|at| cells.get(*at).cloned()).collect();
+        cells.truncate(self.columns.len());
+        answer.rows.push(Row { op: Operation::Upsert, position, key, values: cells });
+        Ok(())
+    }
+
+    /// Returns the rows, unless the server is not the one that the checkpoint is of.
+    pub(super) fn finish(
+        &self,
+        answer: Answer,
+        window: FetchWindow<'_>,
+    ) -> Result<Rows, FetchError> {
+        let Answer { head, mut rows } = answer;
+        self.check_not_restored(&head, window)?;
+        let more = rows.len() > window.rows_max;
+        rows.truncate(window.rows_max);
+        let lag = lag(&head, &rows);
+        Ok(Rows { columns: self.columns.clone(), rows, more, lag })
+    }
+
+    fn check_not_restored(
+        &self,
+        head: &[Value],
+        window: FetchWindow<'_>,
+    ) -> Result<(), FetchError> {
+        let (CursorMode::RowVersion, Some(after)) = (self.mode, window.after) else {
+            return Ok(());
+        };
+        let [_, Value::Int(last)] = head else {
+            let reason = format!("the server told {head:?} instead of its last rowversion");
+            return Err(FetchError::new(ErrorKind::Internal, reason));
+        };
+        let last = RowVersion(u64::from_be_bytes(last.to_be_bytes()));
+        match after.value.parse::<RowVersion>() {
+            Ok(version) if version > last => Err(FetchError::new(
+                ErrorKind::Data,
+                format!(
+                    "the checkpoint is at rowversion `{version}`, the database's last one is \
+                     `{last}`: it was restored or replaced, and rows could be missed; reset the poller"
+                ),
+            )),
+            // A cursor that cannot be read has been refused before the statement was sent.
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+}
+
+fn configuration(reason: impl Into<String>) -> FetchError {
+    FetchError::new(ErrorKind::Configuration, reason)
+}
+
+/// Finds a column by name: as written, or else in another case, as most collations have it.
+fn find(
+    table: &QualifiedName,
+    described: &[Column],
+    role: &str,
+    name: &str,
+) -> Result<Column, FetchError> {
+    let name = name.trim();
+    let same = |column: &&Column| column.name == name;
+    let alike = |column: &&Column| column.name.to_lowercase() == name.to_lowercase();
+    let found = described.iter().find(same).or_else(|| described.iter().find(alike));
+    found.cloned().ok_or_else(|| {
+        let names: Vec<&str> = described.iter().map(|column| column.name.as_str()).collect();
+        let names = names.join("`, `");
+        configuration(format!("{role} column `{name}` is not in `{table}`, which has `{names}`"))
+    })
+}
+
+/// Returns where `column` is read, adding it where it is not.
+fn position(read: &mut Vec<Column>, column: &Column) -> usize {
+    read.iter().position(|other| other == column).unwrap_or_else(|| {
+        read.push(column.clone());
+        read.len() - 1
+    })
+}
+
+fn statements(read: &Read<'_>) -> [String; 4] {
+    [(false, false), (true, false), (false, true), (true, true)]
+        .map(|(after, upto)| read.text(Bounds { after, upto }))
+}
+
+fn settle_ms(settle: Duration, cursor: &Column) -> Result<i32, FetchError> {
+    let millis = settle.as_millis() + u128::from(cursor.rounding_ms());
+    i32::try_from(millis).map_err(|error| {
+        let reason = format!("the settle window is `{settle:?}`, must be at most 24 days");
+        FetchError { source: Some(error.into()), ..configuration(reason) }
+    })
+}
+
+/// Returns how old the first row is, where the server told its clock.
+fn lag(head: &[Value], rows: &[Row]) -> Option<Duration> {
+    let ([Value::Text(now)], Value::Text(first)) = (head, &rows.first()?.position) else {
+        return None;
+    };
+    let lag = decode::millis(now)? - decode::millis(first)?;
+    Some(Duration::from_millis(u64::try_from(lag).unwrap_or(0)))
+}
