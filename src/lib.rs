@@ -8,7 +8,11 @@ pub mod event;
 pub mod value;
 
 // Pure rules and ports.
+pub mod config;
 pub mod handler;
 pub mod normalize;
 pub mod source;
 pub mod state;
+
+// Adapters.
+pub mod azure;
