@@ -237,9 +237,8 @@ fn identity(
     let failed = |error: azure_core::Error| ConnectError(failure::describe(&error));
     let credential: Arc<dyn TokenCredential> = match options.identity {
         IdentitySource::ManagedIdentity => {
-            let mut options = ManagedIdentityCredentialOptions::default();
-            options.client_options = client_options;
-            options.user_assigned_id = client_id.map(UserAssignedId::ClientId);
+            let user_assigned_id = client_id.map(UserAssignedId::ClientId);
+            let options = ManagedIdentityCredentialOptions { user_assigned_id, client_options };
             ManagedIdentityCredential::new(Some(options)).map_err(failed)?
         }
         IdentitySource::WorkloadIdentity => {

@@ -34,6 +34,14 @@ pub(crate) struct Answer {
 }
 
 impl Failure {
+    /// Returns what the service answered, if it did.
+    pub(crate) fn answer(&self) -> Option<&Answer> {
+        match self {
+            Self::Answered(answer) => Some(answer),
+            Self::NotSent(_) | Self::NoAnswer(_) => None,
+        }
+    }
+
     /// Judges an error of the Azure crates.
     pub(crate) fn of(error: &AzureError) -> Self {
         match error.kind() {

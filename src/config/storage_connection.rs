@@ -307,7 +307,7 @@ mod tests {
                 "BlobEndpoint=https://acme.blob.core.windows.net/;SharedAccessSignature=sv=2024-11-04&sig=a%3D",
                 "AccountName=acme;SharedAccessSignature=?sv=2024-11-04&sig=a%3D",
             ],
-            &expect![[r#"
+            &expect![[r"
                 UseDevelopmentStorage=true
                   development http://127.0.0.1:10000/devstoreaccount1
                 usedevelopmentstorage=True;
@@ -330,7 +330,7 @@ mod tests {
                   sas sv=2024-11-04&sig=a%3D https://acme.blob.core.windows.net/
                 AccountName=acme;SharedAccessSignature=?sv=2024-11-04&sig=a%3D
                   sas sv=2024-11-04&sig=a%3D https://acme.blob.core.windows.net/
-            "#]],
+            "]],
         );
     }
 
@@ -355,7 +355,7 @@ mod tests {
                 "BlobEndpoint=https://acme.blob.core.windows.net/?sig=s3cret;AccountName=acme;AccountKey=s3cret",
                 "BlobEndpoint=acme;SharedAccessSignature=sig=s3cret",
             ],
-            &expect![[r#"
+            &expect![[r"
 
                   error: the connection string is empty
                  ; 
@@ -386,7 +386,7 @@ mod tests {
                   error: `BlobEndpoint` must have no query and no user name; `AccountKey` is not base64; copy it whole
                 BlobEndpoint=acme;SharedAccessSignature=sig=s3cret
                   error: `BlobEndpoint` is not an address: relative URL without a base
-            "#]],
+            "]],
         );
     }
 
