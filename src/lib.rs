@@ -85,7 +85,7 @@ pub mod metrics;
 pub mod poller;
 
 // Adapters; those of one port lie below it.
-// azure
+pub mod azure;
 pub mod mssql;
 
 // Edges.

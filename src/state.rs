@@ -12,6 +12,7 @@ mod fence;
 mod format;
 mod transitions;
 
+mod blob;
 #[cfg(any(test, feature = "test-util"))]
 pub mod conformance;
 mod file;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use time::OffsetDateTime;
 
+pub use self::blob::BlobStore;
 pub use self::fence::{Fence, StaleWrite};
 pub use self::file::FileStore;
 pub use self::format::{

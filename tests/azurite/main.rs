@@ -1,0 +1,14 @@
+//! The blob store against Azurite, also over connections that break.
+//!
+//! Azurite is installed from `package-lock.json` beside this file by the first run.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test ends where its expectation does"
+)]
+
+mod emulator;
+mod proxy;
+mod store;
+mod store_faults;

@@ -1,0 +1,199 @@
+//! A proxy before Azurite that breaks the answer to a write, before or after it is committed.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+/// What happens to one PUT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// What Azurite gets of it.
+    pub(crate) request: Delivery,
+    /// What the client gets.
+    pub(crate) answer: Answer,
+}
+
+/// What Azurite gets of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// The request, before the client gets anything.
+    Now,
+    /// Nothing.
+    Never,
+    /// The request, this long after the client got its answer: an abandoned write that lands late.
+    Late(Duration),
+}
+
+/// What the client gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// The end of the connection.
+    Close,
+    /// A reset connection.
+    Reset,
+    /// An error of the service with this status.
+    Status(u16),
+    /// Nothing for this long; then what Azurite said, or the end of the connection.
+    Hold(Duration),
+}
+
+/// The proxy; it stops when dropped.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    upstream: SocketAddr,
+    faults: Mutex<VecDeque<Fault>>,
+    puts: AtomicUsize,
+    commits: AtomicUsize,
+}
+
+impl Proxy {
+    /// Starts a proxy that forwards everything to `upstream` until told otherwise.
+    pub(crate) async fn start(upstream: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared {
+            upstream,
+            faults: Mutex::default(),
+            puts: AtomicUsize::new(0),
+            commits: AtomicUsize::new(0),
+        });
+        let task = tokio::spawn(serve(listener, Arc::clone(&shared)));
+        Self { address, shared, task }
+    }
+
+    /// Returns where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Breaks one PUT to come; several faults are used up in the order in which they were given.
+    pub(crate) fn break_put(&self, fault: Fault) {
+        self.shared.faults.lock().unwrap().push_back(fault);
+    }
+
+    /// Returns how many PUTs clients have sent.
+    pub(crate) fn puts(&self) -> usize {
+        self.shared.puts.load(Ordering::SeqCst)
+    }
+
+    /// Returns how many PUTs Azurite has committed.
+    pub(crate) fn commits(&self) -> usize {
+        self.shared.commits.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+    while let Ok((client, _)) = listener.accept().await {
+        let shared = Arc::clone(&shared);
+        tokio::spawn(async move {
+            // A broken connection is what this proxy is for.
+            drop(shared.exchange(client).await);
+        });
+    }
+}
+
+impl Shared {
+    /// Serves one request; each has a connection of its own on both sides.
+    async fn exchange(&self, mut client: TcpStream) -> io::Result<()> {
+        let request = read_request(&mut client).await?;
+        let fault = if request.starts_with(b"PUT ") {
+            self.puts.fetch_add(1, Ordering::SeqCst);
+            self.faults.lock().unwrap().pop_front()
+        } else {
+            None
+        };
+        let Some(fault) = fault else {
+            let answer = self.forward(&request).await?;
+            return client.write_all(&answer).await;
+        };
+        let answer = match fault.request {
+            Delivery::Now => Some(self.forward(&request).await?),
+            Delivery::Never | Delivery::Late(_) => None,
+        };
+        // The client may be gone by now; a late request must be delivered all the same.
+        drop(reply(client, fault.answer, answer).await);
+        if let Delivery::Late(delay) = fault.request {
+            tokio::time::sleep(delay).await;
+            self.forward(&request).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends a request to Azurite and returns its whole answer.
+    async fn forward(&self, request: &[u8]) -> io::Result<Vec<u8>> {
+        let mut upstream = TcpStream::connect(self.upstream).await?;
+        upstream.write_all(request).await?;
+        let mut answer = Vec::new();
+        upstream.read_to_end(&mut answer).await?;
+        if request.starts_with(b"PUT ") && answer.starts_with(b"HTTP/1.1 201 ") {
+            self.commits.fetch_add(1, Ordering::SeqCst);
+        }
+        Ok(answer)
+    }
+}
+
+async fn reply(mut client: TcpStream, how: Answer, answer: Option<Vec<u8>>) -> io::Result<()> {
+    match how {
+        Answer::Close => Ok(()),
+        Answer::Reset => client.set_zero_linger(),
+        Answer::Status(status) => {
+            let code = if status == 503 { "ServerBusy" } else { "OperationTimedOut" };
+            let head = format!("HTTP/1.1 {status} Broken\r\nx-ms-error-code: {code}\r\n");
+            let rest = "content-length: 0\r\nconnection: close\r\n\r\n";
+            client.write_all(format!("{head}{rest}").as_bytes()).await
+        }
+        Answer::Hold(duration) => {
+            tokio::time::sleep(duration).await;
+            client.write_all(&answer.unwrap_or_default()).await
+        }
+    }
+}
+
+/// Reads a request with a body of known length, and asks the other side to close after it.
+async fn read_request(client: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut request = Vec::new();
+    let head = loop {
+        if let Some(end) = request.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+            break end;
+        }
+        if client.read_buf(&mut request).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    };
+    let body = length(&request[..head]);
+    while request.len() < head + 4 + body {
+        if client.read_buf(&mut request).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    request.splice(head..head, *b"\r\nconnection: close");
+    Ok(request)
+}
+
+fn length(head: &[u8]) -> usize {
+    String::from_utf8_lossy(head)
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+        .map_or(0, |(_, value)| value.trim().parse().expect("a length is a number"))
+}
