@@ -8,6 +8,7 @@ pub mod event;
 pub mod value;
 
 // Pure rules and ports.
+pub mod config;
 pub mod handler;
 pub mod normalize;
 pub mod source;
