@@ -1,7 +1,115 @@
-//! Settings, as the operator writes them.
+//! Settings: what is read from the environment, checked as a whole before anything starts.
+//!
+//! App settings are the only source, since they are what the Functions host hands to its child and
+//! what Azure can show, audit and swap; a file beside them would be a second truth. [`SETTINGS`] is
+//! the one place that knows names, defaults and meanings: the readers take their defaults from it,
+//! unknown names are told by it, and README's table is [`settings_table`].
+//!
+//! Every mistake is reported at once ([`ConfigErrors`]), because a restart in the cloud to learn of
+//! the next one takes minutes. No mistake shows a secret: texts of connections are never printed,
+//! URLs lose their query and user, and what stands under an unknown name is not shown at all.
+//!
+//! A setting that holds only blanks counts as not set, so that a template may pass an empty
+//! parameter. Settings of a handler kind or a store that is not chosen are left alone, so that one
+//! setting switches a poller to `stdout` and back.
+//!
+//! Nothing here connects to anything.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+mod handler;
+mod mistake;
+mod parse;
+mod poller;
+mod read;
+mod settings;
+mod source;
 mod sql_connection;
+mod state;
 mod storage_connection;
+#[cfg(test)]
+mod tests;
+mod unknown;
+mod vars;
 
-pub use sql_connection::{Encrypt, SqlAuth, SqlConnection};
-pub use storage_connection::StorageConnection;
+pub use self::handler::{HandlerConfig, HttpConfig};
+pub use self::mistake::{ConfigErrors, Mistake, Shown};
+pub use self::poller::{LeaseConfig, LimitsConfig, PollerConfig};
+pub use self::settings::{Fallback, SETTINGS, Setting, settings_table};
+pub use self::source::SourceConfig;
+pub use self::sql_connection::{Encrypt, SqlAuth, SqlConnection};
+pub use self::state::StateConfig;
+pub use self::storage_connection::StorageConnection;
+pub(crate) use self::storage_connection::{DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY};
+pub use self::vars::{ProcessVars, Vars};
+
+use self::read::Reader;
+
+/// Time kept back at the end of a function's time-out to write down that a tick failed.
+pub const FUNCTION_TIMEOUT_RESERVE: Duration = Duration::from_secs(15);
+
+/// Everything that settings say.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Name of the application, a folder in the state container.
+    pub app: String,
+    /// Where state documents live.
+    pub state: StateConfig,
+    /// The host's limit on one function call.
+    pub function_timeout: Duration,
+    /// What is logged, as a filter of `tracing`.
+    pub log: String,
+    /// The pollers by name; at least one.
+    pub pollers: BTreeMap<String, PollerConfig>,
+    /// Functions that run a poller of another name, by [`function_segment`]; the values are names
+    /// of pollers that exist.
+    pub functions: BTreeMap<String, String>,
+}
+
+impl Config {
+    /// Reads and checks all settings.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigErrors`] with every mistake there is.
+    pub fn from_vars(vars: &dyn Vars) -> Result<Self, ConfigErrors> {
+        let mut reader = Reader::new(vars);
+        let app = state::read_app(&mut reader);
+        let state = state::read(&mut reader);
+        let function_timeout = poller::read_function_timeout(&mut reader);
+        let log = reader.read(&settings::LOG, None, parse::log_filter);
+        let names = poller::names(&mut reader);
+        let facts = poller::Facts { function_timeout, state: state.as_ref() };
+        let pollers: Vec<Option<PollerConfig>> =
+            names.iter().map(|name| poller::read(&mut reader, name, &facts)).collect();
+        let functions = poller::read_functions(&mut reader, &names);
+        unknown::report(&mut reader);
+        let config = || {
+            let pollers: Option<Vec<PollerConfig>> = pollers.into_iter().collect();
+            Some(Self {
+                app: app?,
+                state: state?,
+                function_timeout: function_timeout?,
+                log: log?,
+                pollers: pollers?.into_iter().map(|poller| (poller.name.clone(), poller)).collect(),
+                functions,
+            })
+        };
+        reader.finish(config())
+    }
+
+    /// Returns the poller that a function runs, by the name of the function's folder.
+    pub fn poller_of_function(&self, folder: &str) -> Option<&PollerConfig> {
+        let segment = function_segment(folder);
+        let name = self.functions.get(&segment).cloned();
+        self.pollers.get(&name.unwrap_or_else(|| segment.to_ascii_lowercase()))
+    }
+}
+
+/// Returns how a function's folder is written in a setting: upper case, with `_` for `-`.
+///
+/// App Service on Linux allows no hyphen in a setting's name.
+pub fn function_segment(folder: &str) -> String {
+    folder.to_ascii_uppercase().replace('-', "_")
+}

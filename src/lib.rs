@@ -90,7 +90,14 @@ pub mod mssql;
 
 // Edges.
 pub mod host;
+pub mod package;
 pub mod telemetry;
+
+// Composition, and the command line above it.
+pub mod app;
+pub mod cli;
+#[cfg(feature = "demo")]
+pub mod demo;
 
 // The development stand-in for SQL Server.
 #[cfg(feature = "demo")]

@@ -30,7 +30,6 @@ use tokio::time::Instant;
 
 use self::batch::Batch;
 use self::memory::Memory;
-pub use self::memory::OnMissingState;
 use self::observe::Observation;
 pub use self::outcome::{LoadError, OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
 use crate::cursor::Cursor;
@@ -38,7 +37,7 @@ use crate::handler::{Delivery, Handler, HandlerError};
 use crate::lease::{Acquired, Instance, Lease, LeaseContext, LeaseError, LeaseTerms, Snapshot};
 use crate::metrics::Metrics;
 use crate::source::Source;
-use crate::state::{AfterCommit, Commit, Refusal, StateKey, StateStore};
+use crate::state::{AfterCommit, Commit, OnMissingState, Refusal, StateKey, StateStore};
 
 /// Limits of one tick, and how failures are spaced.
 #[derive(Clone, Copy, Debug)]

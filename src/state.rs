@@ -176,6 +176,16 @@ impl StateDocument {
     }
 }
 
+/// What to do when a poller that has run before has no state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnMissingState {
+    /// Stop and say so: the state may come back, and a silent replay would deliver everything again.
+    #[default]
+    Stop,
+    /// Begin at the beginning, under a higher generation.
+    Recreate,
+}
+
 /// Most entries kept in [`StateDocument::recent`].
 pub const RECENT_MAX: usize = 50;
 

@@ -98,6 +98,15 @@ impl StorageConnection {
         Ok(Self::Identity { endpoint, client_id: given(client_id) })
     }
 
+    /// Whether this is the storage emulator, which may be held to less.
+    pub fn is_development(&self) -> bool {
+        match self {
+            Self::Development { .. } => true,
+            Self::Key { account, .. } => account == DEVELOPMENT_ACCOUNT,
+            Self::Sas { .. } | Self::Identity { .. } => false,
+        }
+    }
+
     /// Returns the address of the blobs, without secrets.
     pub fn endpoint(&self) -> &Url {
         match self {

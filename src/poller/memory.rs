@@ -9,19 +9,9 @@ use crate::error::chain;
 use crate::lease::{Lease, Snapshot};
 use crate::poller::Skipped;
 use crate::state::{
-    Generation, Marker, Observed, Precondition, Standing, StateDocument, StateKey, decode_marker,
+    Generation, Marker, Observed, OnMissingState, Precondition, Standing, StateDocument, StateKey, decode_marker,
     encode, encode_marker,
 };
-
-/// What to do when a poller that has run before has no state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnMissingState {
-    /// Stop and say so: the state may come back, and a silent replay would deliver everything again.
-    #[default]
-    Stop,
-    /// Begin at the beginning, under a higher generation.
-    Recreate,
-}
 
 /// What the last tick knew.
 #[derive(Debug, Default)]

@@ -1,0 +1,246 @@
+//! Composition: settings in, running parts out. The one place that knows every adapter.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use azure_core::credentials::TokenCredential;
+use thiserror::Error;
+use uuid::Uuid;
+
+use crate::azure::{BlobService, ConnectError, IdentitySource, ServiceOptions, request_timeout};
+use crate::clock::{Clock, SystemClock};
+use crate::config::{
+    Config, ConfigErrors, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, PollerConfig, SqlAuth,
+    StateConfig, StorageConnection, Vars,
+};
+use crate::error::chain;
+use crate::handler::Handler;
+use crate::handler::http::Http;
+use crate::handler::stdout::Stdout;
+use crate::lease::{Instance, LeaseTerms};
+use crate::metrics::Metrics;
+use crate::poller::{Limits, Poller, PollerParts};
+use crate::source::mssql::{Mssql, SourceSettings};
+use crate::source::{FetchError, Source};
+use crate::state::{BlobStore, FileStore, StateStore};
+
+/// Why the parts could not be put together.
+#[derive(Debug, Error)]
+pub enum BuildError {
+    /// The settings are wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    /// The state store cannot be set up.
+    #[error("set up the state store")]
+    State(#[source] ConnectError),
+    /// A source cannot be set up.
+    #[error("set up the source of poller `{poller}`")]
+    Source {
+        /// The poller.
+        poller: String,
+        /// Why.
+        #[source]
+        source: FetchError,
+    },
+    /// A handler cannot be set up.
+    #[error("set up the handler of poller `{poller}`: {reason}")]
+    Handler {
+        /// The poller.
+        poller: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// The running parts.
+#[derive(Debug)]
+pub struct App {
+    /// The pollers by name.
+    pub pollers: BTreeMap<String, Arc<Poller>>,
+    /// The same by function, as the host will call them.
+    pub functions: BTreeMap<String, Arc<Poller>>,
+}
+
+impl App {
+    /// Reads the settings and builds what they say; connects to nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`]; for wrong settings with every mistake there is.
+    pub fn build(vars: &dyn Vars) -> Result<Self, BuildError> {
+        let config = Config::from_vars(vars)?;
+        let surroundings = Surroundings::of(vars);
+        let instance = Arc::new(Instance::new(surroundings.owner_id(&config.app)));
+        let store = surroundings.store(&config)?;
+        let metrics = Arc::new(Metrics::default());
+        let mut pollers = BTreeMap::new();
+        for poller in config.pollers.values() {
+            let parts = PollerParts {
+                name: poller.name.clone(),
+                source: surroundings.source(poller)?,
+                handler: handler(poller)?,
+                store: Arc::clone(&store),
+                instance: Arc::clone(&instance),
+                terms: LeaseTerms::of(poller.lease.ttl),
+                limits: limits(poller, config.function_timeout),
+                metrics: Arc::clone(&metrics),
+            };
+            pollers.insert(poller.name.clone(), Arc::new(Poller::new(parts)));
+        }
+        let functions = functions(&config, &pollers, &surroundings.function_folders());
+        Ok(Self { pollers, functions })
+    }
+}
+
+/// Returns the pollers by the name that the host sends: exactly as the folder is written.
+fn functions(
+    config: &Config,
+    pollers: &BTreeMap<String, Arc<Poller>>,
+    folders: &[String],
+) -> BTreeMap<String, Arc<Poller>> {
+    let mut functions = pollers.clone();
+    for folder in folders {
+        let poller = config.poller_of_function(folder).and_then(|found| pollers.get(&found.name));
+        functions.extend(poller.map(|poller| (folder.clone(), Arc::clone(poller))));
+    }
+    functions
+}
+
+fn limits(poller: &PollerConfig, function_timeout: Duration) -> Limits {
+    Limits {
+        batch_rows_max: poller.limits.batch_rows_max,
+        batch_bytes_max: poller.limits.batch_bytes_max,
+        batches_max: poller.limits.batches_max.map(u64::from),
+        tick_time_max: poller.limits.tick_time_max,
+        handler_stop_after: function_timeout.saturating_sub(FUNCTION_TIMEOUT_RESERVE),
+        state_refresh: poller.state_refresh,
+        status_interval: poller.status_interval.unwrap_or_default(),
+        retry_delay_min: poller.retry_delay_min,
+        retry_delay_max: poller.retry_delay_max,
+        lease_first: poller.lease.first,
+        on_missing_state: poller.on_missing_state,
+    }
+}
+
+fn handler(poller: &PollerConfig) -> Result<Arc<dyn Handler>, BuildError> {
+    match &poller.handler {
+        HandlerConfig::Http(http) => {
+            let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+            let http = Http::new(http, clock).map_err(|error| BuildError::Handler {
+                poller: poller.name.clone(),
+                reason: chain(&error),
+            })?;
+            Ok(Arc::new(http))
+        }
+        HandlerConfig::Stdout => Ok(Arc::new(Stdout::new())),
+    }
+}
+
+/// What the environment says beside the settings.
+struct Surroundings {
+    instance_id: Option<String>,
+    app_root: PathBuf,
+    identity: IdentitySource,
+}
+
+impl Surroundings {
+    fn of(vars: &dyn Vars) -> Self {
+        let has = |name: &str| vars.get(name).is_some();
+        // Set by App Service, Functions and Container Apps where an identity is assigned.
+        let managed = has("IDENTITY_ENDPOINT") || has("WEBSITE_INSTANCE_ID");
+        Self {
+            instance_id: vars.get("WEBSITE_INSTANCE_ID"),
+            app_root: vars.get("FUNCTIONS_APP_ROOT_PATH").map_or_else(|| ".".into(), PathBuf::from),
+            identity: IdentitySource::choose(managed, has("AZURE_FEDERATED_TOKEN_FILE")),
+        }
+    }
+
+    /// Unique per process start: two lives of one instance must not take each other for themselves.
+    fn owner_id(&self, app: &str) -> String {
+        let instance: String =
+            self.instance_id.as_deref().unwrap_or("local").chars().take(12).collect();
+        format!("{app}/{instance}-{}", Uuid::new_v4().simple())
+    }
+
+    fn store(&self, config: &Config) -> Result<Arc<dyn StateStore>, BuildError> {
+        match &config.state {
+            StateConfig::File { folder } => {
+                Ok(Arc::new(FileStore::new(folder, &config.app, Arc::new(SystemClock))))
+            }
+            StateConfig::Blob { access, container, .. } => {
+                let ttl = config.pollers.values().map(|poller| poller.lease.ttl).min();
+                let timeout = request_timeout(ttl.unwrap_or_default());
+                let service = self.service(access, timeout)?;
+                let store = BlobStore::new(&service, container, &config.app);
+                Ok(Arc::new(store.map_err(BuildError::State)?))
+            }
+        }
+    }
+
+    fn service(
+        &self,
+        access: &StorageConnection,
+        timeout: Duration,
+    ) -> Result<BlobService, BuildError> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let options = ServiceOptions { timeout, clock, identity: self.identity };
+        BlobService::connect(access, &options).map_err(BuildError::State)
+    }
+
+    fn source(&self, poller: &PollerConfig) -> Result<Arc<dyn Source>, BuildError> {
+        let source = &poller.source;
+        let wrong = |source| BuildError::Source { poller: poller.name.clone(), source };
+        let settings = SourceSettings {
+            poller: poller.name.clone(),
+            connection: source.connection.clone(),
+            table: source.table.clone(),
+            mode: source.mode,
+            cursor_column: source.cursor.clone(),
+            key: source.key.clone(),
+            columns: source.columns.clone(),
+            filter: source.filter.clone(),
+            settle: source.settle,
+        };
+        let mssql = Mssql::new(settings).map_err(wrong)?;
+        let mssql = match self.credential(&source.connection.auth)? {
+            Some(credential) => mssql.with_credential(credential),
+            None => mssql,
+        };
+        Ok(Arc::new(mssql))
+    }
+
+    fn credential(&self, auth: &SqlAuth) -> Result<Option<Arc<dyn TokenCredential>>, BuildError> {
+        let (identity, client_id) = match auth {
+            SqlAuth::Password { .. } => return Ok(None),
+            SqlAuth::ManagedIdentity { client_id } => (IdentitySource::ManagedIdentity, client_id),
+            SqlAuth::Default { client_id } => (self.identity, client_id),
+        };
+        crate::azure::credential(identity, client_id.as_deref())
+            .map(Some)
+            .map_err(BuildError::State)
+    }
+
+    /// Folders that hold a `function.json`: directly below the root where deployed, in
+    /// `function-definitions` in the repository.
+    fn function_folders(&self) -> Vec<String> {
+        let deployed = folders_with_function(&self.app_root);
+        if deployed.is_empty() {
+            folders_with_function(&self.app_root.join("function-definitions"))
+        } else {
+            deployed
+        }
+    }
+}
+
+fn folders_with_function(root: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(root) else { return Vec::new() };
+    let mut folders: Vec<String> = entries
+        .flatten()
+        .filter(|entry| entry.path().join("function.json").is_file())
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    folders.sort();
+    folders
+}

@@ -1,0 +1,261 @@
+//! Settings of a poller, and what must hold between them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::function_segment;
+use super::mistake::{Mistake, Shown};
+use super::parse::{self, Expected, show_duration};
+use super::read::Reader;
+use super::settings::{self, Setting};
+use crate::state::OnMissingState;
+
+use super::{FUNCTION_TIMEOUT_RESERVE, HandlerConfig, SourceConfig, StateConfig, handler, source};
+
+/// Prefix of all settings of pollers.
+pub(super) const POLLERS: &str = "HIGHWATER__POLLERS__";
+/// Prefix of the settings that map functions to pollers.
+pub(super) const FUNCTIONS: &str = "HIGHWATER__FUNCTIONS__";
+
+/// Most rows that one batch may be set to hold.
+const BATCH_ROWS_MAX: u32 = 100_000;
+/// A function time-out must leave this much.
+const FUNCTION_TIMEOUT_ABOVE: Duration = Duration::from_secs(20);
+/// Shortest lease in Azure: two grains of the service's clock and a heartbeat must fit in.
+const BLOB_LEASE_TTL_MIN: Duration = Duration::from_secs(15);
+/// Shortest lease on one machine.
+const LOCAL_LEASE_TTL_MIN: Duration = Duration::from_secs(2);
+
+/// One poller.
+#[derive(Clone, Debug)]
+pub struct PollerConfig {
+    /// Its name, `[a-z][a-z0-9_]*`.
+    pub name: String,
+    /// Where rows are read.
+    pub source: SourceConfig,
+    /// Where batches go.
+    pub handler: HandlerConfig,
+    /// How long it may run alone.
+    pub lease: LeaseConfig,
+    /// How much one tick may do.
+    pub limits: LimitsConfig,
+    /// Age at which the cached state document is read again.
+    pub state_refresh: Duration,
+    /// How often an idle poller writes down that it is alive; `None` for never.
+    pub status_interval: Option<Duration>,
+    /// Pause after a first failure.
+    pub retry_delay_min: Duration,
+    /// Longest pause after failures; not below the first.
+    pub retry_delay_max: Duration,
+    /// What to do when the state document of a poller that has run is gone.
+    pub on_missing_state: OnMissingState,
+}
+
+/// The right to run a poller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseConfig {
+    /// How long it stands without renewal.
+    pub ttl: Duration,
+    /// Whether it is taken before rows are read.
+    pub first: bool,
+}
+
+/// How much one tick may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitsConfig {
+    /// Most rows in one batch.
+    pub batch_rows_max: usize,
+    /// Size of encoded events at which a batch is closed.
+    pub batch_bytes_max: usize,
+    /// Most batches in one tick; `None` for no limit.
+    pub batches_max: Option<u32>,
+    /// Time after which no further batch is started; below the function's time-out.
+    pub tick_time_max: Duration,
+}
+
+/// What settings of a poller are checked against.
+pub(super) struct Facts<'a> {
+    pub(super) function_timeout: Option<Duration>,
+    pub(super) state: Option<&'a StateConfig>,
+}
+
+/// Returns the names of all pollers that any setting speaks of.
+pub(super) fn names(reader: &mut Reader<'_>) -> BTreeSet<String> {
+    let mut segments = BTreeSet::new();
+    for name in reader.names() {
+        let rest = name.strip_prefix(POLLERS).and_then(|rest| rest.split_once("__"));
+        segments.extend(rest.map(|(segment, _)| segment.to_owned()));
+    }
+    if segments.is_empty() {
+        reader.note(Mistake {
+            setting: settings::SOURCE_TABLE.name.to_owned(),
+            shown: Shown::Missing,
+            expected: "at least one poller".to_owned(),
+            hint: Some(format!("a first one could be `{POLLERS}ORDERS__SOURCE__TABLE=dbo.orders`")),
+        });
+    }
+    let (right, wrong): (BTreeSet<_>, BTreeSet<_>) =
+        segments.into_iter().partition(|segment| is_segment(segment));
+    for segment in wrong {
+        let upper = function_segment(&segment);
+        let setting = format!("{POLLERS}{segment}__…");
+        let expected =
+            "the poller's name in upper case: letters, digits and single `_`, a letter first";
+        let hint = is_segment(&upper).then(|| format!("write `{POLLERS}{upper}__…`"));
+        reader.note(Mistake {
+            setting,
+            shown: Shown::Unknown,
+            expected: expected.to_owned(),
+            hint,
+        });
+    }
+    right.into_iter().map(|segment| segment.to_ascii_lowercase()).collect()
+}
+
+/// Whether a part of a setting's name can stand for a poller.
+pub(super) fn is_segment(segment: &str) -> bool {
+    let name = segment.to_ascii_lowercase();
+    parse::is_poller_name(&name) && name.to_ascii_uppercase() == segment
+}
+
+pub(super) fn read(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Option<PollerConfig> {
+    let segment = name.to_ascii_uppercase();
+    let at = Some(segment.as_str());
+    let source = source::read(reader, &segment);
+    let handler = handler::read(reader, &segment);
+    let lease = read_lease(reader, &segment, facts.state);
+    let limits = read_limits(reader, &segment, facts.function_timeout);
+    let state_refresh = reader.read(&settings::STATE_REFRESH, at, parse::duration);
+    let status_interval = reader.read(&settings::STATUS_INTERVAL, at, parse::duration);
+    let retry_delays = read_retry_delays(reader, &segment);
+    let answers = [("stop", OnMissingState::Stop), ("recreate", OnMissingState::Recreate)];
+    let on_missing_state = reader.read(&settings::ON_MISSING_STATE, at, parse::one_of(&answers));
+    let (retry_delay_min, retry_delay_max) = retry_delays?;
+    Some(PollerConfig {
+        name: name.to_owned(),
+        source: source?,
+        handler: handler?,
+        lease: lease?,
+        limits: limits?,
+        state_refresh: state_refresh?,
+        status_interval: status_interval
+            .map(|interval| (!interval.is_zero()).then_some(interval))?,
+        retry_delay_min,
+        retry_delay_max,
+        on_missing_state: on_missing_state?,
+    })
+}
+
+pub(super) fn read_function_timeout(reader: &mut Reader<'_>) -> Option<Duration> {
+    reader.read(&settings::FUNCTION_TIMEOUT, None, |text| match parse::duration(text)? {
+        read if read > FUNCTION_TIMEOUT_ABOVE => Ok(read),
+        _ => Err(above(FUNCTION_TIMEOUT_ABOVE)),
+    })
+}
+
+/// Returns which function segments run which of the pollers `names`.
+pub(super) fn read_functions(
+    reader: &mut Reader<'_>,
+    names: &BTreeSet<String>,
+) -> BTreeMap<String, String> {
+    let mut functions = BTreeMap::new();
+    for name in reader.names() {
+        let Some(segment) = function_of(&name) else { continue };
+        let poller = reader.read(&settings::FUNCTION_POLLER, Some(segment), |text| {
+            let known: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+            let what = || format!("the name of a poller that is set up: {}", known.join(", "));
+            names.get(text).cloned().ok_or_else(|| Expected::new(what()))
+        });
+        functions.extend(poller.map(|poller| (segment.to_owned(), poller)));
+    }
+    functions
+}
+
+/// Returns the function that a setting's name speaks of, if it maps one to a poller.
+pub(super) fn function_of(name: &str) -> Option<&str> {
+    let segment = name.strip_prefix(FUNCTIONS)?.strip_suffix("__POLLER")?;
+    (!segment.is_empty() && function_segment(segment) == segment).then_some(segment)
+}
+
+fn read_lease(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    state: Option<&StateConfig>,
+) -> Option<LeaseConfig> {
+    let ttl_min = match state {
+        Some(StateConfig::Blob { access, .. }) if !access.is_development() => {
+            BLOB_LEASE_TTL_MIN
+        }
+        Some(StateConfig::Blob { .. } | StateConfig::File { .. }) | None => LOCAL_LEASE_TTL_MIN,
+    };
+    let at = Some(segment);
+    let ttl = reader.read(&settings::LEASE_TTL, at, parse::duration_from(ttl_min));
+    let first = reader.read(&settings::LEASE_FIRST, at, parse::boolean);
+    Some(LeaseConfig { ttl: ttl?, first: first? })
+}
+
+fn read_limits(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    function_timeout: Option<Duration>,
+) -> Option<LimitsConfig> {
+    let at = Some(segment);
+    let rows = reader.read(&settings::BATCH_ROWS_MAX, at, parse::number(1..=BATCH_ROWS_MAX));
+    let bytes = reader.read(&settings::BATCH_BYTES_MAX, at, parse::size);
+    let batches_max = reader.read_if_set(&settings::BATCHES_MAX, at, parse::number(1..=u32::MAX));
+    let tick_time_max = read_tick_time_max(reader, segment, function_timeout);
+    Some(LimitsConfig {
+        batch_rows_max: usize::try_from(rows?).unwrap_or(usize::MAX),
+        batch_bytes_max: bytes?,
+        batches_max,
+        tick_time_max: tick_time_max?,
+    })
+}
+
+fn read_tick_time_max(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    function_timeout: Option<Duration>,
+) -> Option<Duration> {
+    let setting = &settings::TICK_TIME_MAX;
+    let is_set = reader.text(&setting.name_for(Some(segment))).is_some();
+    let below = function_timeout
+        .map_or(Duration::MAX, |limit| limit.saturating_sub(FUNCTION_TIMEOUT_RESERVE));
+    reader.read(setting, Some(segment), |text| {
+        let read = parse::duration_from(Duration::from_millis(1))(text)?;
+        match (read < below, is_set) {
+            (true, _) => Ok(read),
+            (false, false) => Ok(below.saturating_sub(Duration::from_secs(1))),
+            (false, true) => Err(Expected::new(format!(
+                "a duration below {}, which is `{}` less 15 seconds",
+                show_duration(below),
+                settings::FUNCTION_TIMEOUT.name
+            ))),
+        }
+    })
+}
+
+fn read_retry_delays(reader: &mut Reader<'_>, segment: &str) -> Option<(Duration, Duration)> {
+    let at = Some(segment);
+    let delay_min = Duration::from_millis(1);
+    let mut read = |setting: &Setting| reader.read(setting, at, parse::duration_from(delay_min));
+    let (min, max) = (read(&settings::RETRY_DELAY_MIN), read(&settings::RETRY_DELAY_MAX));
+    let (min, max) = (min?, max?);
+    if min > max {
+        // One of them is set, as the defaults are in order; that one is named.
+        let (min_name, max_name) =
+            (settings::RETRY_DELAY_MIN.name_for(at), settings::RETRY_DELAY_MAX.name_for(at));
+        let (name, expected) = match reader.text(&max_name) {
+            Some(_) => (max_name, format!("at least {}, as `{min_name}` says", show_duration(min))),
+            None => (min_name, format!("at most {}, as `{max_name}` says", show_duration(max))),
+        };
+        let text = reader.text(&name).unwrap_or_default();
+        reader.wrong(&name, &text, Expected::new(expected));
+        return None;
+    }
+    Some((min, max))
+}
+
+fn above(limit: Duration) -> Expected {
+    Expected::new(format!("a duration of more than {}", show_duration(limit)))
+}

@@ -1,0 +1,102 @@
+//! Reading one setting after another without stopping at the first mistake.
+
+use super::mistake::{ConfigErrors, Mistake, Shown};
+use super::parse::Expected;
+use super::settings::{Fallback, Setting};
+use super::vars::Vars;
+
+/// Reads settings and collects what is wrong with them.
+pub(super) struct Reader<'a> {
+    vars: &'a dyn Vars,
+    mistakes: Vec<Mistake>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(vars: &'a dyn Vars) -> Self {
+        Self { vars, mistakes: Vec::new() }
+    }
+
+    /// Returns every name that is set to more than blanks, in order.
+    pub(super) fn names(&self) -> Vec<String> {
+        let mut names = self.vars.names();
+        names.retain(|name| self.text(name).is_some());
+        names.sort();
+        names
+    }
+
+    /// Returns what is set under a name, without blanks around it; `None` where that is nothing.
+    pub(super) fn text(&self, name: &str) -> Option<String> {
+        let text = self.vars.get(name)?;
+        let text = text.trim();
+        (!text.is_empty()).then(|| text.to_owned())
+    }
+
+    /// Returns a setting's value or its default; `None` after a mistake, which is noted.
+    pub(super) fn read<T>(
+        &mut self,
+        setting: &Setting,
+        segment: Option<&str>,
+        parse: impl Fn(&str) -> Result<T, Expected>,
+    ) -> Option<T> {
+        let name = setting.name_for(segment);
+        let text = match (self.text(&name), setting.fallback) {
+            (Some(text), _) => text,
+            (None, Fallback::Text(text)) => text.to_owned(),
+            (None, Fallback::Required | Fallback::Words(_)) => {
+                let expected = lower_first(setting.about);
+                self.note(Mistake { setting: name, shown: Shown::Missing, expected, hint: None });
+                return None;
+            }
+        };
+        self.parsed(&name, &text, parse)
+    }
+
+    /// Returns a setting's value, if one is set and right; a mistake is noted.
+    pub(super) fn read_if_set<T>(
+        &mut self,
+        setting: &Setting,
+        segment: Option<&str>,
+        parse: impl Fn(&str) -> Result<T, Expected>,
+    ) -> Option<T> {
+        let name = setting.name_for(segment);
+        let text = self.text(&name)?;
+        self.parsed(&name, &text, parse)
+    }
+
+    /// Notes that a setting's value does not fit; what is shown of it is for `expected` to say.
+    pub(super) fn wrong(&mut self, name: &str, text: &str, expected: Expected) {
+        let Expected { what, hint, shown } = expected;
+        let shown = shown.unwrap_or_else(|| Shown::of(text));
+        self.note(Mistake { setting: name.to_owned(), shown, expected: what, hint });
+    }
+
+    pub(super) fn note(&mut self, mistake: Mistake) {
+        self.mistakes.push(mistake);
+    }
+
+    /// Returns `config`, or what kept it from being.
+    pub(super) fn finish<T>(mut self, config: Option<T>) -> Result<T, ConfigErrors> {
+        self.mistakes.sort_by(|a, b| a.setting.cmp(&b.setting));
+        self.mistakes.dedup();
+        match config {
+            Some(config) if self.mistakes.is_empty() => Ok(config),
+            Some(_) | None => Err(ConfigErrors(self.mistakes)),
+        }
+    }
+
+    fn parsed<T>(
+        &mut self,
+        name: &str,
+        text: &str,
+        parse: impl Fn(&str) -> Result<T, Expected>,
+    ) -> Option<T> {
+        parse(text).map_err(|expected| self.wrong(name, text, expected)).ok()
+    }
+}
+
+/// Turns a sentence of the table into what can follow "expected".
+fn lower_first(about: &str) -> String {
+    let about = about.strip_prefix("http: ").or(about.strip_prefix("file: ")).unwrap_or(about);
+    let mut chars = about.trim_end_matches('.').chars();
+    chars.next().map(|first| first.to_ascii_lowercase()).into_iter().chain(chars).collect()
+}

@@ -1,0 +1,242 @@
+//! The table of settings: names, defaults and what they mean.
+
+/// One setting that Highwater reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Its name, with `<NAME>` for a poller and `<FUNCTION>` for a function's folder.
+    pub name: &'static str,
+    /// What holds where it is not set.
+    pub fallback: Fallback,
+    /// What it is for, in one line.
+    pub about: &'static str,
+}
+
+/// What holds where a setting is not set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallback {
+    /// It must be set.
+    Required,
+    /// This text is read in its place.
+    Text(&'static str),
+    /// Something that no text of the setting could say; told in words.
+    Words(&'static str),
+}
+
+impl Setting {
+    const fn new(name: &'static str, fallback: Fallback, about: &'static str) -> Self {
+        Self { name, fallback, about }
+    }
+
+    /// Returns the setting's own name, with `segment` in the place of its placeholder.
+    pub fn name_for(&self, segment: Option<&str>) -> String {
+        let segment = segment.unwrap_or_default();
+        self.name.replace("<NAME>", segment).replace("<FUNCTION>", segment)
+    }
+}
+
+/// Returns [`SETTINGS`] as the rows of a Markdown table, heading included.
+pub fn settings_table() -> String {
+    let rows = SETTINGS.iter().map(|Setting { name, fallback, about }| {
+        let default = match fallback {
+            Required => "required".to_owned(),
+            Text(text) => format!("`{text}`"),
+            Words(words) => (*words).to_owned(),
+        };
+        format!("| `{name}` | {default} | {about} |\n")
+    });
+    "| setting | default | meaning |\n|---|---|---|\n".to_owned() + &rows.collect::<String>()
+}
+
+/// Every setting, in the order in which README lists them.
+pub const SETTINGS: &[Setting] = &[
+    APP,
+    STATE_STORE,
+    STATE_CONNECTION,
+    STATE_CONTAINER,
+    STATE_FOLDER,
+    FUNCTION_TIMEOUT,
+    LOG,
+    FUNCTION_POLLER,
+    SOURCE_CONNECTION,
+    SOURCE_TABLE,
+    SOURCE_MODE,
+    SOURCE_CURSOR,
+    SOURCE_KEY,
+    SOURCE_COLUMNS,
+    SOURCE_FILTER,
+    SOURCE_SETTLE,
+    HANDLER_KIND,
+    HANDLER_URL,
+    HANDLER_ALLOW_HTTP,
+    HANDLER_TIMEOUT,
+    HANDLER_TRIES_MAX,
+    LEASE_TTL,
+    LEASE_FIRST,
+    BATCH_ROWS_MAX,
+    BATCH_BYTES_MAX,
+    BATCHES_MAX,
+    TICK_TIME_MAX,
+    STATE_REFRESH,
+    STATUS_INTERVAL,
+    RETRY_DELAY_MIN,
+    RETRY_DELAY_MAX,
+    ON_MISSING_STATE,
+];
+
+use Fallback::{Required, Text, Words};
+
+pub(super) const APP: Setting = Setting::new(
+    "HIGHWATER__APP",
+    Words("`WEBSITE_SITE_NAME`, else `local`"),
+    "Name of the application; a folder in the state container.",
+);
+pub(super) const STATE_STORE: Setting = Setting::new(
+    "HIGHWATER__STATE__STORE",
+    Text("blob"),
+    "Where state documents live: `blob`, or `file` on one machine only.",
+);
+pub(super) const STATE_CONNECTION: Setting = Setting::new(
+    "HIGHWATER__STATE__CONNECTION",
+    Text("AzureWebJobsStorage"),
+    "blob: name of the storage connection: of a setting with a connection string, or the prefix of \
+     `…__accountName` or `…__blobServiceUri`, with `…__clientId` for a user-assigned identity.",
+);
+pub(super) const STATE_CONTAINER: Setting =
+    Setting::new("HIGHWATER__STATE__CONTAINER", Text("db-state"), "blob: name of the container.");
+pub(super) const STATE_FOLDER: Setting = Setting::new(
+    "HIGHWATER__STATE__FOLDER",
+    Words("required for `file`"),
+    "file: folder of the state documents.",
+);
+pub(super) const FUNCTION_TIMEOUT: Setting = Setting::new(
+    "HIGHWATER__FUNCTION_TIMEOUT",
+    Text("5m"),
+    "The host's `functionTimeout`; 15 seconds before it a tick is given up in good order.",
+);
+pub(super) const LOG: Setting =
+    Setting::new("HIGHWATER__LOG", Text("info"), "What is logged, as a filter of `tracing`.");
+pub(super) const FUNCTION_POLLER: Setting = Setting::new(
+    "HIGHWATER__FUNCTIONS__<FUNCTION>__POLLER",
+    Words("the poller of the same name"),
+    "Poller that the function in this folder runs; the folder is written in upper case, `-` as `_`.",
+);
+pub(super) const SOURCE_CONNECTION: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__SOURCE__CONNECTION",
+    Required,
+    "Name of the setting that holds the ADO.NET connection string.",
+);
+pub(super) const SOURCE_TABLE: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__SOURCE__TABLE",
+    Required,
+    "Table or view, such as `dbo.orders`.",
+);
+pub(super) const SOURCE_MODE: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__SOURCE__MODE",
+    Text("rowversion"),
+    "How rows are ordered: `rowversion` or `timestamp+pk`.",
+);
+pub(super) const SOURCE_CURSOR: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__SOURCE__CURSOR",
+    Required,
+    "Column that grows with each change.",
+);
+pub(super) const SOURCE_KEY: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__SOURCE__KEY",
+    Required,
+    "Columns of the primary key, separated by commas.",
+);
+pub(super) const SOURCE_COLUMNS: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__SOURCE__COLUMNS",
+    Words("all columns"),
+    "Columns to deliver, separated by commas.",
+);
+pub(super) const SOURCE_FILTER: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__SOURCE__FILTER",
+    Words("all rows"),
+    "Condition in T-SQL that rows must meet.",
+);
+pub(super) const SOURCE_SETTLE: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__SOURCE__SETTLE",
+    Text("5s"),
+    "`timestamp+pk` only: how far behind the database's clock to stay, for commits that come late.",
+);
+pub(super) const HANDLER_KIND: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__KIND",
+    Required,
+    "Kind of handler, where batches go: `http` or `stdout`.",
+);
+pub(super) const HANDLER_URL: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__URL",
+    Words("required for `http`"),
+    "http: absolute URL that batches are posted to.",
+);
+pub(super) const HANDLER_ALLOW_HTTP: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__ALLOW_HTTP",
+    Text("false"),
+    "http: whether a URL without TLS may leave this machine.",
+);
+pub(super) const HANDLER_TIMEOUT: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__TIMEOUT",
+    Text("60s"),
+    "http: limit on one try, from connecting to the end of the reply.",
+);
+pub(super) const HANDLER_TRIES_MAX: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__TRIES_MAX",
+    Text("3"),
+    "http: tries of one batch within one tick.",
+);
+pub(super) const LEASE_TTL: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__LEASE__TTL",
+    Text("120s"),
+    "How long a lease stands without renewal; at least 15s in Azure.",
+);
+pub(super) const LEASE_FIRST: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__LEASE__FIRST",
+    Text("false"),
+    "Whether to take the lease before reading rows; an idle tick then costs two writes.",
+);
+pub(super) const BATCH_ROWS_MAX: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__BATCH_ROWS_MAX",
+    Text("1000"),
+    "Most rows in one batch, up to 100000.",
+);
+pub(super) const BATCH_BYTES_MAX: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__BATCH_BYTES_MAX",
+    Text("4MiB"),
+    "Size of encoded events at which a batch is closed.",
+);
+pub(super) const BATCHES_MAX: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__BATCHES_MAX",
+    Words("unlimited"),
+    "Most batches in one tick.",
+);
+pub(super) const TICK_TIME_MAX: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__TICK_TIME_MAX",
+    Text("4m"),
+    "Time after which a tick starts no further batch; the default follows a short function time-out.",
+);
+pub(super) const STATE_REFRESH: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__STATE_REFRESH",
+    Text("5m"),
+    "Age at which the cached state document is read again.",
+);
+pub(super) const STATUS_INTERVAL: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__STATUS_INTERVAL",
+    Text("5m"),
+    "How often an idle poller writes down that it is alive; `0` for never.",
+);
+pub(super) const RETRY_DELAY_MIN: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__RETRY_DELAY_MIN",
+    Text("1s"),
+    "Pause after a first failure; it doubles with each further one.",
+);
+pub(super) const RETRY_DELAY_MAX: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__RETRY_DELAY_MAX",
+    Text("5m"),
+    "Longest pause after failures.",
+);
+pub(super) const ON_MISSING_STATE: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__ON_MISSING_STATE",
+    Text("stop"),
+    "When the state document of a poller that has run is gone: `stop`, or `recreate` it and start over.",
+);

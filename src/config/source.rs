@@ -1,0 +1,98 @@
+//! Settings of a poller's source.
+
+use std::time::Duration;
+
+use super::mistake::{Mistake, Shown};
+use super::parse::{self, Expected};
+use super::read::Reader;
+use super::settings;
+use super::sql_connection::SqlConnection;
+use crate::cursor::CursorMode;
+
+/// Where a poller reads rows.
+#[derive(Clone, Debug)]
+pub struct SourceConfig {
+    /// Name of the setting that holds the connection string.
+    pub connection_setting: String,
+    /// What that connection string says.
+    pub connection: SqlConnection,
+    /// Table or view, as written.
+    pub table: String,
+    /// How rows are ordered.
+    pub mode: CursorMode,
+    /// Column that grows with each change.
+    pub cursor: String,
+    /// Key columns, in key order; never empty.
+    pub key: Vec<String>,
+    /// Columns to deliver; `None` for all.
+    pub columns: Option<Vec<String>>,
+    /// Condition that rows must meet.
+    pub filter: Option<String>,
+    /// How far behind the database's clock to stay; zero unless the mode goes by time.
+    pub settle: Duration,
+}
+
+pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfig> {
+    let at = Some(segment);
+    let connection = read_connection(reader, segment);
+    let table = reader.read(&settings::SOURCE_TABLE, at, parse::any);
+    let modes = [CursorMode::RowVersion, CursorMode::TimestampPk].map(|mode| (mode.as_str(), mode));
+    let mode = reader.read(&settings::SOURCE_MODE, at, parse::one_of(&modes));
+    let cursor = reader.read(&settings::SOURCE_CURSOR, at, parse::any);
+    let key = reader.read(&settings::SOURCE_KEY, at, parse::columns);
+    let columns = reader.read_if_set(&settings::SOURCE_COLUMNS, at, parse::columns);
+    let filter = reader.read_if_set(&settings::SOURCE_FILTER, at, parse::any);
+    let settle = match mode {
+        Some(CursorMode::RowVersion) => {
+            reader.read_if_set(&settings::SOURCE_SETTLE, at, |_| no_settle());
+            Some(Duration::ZERO)
+        }
+        Some(CursorMode::TimestampPk) | None => {
+            reader.read(&settings::SOURCE_SETTLE, at, parse::duration)
+        }
+    };
+    let (connection_setting, connection) = connection?;
+    Some(SourceConfig {
+        connection_setting,
+        connection,
+        table: table?,
+        mode: mode?,
+        cursor: cursor?,
+        key: key?,
+        columns,
+        filter,
+        settle: settle?,
+    })
+}
+
+fn read_connection(reader: &mut Reader<'_>, segment: &str) -> Option<(String, SqlConnection)> {
+    let setting = &settings::SOURCE_CONNECTION;
+    let name = reader.read(setting, Some(segment), parse::setting_name)?;
+    let Some(text) = reader.text(&name) else {
+        reader.note(Mistake {
+            setting: name,
+            shown: Shown::Missing,
+            expected: "an ADO.NET connection string".to_owned(),
+            hint: Some(format!("`{}` names this setting", setting.name_for(Some(segment)))),
+        });
+        return None;
+    };
+    match SqlConnection::parse(&text) {
+        Ok(connection) => Some((name, connection)),
+        Err(problems) => {
+            for problem in problems {
+                reader.wrong(&name, "", connection_string(&problem));
+            }
+            None
+        }
+    }
+}
+
+fn connection_string(problem: &str) -> Expected {
+    Expected::new(format!("a connection string that can be used: {problem}")).shown(Shown::Secret)
+}
+
+fn no_settle() -> Result<Duration, Expected> {
+    Err(Expected::new("nothing, as rows are ordered by `rowversion`")
+        .hint("remove it, or set the mode to `timestamp+pk`"))
+}

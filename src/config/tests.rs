@@ -1,0 +1,398 @@
+use expect_test::{Expect, expect};
+
+use super::*;
+use crate::cursor::CursorMode;
+
+const MINIMAL: &str = "
+    AzureWebJobsStorage = UseDevelopmentStorage=true
+    SQL = Server=db;Database=shop;User Id=me;Password=hunter2
+    HIGHWATER__POLLERS__ORDERS__SOURCE__CONNECTION = SQL
+    HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE = dbo.orders
+    HIGHWATER__POLLERS__ORDERS__SOURCE__CURSOR = version
+    HIGHWATER__POLLERS__ORDERS__SOURCE__KEY = id
+    HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = stdout
+";
+
+const FULL: &str = "
+    HIGHWATER__APP = shop
+    HIGHWATER__STATE__STORE = blob
+    HIGHWATER__STATE__CONNECTION = StateStorage
+    StateStorage__accountName = shopstate
+    StateStorage__clientId = 11111111-2222-3333-4444-555555555555
+    StateStorage__credential = managedidentity
+    HIGHWATER__STATE__CONTAINER = pollers
+    HIGHWATER__FUNCTION_TIMEOUT = 10m
+    HIGHWATER__LOG = warn,highwater=debug
+    HIGHWATER__FUNCTIONS__ORDERS_TIMER__POLLER = orders
+    SQL = Server=db;Database=shop;User Id=me;Password=hunter2
+    HIGHWATER__POLLERS__ORDERS__SOURCE__CONNECTION = SQL
+    HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE = dbo.orders
+    HIGHWATER__POLLERS__ORDERS__SOURCE__MODE = timestamp+pk
+    HIGHWATER__POLLERS__ORDERS__SOURCE__CURSOR = changed_at
+    HIGHWATER__POLLERS__ORDERS__SOURCE__KEY = shop_id, order_id
+    HIGHWATER__POLLERS__ORDERS__SOURCE__COLUMNS = shop_id, order_id, total
+    HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER = total > 0
+    HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE = 0
+    HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = http
+    HIGHWATER__POLLERS__ORDERS__HANDLER__URL = http://orders.internal/api/changes?code=hunter2hunter2
+    HIGHWATER__POLLERS__ORDERS__HANDLER__ALLOW_HTTP = true
+    HIGHWATER__POLLERS__ORDERS__HANDLER__TIMEOUT = 30s
+    HIGHWATER__POLLERS__ORDERS__HANDLER__TRIES_MAX = 5
+    HIGHWATER__POLLERS__ORDERS__LEASE__TTL = 60s
+    HIGHWATER__POLLERS__ORDERS__LEASE__FIRST = true
+    HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX = 500
+    HIGHWATER__POLLERS__ORDERS__BATCH_BYTES_MAX = 512KiB
+    HIGHWATER__POLLERS__ORDERS__BATCHES_MAX = 20
+    HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX = 9m
+    HIGHWATER__POLLERS__ORDERS__STATE_REFRESH = 1m
+    HIGHWATER__POLLERS__ORDERS__STATUS_INTERVAL = 0
+    HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN = 500ms
+    HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MAX = 1h
+    HIGHWATER__POLLERS__ORDERS__ON_MISSING_STATE = recreate
+";
+
+/// Reads `NAME = value` lines; a later line wins.
+fn vars(texts: &[&str]) -> BTreeMap<String, String> {
+    let lines = texts.iter().flat_map(|text| text.lines());
+    let pairs = lines.filter_map(|line| line.trim().split_once(" ="));
+    pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
+}
+
+fn read(texts: &[&str]) -> Config {
+    Config::from_vars(&vars(texts)).unwrap()
+}
+
+fn check_mistakes(texts: &[&str], expected: &Expect) {
+    let errors = Config::from_vars(&vars(texts)).unwrap_err();
+    expected.assert_eq(&format!("{errors}\n"));
+}
+
+#[test]
+fn defaults_are_those_of_the_table() {
+    let expected = expect![[r#"
+        Config {
+            app: "local",
+            state: Blob {
+                connection_setting: "AzureWebJobsStorage",
+                access: ConnectionString(
+                    SecretBox<str>([REDACTED]),
+                ),
+                container: "db-state",
+            },
+            function_timeout: 300s,
+            log: "info",
+            pollers: {
+                "orders": PollerConfig {
+                    name: "orders",
+                    source: SourceConfig {
+                        connection_setting: "SQL",
+                        connection: SecretBox<str>([REDACTED]),
+                        table: "dbo.orders",
+                        mode: RowVersion,
+                        cursor: "version",
+                        key: [
+                            "id",
+                        ],
+                        columns: None,
+                        filter: None,
+                        settle: 0ns,
+                    },
+                    handler: Stdout,
+                    lease: LeaseConfig {
+                        ttl: 120s,
+                        first: false,
+                    },
+                    limits: LimitsConfig {
+                        batch_rows_max: 1000,
+                        batch_bytes_max: 4194304,
+                        batches_max: None,
+                        tick_time_max: 240s,
+                    },
+                    state_refresh: 300s,
+                    status_interval: Some(
+                        300s,
+                    ),
+                    retry_delay_min: 1s,
+                    retry_delay_max: 300s,
+                    on_missing_state: Stop,
+                },
+            },
+            functions: {},
+        }
+    "#]];
+    expected.assert_debug_eq(&read(&[MINIMAL]));
+}
+
+#[test]
+fn a_full_example_reads_back_without_its_secrets() {
+    let config = read(&[FULL]);
+    let expected = expect![[r#"
+        Config {
+            app: "shop",
+            state: Blob {
+                connection_setting: "StateStorage",
+                access: Identity {
+                    account_name: Some(
+                        "shopstate",
+                    ),
+                    blob_service_uri: None,
+                    client_id: Some(
+                        "11111111-2222-3333-4444-555555555555",
+                    ),
+                },
+                container: "pollers",
+            },
+            function_timeout: 600s,
+            log: "warn,highwater=debug",
+            pollers: {
+                "orders": PollerConfig {
+                    name: "orders",
+                    source: SourceConfig {
+                        connection_setting: "SQL",
+                        connection: SecretBox<str>([REDACTED]),
+                        table: "dbo.orders",
+                        mode: TimestampPk,
+                        cursor: "changed_at",
+                        key: [
+                            "shop_id",
+                            "order_id",
+                        ],
+                        columns: Some(
+                            [
+                                "shop_id",
+                                "order_id",
+                                "total",
+                            ],
+                        ),
+                        filter: Some(
+                            "total > 0",
+                        ),
+                        settle: 0ns,
+                    },
+                    handler: Http(
+                        HttpConfig {
+                            url: "http://orders.internal/api/changes",
+                            timeout: 30s,
+                            tries_max: 5,
+                        },
+                    ),
+                    lease: LeaseConfig {
+                        ttl: 60s,
+                        first: true,
+                    },
+                    limits: LimitsConfig {
+                        batch_rows_max: 500,
+                        batch_bytes_max: 524288,
+                        batches_max: Some(
+                            20,
+                        ),
+                        tick_time_max: 540s,
+                    },
+                    state_refresh: 60s,
+                    status_interval: None,
+                    retry_delay_min: 500ms,
+                    retry_delay_max: 3600s,
+                    on_missing_state: Recreate,
+                },
+            },
+            functions: {
+                "ORDERS_TIMER": "orders",
+            },
+        }
+    "#]];
+    expected.assert_debug_eq(&config);
+    assert!(!format!("{config:?}").contains("hunter2"));
+}
+
+#[test]
+fn every_setting_of_the_table_is_in_the_full_example() {
+    let full = vars(&[FULL, "HIGHWATER__STATE__FOLDER = /tmp/state"]);
+    for setting in SETTINGS {
+        let of_poller = setting.name_for(Some("ORDERS"));
+        let of_function = setting.name_for(Some("ORDERS_TIMER"));
+        assert!(full.contains_key(&of_poller) || full.contains_key(&of_function), "{of_poller}");
+    }
+}
+
+#[test]
+fn every_mistake_is_reported_at_once() {
+    let bad = "
+        AzureWebJobsStorage =
+        HIGHWATER__APP = a/b
+        HIGHWATER__STATE__CONTAINER = Db_State
+        HIGHWATER__STATE__CONECTION = DefaultEndpointsProtocol=https;AccountKey=hunter2
+        HIGHWATER__FUNCTION_TIMEOUT = 00:05:00
+        HIGHWATER__LOG = highwater=loud
+        HIGHWATER__FUNCTIONS__NIGHTLY__POLLER = order
+        HIGHWATER__POLLERS__ORDERS__SOURCE__MODE = row_version
+        HIGHWATER__POLLERS__ORDERS__SOURCE__KEY = id,,ID
+        HIGHWATER__POLLERS__ORDERS__SOURCE__CURSOR =
+        HIGHWATER__POLLERS__ORDERS__SOURCE__TABEL = dbo.orders
+        HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = webhook
+        HIGHWATER__POLLERS__ORDERS__LEASE__TTL = 1s
+        HIGHWATER__POLLERS__ORDERS__LEASE__FIRST = https://example.org/?code=hunter2
+        HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX = 100001
+        HIGHWATER__POLLERS__ORDERS__BATCH_BYTES_MAX = 4MB
+        HIGHWATER__POLLERS__ORDERS__BATCHES_MAX = 0
+        HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX = 240
+        HIGHWATER__POLLERS__ORDERS__STATE_REFRESH = soon
+        HIGHWATER__POLLERS__ORDERS__STATUS_INTERVAL = 25h
+        HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN = 0
+        HIGHWATER__POLLERS__ORDERS__ON_MISSING_STATE = ignore
+        HIGHWATER__POLLERS__stock__SOURCE__TABLE = dbo.stock
+        HIGHWATER__POLLERS__stock__SOURCE__KEY = id
+        highwater__log = debug
+    ";
+    check_mistakes(
+        &[MINIMAL, bad],
+        &expect![[r#"
+            24 mistakes in the settings
+            setting `AzureWebJobsStorage` is not set, expected a storage connection string, or `AzureWebJobsStorage__accountName` or `AzureWebJobsStorage__blobServiceUri`
+              hint: `HIGHWATER__STATE__CONNECTION` can name another connection
+            setting `HIGHWATER__APP` is `a/b`, expected up to 100 letters, digits, `-`, `_` and `.`, with a letter or digit first and no `.` last
+            setting `HIGHWATER__FUNCTIONS__NIGHTLY__POLLER` is `order`, expected the name of a poller that is set up: `orders`
+            setting `HIGHWATER__FUNCTION_TIMEOUT` is `00:05:00`, expected a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours
+            setting `HIGHWATER__LOG` is `highwater=loud`, expected a log filter such as `info` or `warn,highwater=debug`
+              hint: error parsing level filter: expected one of "off", "error", "warn", "info", "debug", "trace", or a number 0-5
+            setting `HIGHWATER__POLLERS__ORDERS__BATCHES_MAX` is `0`, expected a whole number of at least 1
+            setting `HIGHWATER__POLLERS__ORDERS__BATCH_BYTES_MAX` is `4MB`, expected a size of 1 byte to 1024 MiB, such as `4MiB`, `512KiB` or `1000000`
+              hint: only `KiB` and `MiB` are known as units
+            setting `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX` is `100001`, expected a whole number from 1 to 100000
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `webhook`, expected `http` or `stdout`
+            setting `HIGHWATER__POLLERS__ORDERS__LEASE__FIRST` is `(not shown)`, expected `true` or `false`
+            setting `HIGHWATER__POLLERS__ORDERS__LEASE__TTL` is `1s`, expected a duration of at least `2s`
+            setting `HIGHWATER__POLLERS__ORDERS__ON_MISSING_STATE` is `ignore`, expected `stop` or `recreate`
+            setting `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN` is `0`, expected a duration of at least `1ms`
+            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__CURSOR` is not set, expected column that grows with each change
+            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__KEY` is `id,,ID`, expected names of columns separated by commas, each once
+            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__MODE` is `row_version`, expected `rowversion` or `timestamp+pk`
+            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__TABEL` is unknown, expected a setting that Highwater knows
+              hint: did you mean `HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE`?
+            setting `HIGHWATER__POLLERS__ORDERS__STATE_REFRESH` is `soon`, expected a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours
+            setting `HIGHWATER__POLLERS__ORDERS__STATUS_INTERVAL` is `25h`, expected a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours
+            setting `HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX` is `240`, expected a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours
+              hint: add the unit, as in `240s`
+            setting `HIGHWATER__POLLERS__stock__…` is unknown, expected the poller's name in upper case: letters, digits and single `_`, a letter first
+              hint: write `HIGHWATER__POLLERS__STOCK__…`
+            setting `HIGHWATER__STATE__CONECTION` is unknown, expected a setting that Highwater knows
+              hint: did you mean `HIGHWATER__STATE__CONNECTION`?
+            setting `HIGHWATER__STATE__CONTAINER` is `Db_State`, expected 3 to 63 lower-case letters, digits and single `-`, none of these first or last
+            setting `highwater__log` is unknown, expected a setting that Highwater knows
+              hint: did you mean `HIGHWATER__LOG`?
+        "#]],
+    );
+}
+
+#[test]
+fn settings_are_checked_against_each_other() {
+    let bad = "
+        AzureWebJobsStorage = AccountName=prod;AccountKey=hunter2
+        HIGHWATER__FUNCTION_TIMEOUT = 1m
+        HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX = 45s
+        HIGHWATER__POLLERS__ORDERS__LEASE__TTL = 14s
+        HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE = 5s
+        HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN = 10m
+        HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = http
+        HIGHWATER__POLLERS__STOCK__HANDLER__KIND = http
+        HIGHWATER__POLLERS__STOCK__HANDLER__URL = http://me:hunter2@stock.internal/a?code=hunter2
+        HIGHWATER__POLLERS__STOCK__SOURCE__CONNECTION = Server=db;Password=hunter2
+        HIGHWATER__POLLERS__STOCK__SOURCE__TABLE = dbo.orders
+        HIGHWATER__POLLERS__STOCK__SOURCE__CURSOR = version
+        HIGHWATER__POLLERS__STOCK__SOURCE__KEY = id
+        HIGHWATER__POLLERS__STOCK__RETRY_DELAY_MIN = 10s
+        HIGHWATER__POLLERS__STOCK__RETRY_DELAY_MAX = 5s
+    ";
+    check_mistakes(
+        &[MINIMAL, bad],
+        &expect![[r#"
+            8 mistakes in the settings
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__URL` is not set, expected absolute URL that batches are posted to
+            setting `HIGHWATER__POLLERS__ORDERS__LEASE__TTL` is `14s`, expected a duration of at least `15s`
+            setting `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN` is `10m`, expected at most `5m`, as `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MAX` says
+            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE` is `5s`, expected nothing, as rows are ordered by `rowversion`
+              hint: remove it, or set the mode to `timestamp+pk`
+            setting `HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX` is `45s`, expected a duration below `45s`, which is `HIGHWATER__FUNCTION_TIMEOUT` less 15 seconds
+            setting `HIGHWATER__POLLERS__STOCK__HANDLER__URL` is `http://stock.internal/a`, expected an `https` URL, as the host is not this machine
+              hint: set `HIGHWATER__POLLERS__STOCK__HANDLER__ALLOW_HTTP` to `true` to send rows without encryption
+            setting `HIGHWATER__POLLERS__STOCK__RETRY_DELAY_MAX` is `5s`, expected at least `10s`, as `HIGHWATER__POLLERS__STOCK__RETRY_DELAY_MIN` says
+            setting `HIGHWATER__POLLERS__STOCK__SOURCE__CONNECTION` is `(not shown)`, expected the name of a setting
+              hint: put the connection string into a setting of its own, and that setting's name here
+        "#]],
+    );
+}
+
+#[test]
+fn missing_connections_and_pollers_are_named() {
+    check_mistakes(
+        &["HIGHWATER__STATE__STORE = file"],
+        &expect![[r#"
+            2 mistakes in the settings
+            setting `HIGHWATER__POLLERS__<NAME>__SOURCE__TABLE` is not set, expected at least one poller
+              hint: a first one could be `HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE=dbo.orders`
+            setting `HIGHWATER__STATE__FOLDER` is not set, expected folder of the state documents
+        "#]],
+    );
+    let without = "AzureWebJobsStorage =\nSQL =\nWEBSITE_SITE_NAME = a b";
+    check_mistakes(
+        &[MINIMAL, without],
+        &expect![[r#"
+        3 mistakes in the settings
+        setting `AzureWebJobsStorage` is not set, expected a storage connection string, or `AzureWebJobsStorage__accountName` or `AzureWebJobsStorage__blobServiceUri`
+          hint: `HIGHWATER__STATE__CONNECTION` can name another connection
+        setting `SQL` is not set, expected an ADO.NET connection string
+          hint: `HIGHWATER__POLLERS__ORDERS__SOURCE__CONNECTION` names this setting
+        setting `WEBSITE_SITE_NAME` is `a b`, expected up to 100 letters, digits, `-`, `_` and `.`, with a letter or digit first and no `.` last
+          hint: set `HIGHWATER__APP` instead
+    "#]],
+    );
+    let identity = "
+        HIGHWATER__STATE__CONNECTION = Identity
+        Identity__blobServiceUri = https://prod.blob.core.windows.net/
+        Identity__credential = secret
+    ";
+    check_mistakes(
+        &[MINIMAL, identity],
+        &expect![[r#"
+            1 mistake in the settings
+            setting `Identity__credential` is `(not shown)`, expected `managedidentity`, or nothing
+        "#]],
+    );
+}
+
+#[test]
+fn the_default_tick_time_follows_a_short_function_timeout() {
+    for (timeout, seconds) in [("21s", 5), ("60s", 44), ("4m", 224), ("256s", 240), ("10m", 240)] {
+        let config = read(&[MINIMAL, &format!("HIGHWATER__FUNCTION_TIMEOUT = {timeout}")]);
+        let limits = config.pollers["orders"].limits;
+        assert_eq!(limits.tick_time_max, Duration::from_secs(seconds), "{timeout}");
+    }
+}
+
+#[test]
+fn the_site_is_the_application_unless_one_is_named() {
+    assert_eq!(read(&[MINIMAL]).app, "local");
+    assert_eq!(read(&[MINIMAL, "WEBSITE_SITE_NAME = my-site"]).app, "my-site");
+    let both = "WEBSITE_SITE_NAME = my-site\nHIGHWATER__APP = shop";
+    assert_eq!(read(&[MINIMAL, both]).app, "shop");
+}
+
+#[test]
+fn a_function_runs_the_poller_of_its_name_or_the_one_it_is_given() {
+    let config = read(&[MINIMAL, "HIGHWATER__FUNCTIONS__NIGHTLY_RUN__POLLER = orders"]);
+    for (folder, runs) in
+        [("orders", true), ("Orders", true), ("nightly-run", true), ("NightlyRun", false)]
+    {
+        let name = config.poller_of_function(folder).map(|poller| poller.name.as_str());
+        assert_eq!(name, runs.then_some("orders"), "{folder}");
+    }
+}
+
+#[test]
+fn the_table_of_settings_is_markdown() {
+    let table = settings_table();
+    assert_eq!(table.lines().count(), SETTINGS.len() + 2);
+    assert!(table.lines().all(|line| line.starts_with('|') && line.ends_with('|')));
+    assert!(table.contains("| `HIGHWATER__POLLERS__<NAME>__LEASE__TTL` | `120s` | How long"));
+    let modes = [CursorMode::RowVersion, CursorMode::TimestampPk];
+    assert!(modes.iter().all(|mode| table.contains(&format!("`{mode}`"))));
+}

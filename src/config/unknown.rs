@@ -1,0 +1,106 @@
+//! Settings under our prefix that nothing reads: a slip of the pen must not pass for a default.
+
+use super::mistake::{Mistake, Shown};
+use super::poller::{FUNCTIONS, POLLERS, function_of, is_segment};
+use super::read::Reader;
+use super::settings::SETTINGS;
+
+const PREFIX: &str = "HIGHWATER__";
+
+/// Notes every setting that carries our prefix, in any case, and is none of ours.
+pub(super) fn report(reader: &mut Reader<'_>) {
+    for name in reader.names() {
+        let plain = name.to_ascii_uppercase().replace(':', "__");
+        if !plain.starts_with(PREFIX) || is_known(&name) {
+            continue;
+        }
+        let hint = suggest(&plain).map(|known| format!("did you mean `{known}`?"));
+        let expected = "a setting that Highwater knows".to_owned();
+        reader.note(Mistake { setting: name, shown: Shown::Unknown, expected, hint });
+    }
+}
+
+fn is_known(name: &str) -> bool {
+    if let Some((segment, rest)) = name.strip_prefix(POLLERS).and_then(|rest| rest.split_once("__"))
+    {
+        // A bad segment is a mistake of its own, noted once for all its settings.
+        return !is_segment(segment) || poller_tails().any(|tail| tail == rest);
+    }
+    function_of(name).is_some() || SETTINGS.iter().any(|setting| setting.name == name)
+}
+
+/// Returns the names of a poller's settings, without prefix and poller.
+fn poller_tails() -> impl Iterator<Item = &'static str> {
+    SETTINGS.iter().filter_map(|setting| setting.name.strip_prefix("HIGHWATER__POLLERS__<NAME>__"))
+}
+
+/// Returns the setting that was most likely meant.
+fn suggest(name: &str) -> Option<String> {
+    if let Some((segment, rest)) = name.strip_prefix(POLLERS).and_then(|rest| rest.split_once("__"))
+    {
+        return closest(rest, poller_tails()).map(|tail| format!("{POLLERS}{segment}__{tail}"));
+    }
+    if let Some((segment, _)) = name.strip_prefix(FUNCTIONS).and_then(|rest| rest.split_once("__"))
+    {
+        let segment = super::function_segment(segment);
+        return Some(format!("{FUNCTIONS}{segment}__POLLER"));
+    }
+    let tails = SETTINGS.iter().filter_map(|setting| setting.name.strip_prefix(PREFIX));
+    let globals = tails.filter(|tail| !tail.contains('<'));
+    closest(name.strip_prefix(PREFIX)?, globals).map(|tail| format!("{PREFIX}{tail}"))
+}
+
+/// Returns the candidate that differs least, if it differs little or has `text` as its last part.
+fn closest<'a>(text: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let far = (text.len() / 3).clamp(1, 3);
+    let ranked = candidates.filter_map(|candidate| {
+        let is_last_part = candidate.strip_suffix(text).is_some_and(|rest| rest.ends_with('_'));
+        let rank = if is_last_part { 1 } else { distance(text, candidate) };
+        (rank <= far).then_some((rank, candidate))
+    });
+    ranked.min_by_key(|(rank, _)| *rank).map(|(_, candidate)| candidate)
+}
+
+/// Returns the number of characters to insert, delete or replace to get from `a` to `b`.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
+    for (index, from) in a.chars().enumerate() {
+        let (mut diagonal, mut left) = (index, index + 1);
+        for (cell, to) in row.iter_mut().skip(1).zip(b.chars()) {
+            let replaced = diagonal + usize::from(from != to);
+            left = replaced.min(left + 1).min(*cell + 1);
+            diagonal = std::mem::replace(cell, left);
+        }
+    }
+    row.last().copied().filter(|_| !b.is_empty()).unwrap_or_else(|| a.chars().count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_count_single_edits() {
+        for (a, b, edits) in
+            [("", "", 0), ("abc", "", 3), ("", "abc", 3), ("kitten", "sitting", 3), ("a", "a", 0)]
+        {
+            assert_eq!(distance(a, b), edits, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn a_slip_gets_a_suggestion_and_nonsense_gets_none() {
+        for (name, meant) in [
+            ("HIGHWATER__STATE__CONTANER", Some("HIGHWATER__STATE__CONTAINER")),
+            ("HIGHWATER__STATE_CONTAINER", Some("HIGHWATER__STATE__CONTAINER")),
+            ("HIGHWATER__CONTAINER", Some("HIGHWATER__STATE__CONTAINER")),
+            ("HIGHWATER__FOO", None),
+            ("HIGHWATER__POLLERS__A__TABLE", Some("HIGHWATER__POLLERS__A__SOURCE__TABLE")),
+            ("HIGHWATER__POLLERS__A__BATCH_ROW_MAX", Some("HIGHWATER__POLLERS__A__BATCH_ROWS_MAX")),
+            ("HIGHWATER__POLLERS__A__WHATEVER", None),
+            ("HIGHWATER__FUNCTIONS__F__POLER", Some("HIGHWATER__FUNCTIONS__F__POLLER")),
+        ] {
+            assert_eq!(suggest(name).as_deref(), meant, "{name}");
+        }
+    }
+}
