@@ -33,6 +33,7 @@ mod tests;
 mod unknown;
 mod vars;
 
+pub(crate) use self::handler::redacted;
 pub use self::handler::{HandlerConfig, HttpConfig};
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
 pub use self::poller::{LeaseConfig, LimitsConfig, PollerConfig};

@@ -1,5 +1,10 @@
 //! Where changes go: the port.
 
+pub mod http;
+pub mod stdout;
+#[cfg(test)]
+pub(crate) mod testing;
+
 use std::fmt;
 use std::time::Duration;
 

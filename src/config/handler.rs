@@ -45,7 +45,7 @@ impl fmt::Debug for HttpConfig {
 }
 
 /// Returns a URL without user, query and fragment, which may hold keys and signatures.
-pub(super) fn redacted(url: &Url) -> String {
+pub(crate) fn redacted(url: &Url) -> String {
     let mut shown = url.clone();
     shown.set_query(None);
     shown.set_fragment(None);

@@ -1,0 +1,307 @@
+//! Handler: each batch is one POST to a URL.
+//!
+//! # The request
+//!
+//! `POST` with `content-type: application/json`. The body is one object:
+//!
+//! | field | |
+//! |---|---|
+//! | `batch_id` | content identity: the same id always means the same events |
+//! | `poller` | name of the poller |
+//! | `generation`, `fencing_token` | order of leases, compared as a pair; refuse a lower pair than the highest seen |
+//! | `attempt` | 1 for the first time this range is delivered, as far as is known |
+//! | `replay_id` | set while a range is delivered again on purpose, else `null` |
+//! | `source` | `{poller, object, mode}` |
+//! | `rows` | number of events |
+//! | `events` | the events, oldest first, each `{id, op, pk, cursor, before, after, source}` |
+//!
+//! The headers are those of [Standard Webhooks](https://www.standardwebhooks.com/), so far without a
+//! signature: `webhook-id` (the batch id), `webhook-timestamp` (unix seconds of this try). The batch
+//! id is also in `idempotency-key`. The rest repeats the body for receivers that route before they
+//! parse: `x-highwater-poller`, `x-highwater-generation`, `x-highwater-fencing-token`,
+//! `x-highwater-attempt`; and `traceparent` where a trace goes on.
+//!
+//! # The reply
+//!
+//! | reply | meaning |
+//! |---|---|
+//! | complete 2xx without `batchItemFailures` | all taken |
+//! | 2xx with `{"batchItemFailures": [{"itemIdentifier": "<event id>"}]}` | taken up to the first event in the list; an id that is not in the batch means nothing was taken |
+//! | 2xx that is cut short, or longer than 1 MiB | worth another attempt |
+//! | 429; 503 with `Retry-After` | patience |
+//! | 413 | smaller batches |
+//! | 401, 403, 404, 3xx | address or credentials are wrong; redirects are not followed |
+//! | 410 | gone for good |
+//! | other 4xx but 408 | these bytes will never be taken |
+//! | the rest, time-out, reset, no connection | worth another attempt |
+//!
+//! # Tries
+//!
+//! What is worth another attempt is tried again within the tick, up to a limit, with doubling pauses
+//! and the same bytes. A target that asks for patience is left alone until a later tick, unless it
+//! asks for two seconds or less. The lease is held all the while, so more patience is the engine's.
+//!
+//! # What is not said
+//!
+//! Query and user of the URL hold keys and signatures. They appear in no error and no log, not even
+//! where the target echoes them. The environment's proxy settings are not obeyed, since only the
+//! configuration reads the environment.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Request, Response};
+use thiserror::Error;
+use url::Url;
+
+use self::reply::{Received, Target};
+use super::{Delivery, Handler, HandlerError};
+use crate::clock::Clock;
+use crate::config::{HttpConfig, redacted};
+use crate::error::chain;
+
+mod body;
+mod reply;
+#[cfg(test)]
+mod tests;
+
+/// Longest part of a reply that is read.
+const REPLY_BYTES_MAX: usize = 1 << 20;
+/// Limit on making a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Idle connections are closed before the usual load balancers do, at 60 seconds and more.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
+const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const POLLER: HeaderName = HeaderName::from_static("x-highwater-poller");
+const GENERATION: HeaderName = HeaderName::from_static("x-highwater-generation");
+const FENCING_TOKEN: HeaderName = HeaderName::from_static("x-highwater-fencing-token");
+const ATTEMPT: HeaderName = HeaderName::from_static("x-highwater-attempt");
+
+/// The HTTP client could not be made: no root certificates, as a rule.
+#[derive(Debug, Error)]
+#[error("make the HTTP client")]
+pub struct ClientError(#[source] reqwest::Error);
+
+/// Connections to targets; cheap to clone, and meant to be shared by all pollers of a process.
+#[derive(Clone, Debug)]
+pub struct Client(reqwest::Client);
+
+impl Client {
+    /// Returns a client that keeps connections alive and follows no redirects.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`] if the system has no usable root certificates.
+    pub fn new() -> Result<Self, ClientError> {
+        let builder = reqwest::Client::builder()
+            .user_agent(concat!("highwater/", env!("CARGO_PKG_VERSION")))
+            .redirect(reqwest::redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .referer(false)
+            .no_proxy()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .pool_idle_timeout(IDLE_TIMEOUT);
+        builder.build().map(Self).map_err(ClientError)
+    }
+}
+
+/// How long the handler waits between tries within a tick.
+#[derive(Clone, Copy, Debug)]
+pub struct Pacing {
+    /// Pause after the first try; it doubles with each further one.
+    pub pause_min: Duration,
+    /// Longest pause.
+    pub pause_max: Duration,
+    /// Longest wait that a target may ask for without being left alone for this tick.
+    pub retry_after_max: Duration,
+}
+
+impl Default for Pacing {
+    fn default() -> Self {
+        Self {
+            pause_min: Duration::from_millis(200),
+            pause_max: Duration::from_secs(5),
+            retry_after_max: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Posts batches to a URL.
+pub struct Http {
+    client: Client,
+    url: Url,
+    target: Target,
+    timeout: Duration,
+    tries_max: u32,
+    pacing: Pacing,
+    clock: Arc<dyn Clock>,
+}
+
+impl Http {
+    /// Returns a handler that posts to the URL of `config`.
+    pub fn new(client: Client, config: &HttpConfig, clock: Arc<dyn Clock>) -> Self {
+        Self::with_pacing(client, config, clock, Pacing::default())
+    }
+
+    /// Returns a handler that waits between tries as `pacing` says.
+    pub fn with_pacing(
+        client: Client,
+        config: &HttpConfig,
+        clock: Arc<dyn Clock>,
+        pacing: Pacing,
+    ) -> Self {
+        let HttpConfig { url, timeout, tries_max } = config;
+        let (url, target) = (url.clone(), Target::of(url));
+        Self { client, url, target, timeout: *timeout, tries_max: *tries_max, pacing, clock }
+    }
+
+    /// Returns the request of a delivery, without what differs between tries.
+    fn request(&self, delivery: &Delivery<'_>) -> Result<Request, HandlerError> {
+        let body = body::encode(delivery).map_err(|error| {
+            HandlerError::Rejected(format!("encode batch `{}`: {error}", delivery.batch_id))
+        })?;
+        let request = self.client.0.post(self.url.clone()).timeout(self.timeout);
+        let request = request.headers(headers(delivery)).body(body).build();
+        request.map_err(|error| HandlerError::Misconfigured(self.failed(error)))
+    }
+
+    /// Sends a request once and judges the reply.
+    async fn send(
+        &self,
+        mut request: Request,
+        delivery: &Delivery<'_>,
+    ) -> Result<(), HandlerError> {
+        let now = self.clock.now();
+        request.headers_mut().insert(WEBHOOK_TIMESTAMP, now.unix_timestamp().into());
+        match self.client.0.execute(request).await {
+            Ok(response) => {
+                let received = self.receive(response).await;
+                reply::judge(&self.target, &received, delivery.events, self.clock.now())
+            }
+            Err(error) => Err(HandlerError::Retryable(self.failed(error))),
+        }
+    }
+
+    /// Reads a reply as far as its limit.
+    async fn receive(&self, mut response: Response) -> Received {
+        let header = |name: &str| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
+        let mut received = Received {
+            status: response.status().as_u16(),
+            retry_after: header("retry-after"),
+            date: header("date"),
+            location: header("location"),
+            body: Vec::new(),
+            cut: None,
+        };
+        // Each round adds at least a byte or ends.
+        while received.cut.is_none() {
+            match response.chunk().await {
+                Ok(None) => break,
+                Ok(Some(chunk)) if received.body.len() + chunk.len() <= REPLY_BYTES_MAX => {
+                    received.body.extend_from_slice(&chunk);
+                }
+                Ok(Some(_)) => received.cut = Some("the reply is longer than 1 MiB".to_owned()),
+                Err(error) => {
+                    received.cut = Some(format!("the reply is cut short: {}", cause(error)));
+                }
+            }
+        }
+        received
+    }
+
+    fn failed(&self, error: reqwest::Error) -> String {
+        self.target.hide(&format!("POST {}: {}", self.target.shown, cause(error)))
+    }
+
+    /// Returns how long to wait before trying again; `None` where that is for a later tick.
+    fn pause(&self, tries: u32, error: &HandlerError) -> Option<Duration> {
+        let Pacing { pause_min, pause_max, retry_after_max } = self.pacing;
+        match error {
+            HandlerError::Retryable(_) => {
+                let factor = 1_u32.checked_shl(tries.saturating_sub(1)).unwrap_or(u32::MAX);
+                Some(pause_min.saturating_mul(factor).min(pause_max))
+            }
+            HandlerError::Throttled { retry_after, reason: _ } => {
+                retry_after.filter(|asked| *asked <= retry_after_max)
+            }
+            HandlerError::Rejected(_)
+            | HandlerError::TooLarge(_)
+            | HandlerError::Misconfigured(_)
+            | HandlerError::Gone(_)
+            | HandlerError::Partial { .. }
+            | HandlerError::Fenced(_) => None,
+        }
+    }
+}
+
+impl fmt::Debug for Http {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Http").field("url", &redacted(&self.url)).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Handler for Http {
+    async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
+        let request = self.request(&delivery)?;
+        let mut tries = 1;
+        loop {
+            let this = request.try_clone().expect("a body that is bytes can be cloned");
+            let Err(error) = self.send(this, &delivery).await else { return Ok(()) };
+            let pause = self.pause(tries, &error).filter(|_| tries < self.tries_max);
+            let Some(pause) = pause else { return Err(counted(error, tries)) };
+            let name = &delivery.source.poller;
+            tracing::info!(
+                poller.name = %name, batch.id = %delivery.batch_id, tries, %error,
+                "Handler of poller `{name}` is tried again"
+            );
+            tokio::time::sleep(pause).await;
+            tries += 1;
+        }
+    }
+}
+
+/// Adds the number of tries to an error that was worth several.
+fn counted(error: HandlerError, tries: u32) -> HandlerError {
+    if tries == 1 {
+        return error;
+    }
+    if let HandlerError::Retryable(reason) = error {
+        return HandlerError::Retryable(format!("{reason} (after {tries} tries)"));
+    }
+    error
+}
+
+/// Returns an error's text without the URL.
+fn cause(error: reqwest::Error) -> String {
+    if error.is_timeout() && !error.is_connect() {
+        return "timed out".to_owned();
+    }
+    chain(&error.without_url())
+}
+
+fn headers(delivery: &Delivery<'_>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    // Ids and names are plain ASCII; a trace context from outside that is not is left out.
+    let mut put = |name: HeaderName, value: &str| {
+        headers.extend(HeaderValue::from_str(value).ok().map(|value| (name, value)));
+    };
+    put(WEBHOOK_ID, delivery.batch_id.as_str());
+    put(IDEMPOTENCY_KEY, delivery.batch_id.as_str());
+    put(POLLER, &delivery.source.poller);
+    put(GENERATION, &delivery.generation.to_string());
+    put(FENCING_TOKEN, &delivery.fencing_token.to_string());
+    put(ATTEMPT, &delivery.attempt.to_string());
+    if let Some(traceparent) = delivery.traceparent {
+        put(TRACEPARENT, traceparent);
+    }
+    headers
+}

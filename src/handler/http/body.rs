@@ -1,0 +1,77 @@
+//! The body of a delivery. Pure.
+
+use serde::Serialize;
+
+use crate::event::SourceLabel;
+use crate::handler::Delivery;
+
+/// Everything but the events, in the order in which it is written.
+#[derive(Serialize)]
+struct Head<'a> {
+    batch_id: &'a str,
+    poller: &'a str,
+    generation: u64,
+    fencing_token: u64,
+    attempt: u32,
+    replay_id: Option<&'a str>,
+    source: &'a SourceLabel,
+    rows: usize,
+}
+
+/// Returns the body of a delivery; the events' own JSON goes into it as it is.
+pub(super) fn encode(delivery: &Delivery<'_>) -> Result<Vec<u8>, serde_json::Error> {
+    let head = Head {
+        batch_id: delivery.batch_id.as_str(),
+        poller: &delivery.source.poller,
+        generation: delivery.generation.0,
+        fencing_token: delivery.fencing_token.0,
+        attempt: delivery.attempt,
+        replay_id: delivery.replay_id,
+        source: delivery.source,
+        rows: delivery.events.len(),
+    };
+    let head = serde_json::to_string(&head)?;
+    let (start, end) = (r#","events":["#, "]}");
+    let events_bytes: usize = delivery.events.iter().map(|event| event.json.len() + 1).sum();
+    // Allocated once: a batch is the largest thing in memory.
+    let mut body = Vec::with_capacity(head.len() + start.len() + events_bytes + end.len());
+    body.extend_from_slice(head.strip_suffix('}').unwrap_or(&head).as_bytes());
+    body.extend_from_slice(start.as_bytes());
+    for (index, event) in delivery.events.iter().enumerate() {
+        if index > 0 {
+            body.push(b',');
+        }
+        body.extend_from_slice(event.json.as_bytes());
+    }
+    body.extend_from_slice(end.as_bytes());
+    Ok(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use serde_json::Value as Json;
+
+    use super::*;
+    use crate::handler::testing::Sample;
+
+    #[test]
+    fn the_body_is_one_object_around_the_events() {
+        let sample = Sample::new(2);
+        let body = encode(&Delivery { replay_id: Some("again"), ..sample.delivery() }).unwrap();
+        assert!(body.len() + 2 >= body.capacity());
+        let text = String::from_utf8(body).unwrap();
+        let (head, events) = text.split_once(r#""events":["#).unwrap();
+        expect![[r#"{"batch_id":"batch_…","poller":"orders","generation":7,"fencing_token":42,"attempt":2,"replay_id":"again","source":{"poller":"orders","object":"dbo.orders","mode":"rowversion"},"rows":2,"#]].assert_eq(&head.replace(sample.batch_id.as_str(), "batch_…"));
+        let json: Vec<&str> = sample.events.iter().map(|event| event.json.as_str()).collect();
+        assert_eq!(events, format!("{}]}}", json.join(",")));
+        let parsed: Json = serde_json::from_str(&text).unwrap();
+        assert_eq!(parsed["events"][1]["pk"]["id"], 2);
+    }
+
+    #[test]
+    fn the_same_delivery_gives_the_same_bytes() {
+        let sample = Sample::new(5);
+        assert_eq!(encode(&sample.delivery()).unwrap(), encode(&sample.delivery()).unwrap());
+    }
+}

@@ -1,0 +1,360 @@
+//! What a reply means. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use time::macros::format_description;
+use time::{OffsetDateTime, PrimitiveDateTime};
+use url::Url;
+
+use crate::config::redacted;
+use crate::event::ChangeEvent;
+use crate::handler::HandlerError;
+
+/// Longest part of a reply's body that an error repeats.
+const EXCERPT_CHARS_MAX: usize = 200;
+/// Longest part of a reply's body that is searched for secrets before it is repeated.
+const EXCERPT_BYTES_MAX: usize = 16 << 10;
+/// Longest patience that a target is granted: beyond a day it is a slip or an attack.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Where a request went, as far as that may be said.
+#[derive(Debug)]
+pub(super) struct Target {
+    /// The URL without user and query.
+    pub(super) shown: String,
+    /// Parts of the URL that must not be repeated, longest first.
+    secrets: Vec<String>,
+}
+
+/// A reply as it came in.
+#[derive(Debug, Default)]
+pub(super) struct Received {
+    pub(super) status: u16,
+    pub(super) retry_after: Option<String>,
+    pub(super) date: Option<String>,
+    pub(super) location: Option<String>,
+    pub(super) body: Vec<u8>,
+    /// Why the body is not whole, where it is not.
+    pub(super) cut: Option<String>,
+}
+
+/// The shape of a reply that takes a part of a batch, as AWS Lambda knows it.
+/// <https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-errorhandling.html>
+#[derive(Deserialize)]
+struct Partial {
+    #[serde(rename = "batchItemFailures")]
+    failures: Option<Vec<Failure>>,
+}
+
+#[derive(Deserialize)]
+struct Failure {
+    #[serde(rename = "itemIdentifier")]
+    id: Option<String>,
+}
+
+/// Decides what a reply to a delivery of `events` means.
+///
+/// `now` stands in for the target's clock where a date comes without one.
+pub(super) fn judge(
+    target: &Target,
+    received: &Received,
+    events: &[ChangeEvent],
+    now: OffsetDateTime,
+) -> Result<(), HandlerError> {
+    let reason = || target.reason(received);
+    match received.status {
+        200..=299 => judge_success(target, received, events),
+        300..=399 => {
+            let to = received.location.as_deref().map(host_of).unwrap_or_default();
+            let reason =
+                format!("{}, a redirect{to}, which is not followed", target.said(received));
+            Err(HandlerError::Misconfigured(reason))
+        }
+        401 | 403 | 404 => Err(HandlerError::Misconfigured(reason())),
+        408 => Err(HandlerError::Retryable(reason())),
+        410 => Err(HandlerError::Gone(reason())),
+        413 => Err(HandlerError::TooLarge(reason())),
+        429 => {
+            Err(HandlerError::Throttled { reason: reason(), retry_after: received.patience(now) })
+        }
+        400..=499 => Err(HandlerError::Rejected(reason())),
+        503 => match received.patience(now) {
+            None => Err(HandlerError::Retryable(reason())),
+            retry_after => Err(HandlerError::Throttled { reason: reason(), retry_after }),
+        },
+        _ => Err(HandlerError::Retryable(reason())),
+    }
+}
+
+fn judge_success(
+    target: &Target,
+    received: &Received,
+    events: &[ChangeEvent],
+) -> Result<(), HandlerError> {
+    let again = |why: &str| {
+        HandlerError::Retryable(target.hide(&format!("{}, but {why}", target.said(received))))
+    };
+    if let Some(cut) = &received.cut {
+        return Err(again(cut));
+    }
+    let failures = match serde_json::from_slice::<Partial>(&received.body) {
+        Ok(Partial { failures }) => failures.unwrap_or_default(),
+        // What is not our JSON says nothing, unless it meant to.
+        Err(error) if mentions_failures(&received.body) => {
+            return Err(again(&format!("its `batchItemFailures` cannot be read: {error}")));
+        }
+        Err(_) => return Ok(()),
+    };
+    if failures.is_empty() {
+        return Ok(());
+    }
+    let indexes: BTreeMap<&str, usize> =
+        events.iter().enumerate().map(|(index, event)| (event.id.as_str(), index)).collect();
+    let failed: Option<Vec<usize>> = failures
+        .iter()
+        .map(|Failure { id }| indexes.get(id.as_deref().unwrap_or_default()).copied())
+        .collect();
+    match failed.and_then(|failed| failed.into_iter().min()) {
+        Some(accepted) => {
+            let count = failures.len();
+            let reason = format!(
+                "{}, but {count} of {} events failed, the first at index {accepted}",
+                target.said(received),
+                events.len()
+            );
+            Err(HandlerError::Partial { accepted, reason })
+        }
+        None => Err(again("its `batchItemFailures` names an event that is not in the batch")),
+    }
+}
+
+impl Target {
+    pub(super) fn of(url: &Url) -> Self {
+        Self { shown: redacted(url), secrets: secrets(url) }
+    }
+
+    /// Returns `text` without the parts of the URL that must not be repeated.
+    pub(super) fn hide(&self, text: &str) -> String {
+        self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "…"))
+    }
+
+    fn said(&self, received: &Received) -> String {
+        format!("{} answered {}", self.shown, received.status)
+    }
+
+    /// Returns what a target that did not take the batch said about it.
+    fn reason(&self, received: &Received) -> String {
+        let body = received.body.get(..EXCERPT_BYTES_MAX).unwrap_or(&received.body);
+        let body = self.hide(&String::from_utf8_lossy(body));
+        let plain = |c: char| if c.is_control() { ' ' } else { c };
+        let excerpt: String = body.trim().chars().take(EXCERPT_CHARS_MAX).map(plain).collect();
+        if excerpt.is_empty() {
+            return self.said(received);
+        }
+        format!("{}: {excerpt}", self.said(received))
+    }
+}
+
+impl Received {
+    /// Returns how long the target asks to be left alone.
+    /// <https://www.rfc-editor.org/rfc/rfc9110#name-retry-after>
+    fn patience(&self, now: OffsetDateTime) -> Option<Duration> {
+        let text = self.retry_after.as_deref()?.trim();
+        let asked = if let Ok(seconds) = text.parse() {
+            Duration::from_secs(seconds)
+        } else {
+            let until = http_date(text)?;
+            // The target's own clock, so that ours need not agree with it.
+            let from = self.date.as_deref().and_then(http_date).unwrap_or(now);
+            Duration::try_from(until - from).unwrap_or_default()
+        };
+        Some(asked.min(RETRY_AFTER_MAX))
+    }
+}
+
+/// Returns the texts in a URL that must not be repeated, longest first.
+fn secrets(url: &Url) -> Vec<String> {
+    /// Shorter values, such as that of `v=1`, are no secrets and would tear holes into any text.
+    const LENGTH_MIN: usize = 6;
+    let query = url.query().unwrap_or_default();
+    // Also as sent, not only decoded: an echo of the address is not.
+    let raw_values = query.split('&').filter_map(|pair| Some(pair.split_once('=')?.1.to_owned()));
+    let values = url.query_pairs().map(|(_, value)| value.into_owned()).chain(raw_values);
+    let mut secrets: Vec<String> = values.collect();
+    secrets.extend([query, url.username(), url.password().unwrap_or_default()].map(str::to_owned));
+    secrets.retain(|secret| secret.len() >= LENGTH_MIN);
+    secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+    secrets.dedup();
+    secrets
+}
+
+/// Reads the form of date that HTTP sends, `Sun, 06 Nov 1994 08:49:37 GMT`.
+fn http_date(text: &str) -> Option<OffsetDateTime> {
+    let form = format_description!(
+        "[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT"
+    );
+    PrimitiveDateTime::parse(text, form).ok().map(PrimitiveDateTime::assume_utc)
+}
+
+/// Whether a body speaks of single failures, in JSON or in what was to be JSON.
+fn mentions_failures(body: &[u8]) -> bool {
+    let word = b"batchItemFailures";
+    body.windows(word.len()).any(|window| window == word)
+}
+
+/// Returns where a `Location` leads, for an error; its path may be secret.
+fn host_of(location: &str) -> String {
+    let url = Url::parse(location).ok();
+    let host = url.as_ref().and_then(Url::host_str).map(|host| format!(" to host `{host}`"));
+    host.unwrap_or_else(|| " within the same host".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use time::macros::datetime;
+
+    use super::*;
+    use crate::handler::testing::Sample;
+
+    const NOW: OffsetDateTime = datetime!(2026-11-20 12:00:00 UTC);
+    const URL: &str = "https://me:hunter22@example.org/hook?code=s3cret%2Fs3cret&v=1";
+
+    fn judge_reply(received: &Received) -> Result<(), HandlerError> {
+        judge(&Target::of(&URL.parse().unwrap()), received, &Sample::new(3).events, NOW)
+    }
+
+    fn reply(status: u16, body: &str) -> Received {
+        Received { status, body: body.into(), ..Received::default() }
+    }
+
+    fn name_of(result: &Result<(), HandlerError>) -> String {
+        match result {
+            Ok(()) => "ok".to_owned(),
+            Err(HandlerError::Retryable(_)) => "retryable".to_owned(),
+            Err(HandlerError::Throttled { retry_after, .. }) => {
+                format!("throttled {retry_after:?}")
+            }
+            Err(HandlerError::Rejected(_)) => "rejected".to_owned(),
+            Err(HandlerError::TooLarge(_)) => "too large".to_owned(),
+            Err(HandlerError::Misconfigured(_)) => "misconfigured".to_owned(),
+            Err(HandlerError::Gone(_)) => "gone".to_owned(),
+            Err(HandlerError::Partial { accepted, .. }) => format!("partial {accepted}"),
+            Err(HandlerError::Fenced(_)) => "fenced".to_owned(),
+        }
+    }
+
+    #[test]
+    fn each_status_has_one_meaning() {
+        for (meaning, statuses) in [
+            ("ok", [200, 201, 202, 204, 207, 299].as_slice()),
+            ("misconfigured", &[300, 301, 302, 304, 307, 308, 401, 403, 404]),
+            ("rejected", &[400, 402, 405, 409, 415, 422, 451, 499]),
+            ("retryable", &[408, 500, 501, 502, 503, 504, 511, 599, 600, 999]),
+            ("gone", &[410]),
+            ("too large", &[413]),
+            ("throttled None", &[429]),
+        ] {
+            for status in statuses {
+                assert_eq!(name_of(&judge_reply(&reply(*status, ""))), meaning, "{status}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_target_is_granted_the_patience_it_asks_for() {
+        for (asked, date, meaning) in [
+            ("0", None, "throttled Some(0ns)"),
+            (" 120 ", None, "throttled Some(120s)"),
+            ("99999999999", None, "throttled Some(86400s)"),
+            ("Fri, 20 Nov 2026 12:00:30 GMT", None, "throttled Some(30s)"),
+            ("Fri, 20 Nov 2026 11:00:00 GMT", None, "throttled Some(0ns)"),
+            (
+                "Fri, 20 Nov 2026 09:00:07 GMT",
+                Some("Fri, 20 Nov 2026 09:00:00 GMT"),
+                "throttled Some(7s)",
+            ),
+            ("-1", None, "retryable"),
+            ("soon", None, "retryable"),
+        ] {
+            let (retry_after, date) = (Some(asked.to_owned()), date.map(str::to_owned));
+            let received = Received { status: 503, retry_after, date, ..Received::default() };
+            assert_eq!(name_of(&judge_reply(&received)), meaning, "503 {asked}");
+            let received = Received { status: 429, ..received };
+            let meaning = meaning.replace("retryable", "throttled None");
+            assert_eq!(name_of(&judge_reply(&received)), meaning, "429 {asked}");
+        }
+    }
+
+    #[test]
+    fn a_batch_is_taken_up_to_the_first_failure() {
+        let ids: Vec<String> =
+            Sample::new(3).events.iter().map(|event| event.id.to_string()).collect();
+        let item = |id: &str| format!(r#"{{"itemIdentifier":"{id}","more":1}}"#);
+        let list = |items: &[String]| format!(r#"{{"batchItemFailures":[{}]}}"#, items.join(","));
+        for (body, meaning) in [
+            (String::new(), "ok"),
+            ("OK".to_owned(), "ok"),
+            ("[]".to_owned(), "ok"),
+            (r#"{"taken":3}"#.to_owned(), "ok"),
+            (r#"{"batchItemFailures":null}"#.to_owned(), "ok"),
+            (list(&[]), "ok"),
+            (list(&[item(&ids[0])]), "partial 0"),
+            (list(&[item(&ids[2])]), "partial 2"),
+            (list(&[item(&ids[2]), item(&ids[1]), item(&ids[1])]), "partial 1"),
+            (list(&[item(&ids[1]), item("other")]), "retryable"),
+            (list(&[item("")]), "retryable"),
+            (list(&["{}".to_owned()]), "retryable"),
+            (list(&[r#"{"itemIdentifier":null}"#.to_owned()]), "retryable"),
+            (list(&[r#"{"itemIdentifier":7}"#.to_owned()]), "retryable"),
+            (r#"{"batchItemFailures":true}"#.to_owned(), "retryable"),
+            (r#"{"batchItemFailures":[{"#.to_owned(), "retryable"),
+        ] {
+            assert_eq!(name_of(&judge_reply(&reply(200, &body))), meaning, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_success_that_is_cut_short_is_none() {
+        let cut = Some("the reply is cut short".to_owned());
+        let received = Received { cut: cut.clone(), ..reply(200, "{}") };
+        assert_eq!(name_of(&judge_reply(&received)), "retryable");
+        let received = Received { cut, ..reply(422, "no") };
+        assert_eq!(name_of(&judge_reply(&received)), "rejected");
+    }
+
+    #[test]
+    fn errors_say_where_and_what_and_no_secret() {
+        let long = "x".repeat(300);
+        let mut texts = String::new();
+        for received in [
+            reply(500, ""),
+            reply(500, &long),
+            reply(400, "bad\r\nline\u{1b}[31m at /hook?code=s3cret%2Fs3cret&v=1, s3cret/s3cret"),
+            reply(401, "code=s3cret%2Fs3cret and hunter22"),
+            Received {
+                location: Some("https://login.example.org/x?y".to_owned()),
+                ..reply(302, "x")
+            },
+            Received { location: Some("/other".to_owned()), ..reply(301, "") },
+            reply(200, r#"{"batchItemFailures":[{"itemIdentifier":"s3cret/s3cret"}]}"#),
+            reply(200, r#"{"batchItemFailures":7}"#),
+        ] {
+            let text = judge_reply(&received).unwrap_err().to_string();
+            assert!(!text.contains("s3cret") && !text.contains("hunter22"), "{text}");
+            texts += &(text + "\n");
+        }
+        expect![[r#"
+            https://example.org/hook answered 500
+            https://example.org/hook answered 500: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
+            https://example.org/hook answered 400: bad  line [31m at /hook?…, …
+            https://example.org/hook answered 401: code=… and …
+            https://example.org/hook answered 302, a redirect to host `login.example.org`, which is not followed
+            https://example.org/hook answered 301, a redirect within the same host, which is not followed
+            https://example.org/hook answered 200, but its `batchItemFailures` names an event that is not in the batch
+            https://example.org/hook answered 200, but its `batchItemFailures` cannot be read: invalid type: integer `7`, expected a sequence at line 1 column 22
+        "#]].assert_eq(&texts);
+    }
+}

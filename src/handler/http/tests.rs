@@ -1,0 +1,276 @@
+//! The handler against real sockets on this machine.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
+use axum::serve::ListenerExt as _;
+use time::macros::datetime;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::handler::testing::Sample;
+
+/// Replies in order, the last one for ever, and what came in.
+#[derive(Default)]
+struct Receiver {
+    replies: Mutex<VecDeque<Reply>>,
+    requests: Mutex<Vec<(HeaderMap, Bytes)>>,
+    connections: AtomicUsize,
+}
+
+#[derive(Clone)]
+enum Reply {
+    Is(u16, &'static [(&'static str, &'static str)], String),
+    Never,
+}
+
+fn status(status: u16) -> Reply {
+    Reply::Is(status, &[], String::new())
+}
+
+impl Receiver {
+    /// Starts a receiver and returns it with its URL, which holds a secret.
+    async fn start(replies: &[Reply]) -> (Arc<Self>, String) {
+        let replies = Mutex::new(replies.iter().cloned().collect());
+        let receiver = Arc::new(Self { replies, ..Self::default() });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/hook?code=s3cret", listener.local_addr().unwrap());
+        let counting = Arc::clone(&receiver);
+        let listener = listener.tap_io(move |_| {
+            counting.connections.fetch_add(1, Ordering::Relaxed);
+        });
+        let router = Router::new().fallback(take).with_state(Arc::clone(&receiver));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        (receiver, url)
+    }
+
+    fn requests(&self) -> Vec<(HeaderMap, Bytes)> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+async fn take(State(receiver): State<Arc<Receiver>>, headers: HeaderMap, body: Bytes) -> Response {
+    receiver.requests.lock().unwrap().push((headers, body));
+    let reply = {
+        let mut replies = receiver.replies.lock().unwrap();
+        if replies.len() > 1 { replies.pop_front() } else { replies.front().cloned() }
+    };
+    match reply.unwrap() {
+        Reply::Is(status, headers, body) => {
+            let mut response = body.into_response();
+            *response.status_mut() = status.try_into().unwrap();
+            for (name, value) in headers {
+                response.headers_mut().insert(*name, value.parse().unwrap());
+            }
+            response
+        }
+        Reply::Never => std::future::pending().await,
+    }
+}
+
+/// A raw server that sends `answer` to each connection's first request and closes it.
+async fn start_raw(answer: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hook?code=s3cret", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = [0; 4096];
+            let read = stream.read(&mut request).await.unwrap();
+            assert!(read > 0);
+            stream.write_all(answer).await.unwrap();
+            // The rest is read, so that closing is no reset.
+            stream.shutdown().await.unwrap();
+            while stream.read(&mut request).await.is_ok_and(|read| read > 0) {}
+        }
+    });
+    url
+}
+
+#[derive(Debug)]
+struct StoppedClock;
+
+impl Clock for StoppedClock {
+    fn now(&self) -> time::OffsetDateTime {
+        datetime!(2026-11-20 12:00:00 UTC)
+    }
+}
+
+fn handler(url: &str, tries_max: u32) -> Http {
+    let timeout = Duration::from_millis(if url.contains("slow") { 50 } else { 10_000 });
+    let config = HttpConfig { url: url.parse().unwrap(), timeout, tries_max };
+    let clock = Arc::new(StoppedClock);
+    let pause = Duration::from_millis(1);
+    let pacing = Pacing { pause_min: pause, pause_max: pause, ..Pacing::default() };
+    Http::with_pacing(Client::new().unwrap(), &config, clock, pacing)
+}
+
+async fn deliver(url: &str, tries_max: u32) -> Result<(), HandlerError> {
+    let result = handler(url, tries_max).handle(Sample::new(3).delivery()).await;
+    if let Err(error) = &result {
+        assert!(!format!("{error} {error:?}").contains("s3cret"), "{error}");
+    }
+    result
+}
+
+#[tokio::test]
+async fn a_request_is_as_the_contract_says() {
+    let (receiver, url) = Receiver::start(&[status(204)]).await;
+    let sample = Sample::new(3);
+    handler(&url, 1).handle(sample.delivery()).await.unwrap();
+    let (headers, body) = receiver.requests().pop().unwrap();
+    assert_eq!(body, body::encode(&sample.delivery()).unwrap());
+    let mut lines: Vec<String> = headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {}\n", value.to_str().unwrap()))
+        .filter(|line| !line.starts_with("host:") && !line.starts_with("content-length:"))
+        .collect();
+    lines.sort();
+    let text = lines.concat().replace(sample.batch_id.as_str(), "<batch id>");
+    expect_test::expect![[r#"
+        accept: */*
+        content-type: application/json
+        idempotency-key: <batch id>
+        traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01
+        user-agent: highwater/<version>
+        webhook-id: <batch id>
+        webhook-timestamp: 1795176000
+        x-highwater-attempt: 2
+        x-highwater-fencing-token: 42
+        x-highwater-generation: 7
+        x-highwater-poller: orders
+    "#]]
+    .assert_eq(&text.replace(env!("CARGO_PKG_VERSION"), "<version>"));
+}
+
+#[tokio::test]
+async fn deliveries_share_one_connection() {
+    let (receiver, url) = Receiver::start(&[status(503), status(200)]).await;
+    let handler = handler(&url, 2);
+    for _ in 0..5 {
+        handler.handle(Sample::new(3).delivery()).await.unwrap();
+    }
+    assert_eq!(receiver.requests().len(), 6);
+    assert_eq!(receiver.connections.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn tries_are_byte_for_byte_the_same_and_bounded() {
+    let (receiver, url) = Receiver::start(&[status(500)]).await;
+    let error = deliver(&url, 3).await.unwrap_err();
+    assert!(matches!(error, HandlerError::Retryable(_)), "{error:?}");
+    assert!(error.to_string().ends_with("/hook answered 500 (after 3 tries)"), "{error}");
+    let requests = receiver.requests();
+    assert_eq!(requests.len(), 3);
+    assert!(requests.iter().all(|request| *request == requests[0]));
+}
+
+#[tokio::test]
+async fn only_what_is_worth_it_is_tried_again() {
+    for (reply, requests) in [
+        (status(200), 1),
+        (status(400), 1),
+        (status(401), 1),
+        (status(410), 1),
+        (status(413), 1),
+        (status(429), 1),
+        (status(502), 3),
+        (Reply::Is(429, &[("retry-after", "0")], String::new()), 3),
+        (Reply::Is(503, &[("retry-after", "3")], String::new()), 1),
+    ] {
+        let (receiver, url) = Receiver::start(&[reply.clone()]).await;
+        let ok = deliver(&url, 3).await.is_ok();
+        assert_eq!(ok, matches!(reply, Reply::Is(200, ..)));
+        assert_eq!(receiver.requests().len(), requests);
+    }
+}
+
+#[tokio::test]
+async fn a_later_try_can_succeed() {
+    let (receiver, url) = Receiver::start(&[status(500), status(408), status(200)]).await;
+    deliver(&url, 3).await.unwrap();
+    assert_eq!(receiver.requests().len(), 3);
+}
+
+#[tokio::test]
+async fn a_redirect_is_not_followed() {
+    let (receiver, url) =
+        Receiver::start(&[Reply::Is(307, &[("location", "/elsewhere")], String::new())]).await;
+    let error = deliver(&url, 3).await.unwrap_err();
+    assert!(matches!(error, HandlerError::Misconfigured(_)), "{error:?}");
+    assert_eq!(receiver.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn a_part_of_a_batch_can_be_taken() {
+    let id = Sample::new(3).events[1].id.to_string();
+    let body = format!(r#"{{"batchItemFailures":[{{"itemIdentifier":"{id}"}}]}}"#);
+    let (receiver, url) = Receiver::start(&[Reply::Is(207, &[], body)]).await;
+    let error = deliver(&url, 3).await.unwrap_err();
+    assert!(matches!(error, HandlerError::Partial { accepted: 1, .. }), "{error:?}");
+    assert_eq!(receiver.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn a_success_that_is_too_long_to_read_is_none() {
+    let (_, url) = Receiver::start(&[Reply::Is(200, &[], " ".repeat(REPLY_BYTES_MAX + 1))]).await;
+    let error = deliver(&url, 1).await.unwrap_err();
+    assert!(error.to_string().ends_with("the reply is longer than 1 MiB"), "{error}");
+    let (_, url) = Receiver::start(&[Reply::Is(200, &[], " ".repeat(REPLY_BYTES_MAX))]).await;
+    deliver(&url, 1).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_worth_another_attempt() {
+    for (answer, text) in [
+        (&b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{"[..], "the reply is cut short"),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{", "the reply is cut short"),
+        (b"HTTP/1.1 200", "error sending request"),
+        (b"", "error sending request"),
+        (b"SSH-2.0-OpenSSH\r\n", "error sending request"),
+    ] {
+        let error = deliver(&start_raw(answer).await, 2).await.unwrap_err();
+        assert!(matches!(error, HandlerError::Retryable(_)), "{error:?}");
+        assert!(error.to_string().contains(text), "{error}");
+        assert!(error.to_string().ends_with("(after 2 tries)"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_slow_answer_times_out() {
+    let (receiver, url) = Receiver::start(&[Reply::Never]).await;
+    let error = deliver(&url.replace("hook", "slow"), 2).await.unwrap_err();
+    assert!(matches!(error, HandlerError::Retryable(_)), "{error:?}");
+    assert!(error.to_string().ends_with("/slow: timed out (after 2 tries)"), "{error}");
+    assert_eq!(receiver.requests().len(), 2);
+}
+
+#[tokio::test]
+async fn a_refused_connection_is_worth_another_attempt() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hook?code=s3cret", listener.local_addr().unwrap());
+    drop(listener);
+    let error = deliver(&url, 2).await.unwrap_err();
+    assert!(matches!(error, HandlerError::Retryable(_)), "{error:?}");
+    assert!(error.to_string().contains("onnection refused"), "{error}");
+}
+
+#[test]
+fn pauses_double_up_to_a_limit() {
+    let config = HttpConfig {
+        url: "https://example.org".parse().unwrap(),
+        timeout: Duration::from_secs(60),
+        tries_max: 10,
+    };
+    let handler = Http::new(Client::new().unwrap(), &config, Arc::new(StoppedClock));
+    let error = HandlerError::Retryable(String::new());
+    let pauses: Vec<u128> =
+        (1..=8).map(|tries| handler.pause(tries, &error).unwrap().as_millis()).collect();
+    assert_eq!(pauses, [200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
+    assert_eq!(handler.pause(u32::MAX, &error), Some(Duration::from_secs(5)));
+}

@@ -1,0 +1,55 @@
+//! A batch for tests of handlers.
+
+use super::Delivery;
+use crate::cursor::{Cursor, KeyValues, RowVersion};
+use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested, Operation, SourceLabel};
+use crate::state::{FencingToken, Generation};
+use crate::value::Value;
+
+/// Owns what a [`Delivery`] borrows.
+pub(crate) struct Sample {
+    pub(crate) source: SourceLabel,
+    pub(crate) batch_id: BatchId,
+    pub(crate) events: Vec<ChangeEvent>,
+}
+
+impl Sample {
+    pub(crate) fn new(rows: u64) -> Self {
+        let source = SourceLabel {
+            poller: "orders".to_owned(),
+            object: "dbo.orders".to_owned(),
+            mode: "rowversion",
+        };
+        let events: Vec<ChangeEvent> = (1..=rows).map(|row| event(&source, row)).collect();
+        let identity = BatchIdentity {
+            poller: "orders",
+            generation: 7,
+            replay_id: None,
+            after: None,
+            upto: &events.last().unwrap().cursor,
+            digest: &Digested::of(&events),
+        };
+        Self { batch_id: BatchId::of(&identity), source, events }
+    }
+
+    pub(crate) fn delivery(&self) -> Delivery<'_> {
+        Delivery {
+            source: &self.source,
+            batch_id: &self.batch_id,
+            generation: Generation(7),
+            fencing_token: FencingToken(42),
+            attempt: 2,
+            replay_id: None,
+            events: &self.events,
+            traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        }
+    }
+}
+
+fn event(source: &SourceLabel, row: u64) -> ChangeEvent {
+    let mut key = KeyValues::new();
+    key.insert("id".to_owned(), row.into());
+    let name = Value::Text(format!("line one\nline two of {row}"));
+    let cursor = Cursor::row_version(RowVersion(row), key);
+    ChangeEvent::encode(source, Operation::Upsert, cursor, &[("name", &name)]).unwrap()
+}
