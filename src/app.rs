@@ -15,9 +15,8 @@ use crate::config::{
     Config, ConfigErrors, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, PollerConfig, SqlAuth,
     StateConfig, StorageConnection, Vars,
 };
-use crate::error::chain;
 use crate::handler::Handler;
-use crate::handler::http::Http;
+use crate::handler::http::{Client, ClientError, Http};
 use crate::handler::stdout::Stdout;
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
@@ -44,14 +43,9 @@ pub enum BuildError {
         #[source]
         source: FetchError,
     },
-    /// A handler cannot be set up.
-    #[error("set up the handler of poller `{poller}`: {reason}")]
-    Handler {
-        /// The poller.
-        poller: String,
-        /// Why.
-        reason: String,
-    },
+    /// The HTTP client of the handlers cannot be set up.
+    #[error("set up the HTTP client of the handlers")]
+    Http(#[source] ClientError),
 }
 
 /// The running parts.
@@ -75,12 +69,13 @@ impl App {
         let instance = Arc::new(Instance::new(surroundings.owner_id(&config.app)));
         let store = surroundings.store(&config)?;
         let metrics = Arc::new(Metrics::default());
+        let client = Client::new().map_err(BuildError::Http)?;
         let mut pollers = BTreeMap::new();
         for poller in config.pollers.values() {
             let parts = PollerParts {
                 name: poller.name.clone(),
                 source: surroundings.source(poller)?,
-                handler: handler(poller)?,
+                handler: surroundings.handler(poller, &client),
                 store: Arc::clone(&store),
                 instance: Arc::clone(&instance),
                 terms: LeaseTerms::of(poller.lease.ttl),
@@ -124,17 +119,12 @@ fn limits(poller: &PollerConfig, function_timeout: Duration) -> Limits {
     }
 }
 
-fn handler(poller: &PollerConfig) -> Result<Arc<dyn Handler>, BuildError> {
+fn handler(poller: &PollerConfig, client: &Client) -> Arc<dyn Handler> {
     match &poller.handler {
         HandlerConfig::Http(http) => {
-            let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-            let http = Http::new(http, clock).map_err(|error| BuildError::Handler {
-                poller: poller.name.clone(),
-                reason: chain(&error),
-            })?;
-            Ok(Arc::new(http))
+            Arc::new(Http::new(client.clone(), http, Arc::new(SystemClock)))
         }
-        HandlerConfig::Stdout => Ok(Arc::new(Stdout::new())),
+        HandlerConfig::Stdout => Arc::new(Stdout::new()),
     }
 }
 
@@ -143,6 +133,9 @@ struct Surroundings {
     instance_id: Option<String>,
     app_root: PathBuf,
     identity: IdentitySource,
+    /// Set by tests that want to see what a panic does to the process.
+    #[cfg(feature = "test-util")]
+    handler_panics: bool,
 }
 
 impl Surroundings {
@@ -154,6 +147,8 @@ impl Surroundings {
             instance_id: vars.get("WEBSITE_INSTANCE_ID"),
             app_root: vars.get("FUNCTIONS_APP_ROOT_PATH").map_or_else(|| ".".into(), PathBuf::from),
             identity: IdentitySource::choose(managed, has("AZURE_FEDERATED_TOKEN_FILE")),
+            #[cfg(feature = "test-util")]
+            handler_panics: has("HIGHWATER_TEST_PANIC"),
         }
     }
 
@@ -162,6 +157,18 @@ impl Surroundings {
         let instance: String =
             self.instance_id.as_deref().unwrap_or("local").chars().take(12).collect();
         format!("{app}/{instance}-{}", Uuid::new_v4().simple())
+    }
+
+    #[cfg_attr(
+        not(feature = "test-util"),
+        expect(clippy::unused_self, reason = "tests replace the handler here")
+    )]
+    fn handler(&self, poller: &PollerConfig, client: &Client) -> Arc<dyn Handler> {
+        #[cfg(feature = "test-util")]
+        if self.handler_panics {
+            return Arc::new(crate::testing::PanickingHandler);
+        }
+        handler(poller, client)
     }
 
     fn store(&self, config: &Config) -> Result<Arc<dyn StateStore>, BuildError> {

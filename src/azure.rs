@@ -218,6 +218,18 @@ fn http_client(endpoint: &Url, timeout: Duration) -> Result<reqwest::Client, Con
 }
 
 /// Returns the credential of an identity. Asking for a token changes nothing, so it may be repeated.
+/// Returns a credential for a service other than storage, such as a database.
+///
+/// # Errors
+///
+/// [`ConnectError`] if the identity's source is incomplete.
+pub fn credential(
+    source: IdentitySource,
+    client_id: Option<&str>,
+) -> Result<Arc<dyn TokenCredential>, ConnectError> {
+    token_credential(source, client_id, ClientOptions::default())
+}
+
 fn identity(
     options: &ServiceOptions,
     client_id: Option<&str>,
@@ -233,9 +245,17 @@ fn identity(
         transport: Some(transport),
         ..ClientOptions::default()
     };
+    token_credential(options.identity, client_id, client_options)
+}
+
+fn token_credential(
+    source: IdentitySource,
+    client_id: Option<&str>,
+    client_options: ClientOptions,
+) -> Result<Arc<dyn TokenCredential>, ConnectError> {
     let client_id = client_id.map(str::to_owned);
     let failed = |error: azure_core::Error| ConnectError(failure::describe(&error));
-    let credential: Arc<dyn TokenCredential> = match options.identity {
+    let credential: Arc<dyn TokenCredential> = match source {
         IdentitySource::ManagedIdentity => {
             let user_assigned_id = client_id.map(UserAssignedId::ClientId);
             let options = ManagedIdentityCredentialOptions { user_assigned_id, client_options };

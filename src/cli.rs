@@ -65,13 +65,15 @@ pub async fn run() -> ExitCode {
     };
     match arguments.command {
         None | Some(Command::Serve) => serve(&ProcessVars).await,
-        Some(Command::Package { stage, from, binary }) => match package::stage(&from, &stage, binary.as_deref()) {
-            Ok(staged) => {
-                say(&format!("{staged}"));
-                ExitCode::SUCCESS
+        Some(Command::Package { stage, from, binary }) => {
+            match package::stage(&from, &stage, binary.as_deref()) {
+                Ok(staged) => {
+                    say(&format!("{staged}"));
+                    ExitCode::SUCCESS
+                }
+                Err(error) => fail(FAILED, &chain(&error)),
             }
-            Err(error) => fail(FAILED, &chain(&error)),
-        },
+        }
         #[cfg(feature = "demo")]
         Some(Command::Demo(options)) => crate::demo::run(options).await,
     }
@@ -88,7 +90,9 @@ async fn serve(vars: &dyn Vars) -> ExitCode {
     // IPv4: the host connects to 127.0.0.1, and to nothing else.
     let listener = match TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await {
         Ok(listener) => listener,
-        Err(error) => return fail(UNAVAILABLE, &format!("cannot listen on 127.0.0.1:{port}: {error}")),
+        Err(error) => {
+            return fail(UNAVAILABLE, &format!("cannot listen on 127.0.0.1:{port}: {error}"));
+        }
     };
     let filter = vars.get("HIGHWATER__LOG").unwrap_or_else(|| "info".to_owned());
     telemetry::start(&filter);

@@ -113,16 +113,15 @@ mod tests {
     #[test]
     fn a_reply_has_all_three_fields_whatever_is_logged() {
         let text = InvocationResponse::new("a \"b\" {c}\n\u{1} ä").to_json();
-        assert_eq!(
-            text,
-            r#"{"Outputs":{},"Logs":["a \"b\" {c}\n\u0001 ä"],"ReturnValue":null}"#
-        );
+        assert_eq!(text, r#"{"Outputs":{},"Logs":["a \"b\" {c}\n\u0001 ä"],"ReturnValue":null}"#);
     }
 
     #[test]
     fn facts_are_read_and_anything_odd_is_left_out() {
         let read = |body: &str| Invocation::read(Some("id"), None, body.as_bytes()).unwrap();
-        let due = read(r#"{"Data":{"t":{"IsPastDue":true,"ScheduleStatus":{"Last":"?"}}},"Metadata":{}}"#);
+        let due = read(
+            r#"{"Data":{"t":{"IsPastDue":true,"ScheduleStatus":{"Last":"?"}}},"Metadata":{}}"#,
+        );
         assert!(due.is_past_due && !due.is_manual);
         let retry = read(r#"{"Data":{},"Metadata":{"RetryContext":{"RetryCount":2}}}"#);
         assert_eq!(retry.retry_count, Some(2));

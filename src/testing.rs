@@ -231,6 +231,18 @@ impl Handler for RecordingHandler {
     }
 }
 
+/// Panics at every call, to show what that does to a process.
+#[derive(Clone, Copy, Debug)]
+pub struct PanickingHandler;
+
+#[async_trait]
+impl Handler for PanickingHandler {
+    #[expect(clippy::panic, reason = "that is what it is for")]
+    async fn handle(&self, _: Delivery<'_>) -> Result<(), HandlerError> {
+        panic!("a handler panics on purpose");
+    }
+}
+
 /// How a store breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {

@@ -183,9 +183,7 @@ fn read_lease(
     state: Option<&StateConfig>,
 ) -> Option<LeaseConfig> {
     let ttl_min = match state {
-        Some(StateConfig::Blob { access, .. }) if !access.is_development() => {
-            BLOB_LEASE_TTL_MIN
-        }
+        Some(StateConfig::Blob { access, .. }) if !access.is_development() => BLOB_LEASE_TTL_MIN,
         Some(StateConfig::Blob { .. } | StateConfig::File { .. }) | None => LOCAL_LEASE_TTL_MIN,
     };
     let at = Some(segment);

@@ -89,7 +89,10 @@ async fn invoke(
         Functions::Ready(pollers) => pollers,
         Functions::Broken(reason) => {
             error!(event = "configuration_invalid", invocation_id = id, error = reason, "{reason}");
-            return reply(StatusCode::INTERNAL_SERVER_ERROR, &format!("ConfigurationError: {reason}"));
+            return reply(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                &format!("ConfigurationError: {reason}"),
+            );
         }
     };
     let Some(poller) = pollers.get(&function) else {

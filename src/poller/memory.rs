@@ -9,8 +9,8 @@ use crate::error::chain;
 use crate::lease::{Lease, Snapshot};
 use crate::poller::Skipped;
 use crate::state::{
-    Generation, Marker, Observed, OnMissingState, Precondition, Standing, StateDocument, StateKey, decode_marker,
-    encode, encode_marker,
+    Generation, Marker, Observed, OnMissingState, Precondition, Standing, StateDocument, StateKey,
+    decode_marker, encode, encode_marker,
 };
 
 /// What the last tick knew.
