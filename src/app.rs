@@ -69,13 +69,13 @@ impl App {
         let instance = Arc::new(Instance::new(surroundings.owner_id(&config.app)));
         let store = surroundings.store(&config)?;
         let metrics = Arc::new(Metrics::default());
-        let client = Client::new().map_err(BuildError::Http)?;
+        let mut client = None;
         let mut pollers = BTreeMap::new();
         for poller in config.pollers.values() {
             let parts = PollerParts {
                 name: poller.name.clone(),
                 source: surroundings.source(poller)?,
-                handler: surroundings.handler(poller, &client),
+                handler: surroundings.handler(poller, &mut client)?,
                 store: Arc::clone(&store),
                 instance: Arc::clone(&instance),
                 terms: LeaseTerms::of(poller.lease.ttl),
@@ -119,13 +119,21 @@ fn limits(poller: &PollerConfig, function_timeout: Duration) -> Limits {
     }
 }
 
-fn handler(poller: &PollerConfig, client: &Client) -> Arc<dyn Handler> {
-    match &poller.handler {
-        HandlerConfig::Http(http) => {
-            Arc::new(Http::new(client.clone(), http, Arc::new(SystemClock)))
-        }
-        HandlerConfig::Stdout => Arc::new(Stdout::new()),
-    }
+/// Builds a handler; the client is shared, and made only where one is needed, since reading the
+/// system's root certificates takes longer than all else here.
+fn handler(
+    poller: &PollerConfig,
+    client: &mut Option<Client>,
+) -> Result<Arc<dyn Handler>, BuildError> {
+    let http = match &poller.handler {
+        HandlerConfig::Http(http) => http,
+        HandlerConfig::Stdout => return Ok(Arc::new(Stdout::new())),
+    };
+    let client = match client {
+        Some(client) => client,
+        None => client.insert(Client::new().map_err(BuildError::Http)?),
+    };
+    Ok(Arc::new(Http::new(client.clone(), http, Arc::new(SystemClock))))
 }
 
 /// What the environment says beside the settings.
@@ -163,10 +171,14 @@ impl Surroundings {
         not(feature = "test-util"),
         expect(clippy::unused_self, reason = "tests replace the handler here")
     )]
-    fn handler(&self, poller: &PollerConfig, client: &Client) -> Arc<dyn Handler> {
+    fn handler(
+        &self,
+        poller: &PollerConfig,
+        client: &mut Option<Client>,
+    ) -> Result<Arc<dyn Handler>, BuildError> {
         #[cfg(feature = "test-util")]
         if self.handler_panics {
-            return Arc::new(crate::testing::PanickingHandler);
+            return Ok(Arc::new(crate::testing::PanickingHandler));
         }
         handler(poller, client)
     }

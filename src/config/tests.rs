@@ -74,9 +74,25 @@ fn defaults_are_those_of_the_table() {
             app: "local",
             state: Blob {
                 connection_setting: "AzureWebJobsStorage",
-                access: ConnectionString(
-                    SecretBox<str>([REDACTED]),
-                ),
+                access: Development {
+                    endpoint: Url {
+                        scheme: "http",
+                        cannot_be_a_base: false,
+                        username: "",
+                        password: None,
+                        host: Some(
+                            Ipv4(
+                                127.0.0.1,
+                            ),
+                        ),
+                        port: Some(
+                            10000,
+                        ),
+                        path: "/devstoreaccount1",
+                        query: None,
+                        fragment: None,
+                    },
+                },
                 container: "db-state",
             },
             function_timeout: 300s,
@@ -86,7 +102,27 @@ fn defaults_are_those_of_the_table() {
                     name: "orders",
                     source: SourceConfig {
                         connection_setting: "SQL",
-                        connection: SecretBox<str>([REDACTED]),
+                        connection: SqlConnection {
+                            host: "db",
+                            instance: None,
+                            port: 1433,
+                            database: Some(
+                                "shop",
+                            ),
+                            auth: Password {
+                                user: "me",
+                                password: SecretBox<str>([REDACTED]),
+                            },
+                            encrypt: Mandatory,
+                            trust_server_certificate: false,
+                            host_name_in_certificate: None,
+                            server_certificate: None,
+                            connect_timeout: 15s,
+                            command_timeout: 30s,
+                            application_name: "highwater",
+                            application_intent_read_only: false,
+                            packet_size: None,
+                        },
                         table: "dbo.orders",
                         mode: RowVersion,
                         cursor: "version",
@@ -124,18 +160,107 @@ fn defaults_are_those_of_the_table() {
 }
 
 #[test]
-fn a_full_example_reads_back_without_its_secrets() {
+fn a_full_example_of_a_poller_reads_back() {
+    expect![[r#"
+        PollerConfig {
+            name: "orders",
+            source: SourceConfig {
+                connection_setting: "SQL",
+                connection: SqlConnection {
+                    host: "db",
+                    instance: None,
+                    port: 1433,
+                    database: Some(
+                        "shop",
+                    ),
+                    auth: Password {
+                        user: "me",
+                        password: SecretBox<str>([REDACTED]),
+                    },
+                    encrypt: Mandatory,
+                    trust_server_certificate: false,
+                    host_name_in_certificate: None,
+                    server_certificate: None,
+                    connect_timeout: 15s,
+                    command_timeout: 30s,
+                    application_name: "highwater",
+                    application_intent_read_only: false,
+                    packet_size: None,
+                },
+                table: "dbo.orders",
+                mode: TimestampPk,
+                cursor: "changed_at",
+                key: [
+                    "shop_id",
+                    "order_id",
+                ],
+                columns: Some(
+                    [
+                        "shop_id",
+                        "order_id",
+                        "total",
+                    ],
+                ),
+                filter: Some(
+                    "total > 0",
+                ),
+                settle: 0ns,
+            },
+            handler: Http(
+                HttpConfig {
+                    url: "http://orders.internal/api/changes",
+                    timeout: 30s,
+                    tries_max: 5,
+                },
+            ),
+            lease: LeaseConfig {
+                ttl: 60s,
+                first: true,
+            },
+            limits: LimitsConfig {
+                batch_rows_max: 500,
+                batch_bytes_max: 524288,
+                batches_max: Some(
+                    20,
+                ),
+                tick_time_max: 540s,
+            },
+            state_refresh: 60s,
+            status_interval: None,
+            retry_delay_min: 500ms,
+            retry_delay_max: 3600s,
+            on_missing_state: Recreate,
+        }
+    "#]]
+    .assert_debug_eq(&read(&[FULL]).pollers["orders"]);
+}
+
+#[test]
+fn a_full_example_of_the_rest_reads_back_without_any_secret() {
     let config = read(&[FULL]);
-    let expected = expect![[r#"
+    assert!(!format!("{config:?}").contains("hunter2"));
+    let rest = Config { pollers: BTreeMap::new(), ..config };
+    expect![[r#"
         Config {
             app: "shop",
             state: Blob {
                 connection_setting: "StateStorage",
                 access: Identity {
-                    account_name: Some(
-                        "shopstate",
-                    ),
-                    blob_service_uri: None,
+                    endpoint: Url {
+                        scheme: "https",
+                        cannot_be_a_base: false,
+                        username: "",
+                        password: None,
+                        host: Some(
+                            Domain(
+                                "shopstate.blob.core.windows.net",
+                            ),
+                        ),
+                        port: None,
+                        path: "/",
+                        query: None,
+                        fragment: None,
+                    },
                     client_id: Some(
                         "11111111-2222-3333-4444-555555555555",
                     ),
@@ -144,64 +269,13 @@ fn a_full_example_reads_back_without_its_secrets() {
             },
             function_timeout: 600s,
             log: "warn,highwater=debug",
-            pollers: {
-                "orders": PollerConfig {
-                    name: "orders",
-                    source: SourceConfig {
-                        connection_setting: "SQL",
-                        connection: SecretBox<str>([REDACTED]),
-                        table: "dbo.orders",
-                        mode: TimestampPk,
-                        cursor: "changed_at",
-                        key: [
-                            "shop_id",
-                            "order_id",
-                        ],
-                        columns: Some(
-                            [
-                                "shop_id",
-                                "order_id",
-                                "total",
-                            ],
-                        ),
-                        filter: Some(
-                            "total > 0",
-                        ),
-                        settle: 0ns,
-                    },
-                    handler: Http(
-                        HttpConfig {
-                            url: "http://orders.internal/api/changes",
-                            timeout: 30s,
-                            tries_max: 5,
-                        },
-                    ),
-                    lease: LeaseConfig {
-                        ttl: 60s,
-                        first: true,
-                    },
-                    limits: LimitsConfig {
-                        batch_rows_max: 500,
-                        batch_bytes_max: 524288,
-                        batches_max: Some(
-                            20,
-                        ),
-                        tick_time_max: 540s,
-                    },
-                    state_refresh: 60s,
-                    status_interval: None,
-                    retry_delay_min: 500ms,
-                    retry_delay_max: 3600s,
-                    on_missing_state: Recreate,
-                },
-            },
+            pollers: {},
             functions: {
                 "ORDERS_TIMER": "orders",
             },
         }
-    "#]];
-    expected.assert_debug_eq(&config);
-    assert!(!format!("{config:?}").contains("hunter2"));
+    "#]]
+    .assert_debug_eq(&rest);
 }
 
 #[test]
@@ -306,8 +380,8 @@ fn settings_are_checked_against_each_other() {
         &[MINIMAL, bad],
         &expect![[r#"
             8 mistakes in the settings
+            setting `AzureWebJobsStorage` is `(not shown)`, expected a storage connection that can be used: `AccountKey` is not base64; copy it whole
             setting `HIGHWATER__POLLERS__ORDERS__HANDLER__URL` is not set, expected absolute URL that batches are posted to
-            setting `HIGHWATER__POLLERS__ORDERS__LEASE__TTL` is `14s`, expected a duration of at least `15s`
             setting `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN` is `10m`, expected at most `5m`, as `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MAX` says
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE` is `5s`, expected nothing, as rows are ordered by `rowversion`
               hint: remove it, or set the mode to `timestamp+pk`
@@ -325,17 +399,17 @@ fn settings_are_checked_against_each_other() {
 fn missing_connections_and_pollers_are_named() {
     check_mistakes(
         &["HIGHWATER__STATE__STORE = file"],
-        &expect![[r#"
+        &expect![[r"
             2 mistakes in the settings
             setting `HIGHWATER__POLLERS__<NAME>__SOURCE__TABLE` is not set, expected at least one poller
               hint: a first one could be `HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE=dbo.orders`
             setting `HIGHWATER__STATE__FOLDER` is not set, expected folder of the state documents
-        "#]],
+        "]],
     );
     let without = "AzureWebJobsStorage =\nSQL =\nWEBSITE_SITE_NAME = a b";
     check_mistakes(
         &[MINIMAL, without],
-        &expect![[r#"
+        &expect![[r"
         3 mistakes in the settings
         setting `AzureWebJobsStorage` is not set, expected a storage connection string, or `AzureWebJobsStorage__accountName` or `AzureWebJobsStorage__blobServiceUri`
           hint: `HIGHWATER__STATE__CONNECTION` can name another connection
@@ -343,7 +417,7 @@ fn missing_connections_and_pollers_are_named() {
           hint: `HIGHWATER__POLLERS__ORDERS__SOURCE__CONNECTION` names this setting
         setting `WEBSITE_SITE_NAME` is `a b`, expected up to 100 letters, digits, `-`, `_` and `.`, with a letter or digit first and no `.` last
           hint: set `HIGHWATER__APP` instead
-    "#]],
+    "]],
     );
     let identity = "
         HIGHWATER__STATE__CONNECTION = Identity
@@ -352,10 +426,10 @@ fn missing_connections_and_pollers_are_named() {
     ";
     check_mistakes(
         &[MINIMAL, identity],
-        &expect![[r#"
+        &expect![[r"
             1 mistake in the settings
             setting `Identity__credential` is `(not shown)`, expected `managedidentity`, or nothing
-        "#]],
+        "]],
     );
 }
 

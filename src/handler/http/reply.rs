@@ -346,7 +346,7 @@ mod tests {
             assert!(!text.contains("s3cret") && !text.contains("hunter22"), "{text}");
             texts += &(text + "\n");
         }
-        expect![[r#"
+        expect![[r"
             https://example.org/hook answered 500
             https://example.org/hook answered 500: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
             https://example.org/hook answered 400: bad  line [31m at /hook?…, …
@@ -355,6 +355,6 @@ mod tests {
             https://example.org/hook answered 301, a redirect within the same host, which is not followed
             https://example.org/hook answered 200, but its `batchItemFailures` names an event that is not in the batch
             https://example.org/hook answered 200, but its `batchItemFailures` cannot be read: invalid type: integer `7`, expected a sequence at line 1 column 22
-        "#]].assert_eq(&texts);
+        "]].assert_eq(&texts);
     }
 }

@@ -132,7 +132,7 @@ async fn a_request_is_as_the_contract_says() {
         .collect();
     lines.sort();
     let text = lines.concat().replace(sample.batch_id.as_str(), "<batch id>");
-    expect_test::expect![[r#"
+    expect_test::expect![[r"
         accept: */*
         content-type: application/json
         idempotency-key: <batch id>
@@ -144,7 +144,7 @@ async fn a_request_is_as_the_contract_says() {
         x-highwater-fencing-token: 42
         x-highwater-generation: 7
         x-highwater-poller: orders
-    "#]]
+    "]]
     .assert_eq(&text.replace(env!("CARGO_PKG_VERSION"), "<version>"));
 }
 
@@ -183,7 +183,7 @@ async fn only_what_is_worth_it_is_tried_again() {
         (Reply::Is(429, &[("retry-after", "0")], String::new()), 3),
         (Reply::Is(503, &[("retry-after", "3")], String::new()), 1),
     ] {
-        let (receiver, url) = Receiver::start(&[reply.clone()]).await;
+        let (receiver, url) = Receiver::start(std::slice::from_ref(&reply)).await;
         let ok = deliver(&url, 3).await.is_ok();
         assert_eq!(ok, matches!(reply, Reply::Is(200, ..)));
         assert_eq!(receiver.requests().len(), requests);
