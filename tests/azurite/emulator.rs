@@ -1,5 +1,6 @@
 //! Azurite as a child process: installed on first use, on a port of its own, gone with the tests.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -43,11 +44,17 @@ impl Azurite {
 
     /// Starts one, and waits until it listens.
     pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts one with more arguments, such as those for https.
+    pub(crate) fn start_with(arguments: &[&OsStr]) -> Self {
         let folder = install();
         let mut child = Command::new(node(&folder))
             .arg(folder.join("run.cjs"))
             .args(["--inMemoryPersistence", "--disableTelemetry", "--silent"])
             .args(["--blobHost", "127.0.0.1", "--blobPort", "0"])
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -58,7 +65,8 @@ impl Azurite {
             .by_ref()
             .map_while(Result::ok)
             .find_map(|line| {
-                let (_, address) = line.split_once("successfully listens on http://")?;
+                let (_, url) = line.split_once("successfully listens on ")?;
+                let (_, address) = url.split_once("://")?;
                 address.trim().parse().ok()
             })
             .expect("Azurite says where it listens; its error is above");

@@ -9,6 +9,8 @@
 )]
 
 mod emulator;
+#[cfg(feature = "demo")]
+mod identity;
 mod proxy;
 mod store;
 mod store_faults;
