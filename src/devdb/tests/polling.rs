@@ -115,7 +115,8 @@ async fn a_dropped_connection_rolls_its_transaction_back() {
     writer.execute("UPDATE dbo.T SET x = 'lost'", &[]).await.unwrap();
     drop(writer);
     // Waits for the writer's lock, so it sees the end of the transaction.
-    assert_eq!(database.execute("UPDATE dbo.T SET x = 'kept' WHERE x = 'a'").unwrap(), 1);
+    let update = move || database.execute("UPDATE dbo.T SET x = 'kept' WHERE x = 'a'");
+    assert_eq!(tokio::task::spawn_blocking(update).await.unwrap(), Ok(1));
 }
 
 #[tokio::test]

@@ -65,47 +65,77 @@ fn check(sql: &str, expected: &Expect) {
 
 #[test]
 fn top_becomes_limit() {
-    check("SELECT TOP (@n) id FROM dbo.T ORDER BY id DESC;", &expect![[r#"
+    check(
+        "SELECT TOP (@n) id FROM dbo.T ORDER BY id DESC;",
+        &expect![[r#"
         SELECT "T"."id" AS "id" FROM dbo."T" AS "T" ORDER BY "T"."id" DESC LIMIT @n
-    "#]]);
-    check("SELECT id FROM T ORDER BY id OFFSET 2 ROWS FETCH NEXT 3 ROWS ONLY", &expect![[r#"
+    "#]],
+    );
+    check(
+        "SELECT id FROM T ORDER BY id OFFSET 2 ROWS FETCH NEXT 3 ROWS ONLY",
+        &expect![[r#"
         SELECT "T"."id" AS "id" FROM dbo."T" AS "T" ORDER BY "T"."id" LIMIT 3 OFFSET 2
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn comparisons_convert_the_side_of_lower_precedence() {
-    check("SELECT id FROM T WHERE c > @text AND @text = d AND rv >= 5", &expect![[r#"
+    check(
+        "SELECT id FROM T WHERE c > @text AND @text = d AND rv >= 5",
+        &expect![[r#"
         SELECT "T"."id" AS "id" FROM dbo."T" AS "T" WHERE "T"."c" > hw_cast(@text, 'nvarchar(4000)', 'datetime2(3)', 0) AND hw_cast(@text, 'nvarchar(4000)', 'decimal(38,2)', 0) = "T"."d" AND hw_cast("T"."rv", 'rowversion', 'bigint', 0) >= 5
-    "#]]);
-    check("SELECT id FROM T AS t WHERE t.o > c ORDER BY t.o", &expect![[r#"
+    "#]],
+    );
+    check(
+        "SELECT id FROM T AS t WHERE t.o > c ORDER BY t.o",
+        &expect![[r#"
         SELECT "t"."id" AS "id" FROM dbo."T" AS "t" WHERE substr("t"."o", 1, 27) > substr(hw_cast("t"."c", 'datetime2(3)', 'datetimeoffset(7)', 0), 1, 27) ORDER BY substr("t"."o", 1, 27)
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn versions_are_filled_in() {
-    check("UPDATE T SET id += 1 WHERE id = @n", &expect![[r#"
+    check(
+        "UPDATE T SET id += 1 WHERE id = @n",
+        &expect![[r#"
         UPDATE dbo."T" AS "T" SET "id" = "id" + (1), "rv" = hw_next_rowversion() WHERE "T"."id" = @n
-    "#]]);
-    check("INSERT INTO T (id) SELECT id + 1 FROM T", &expect![[r#"
+    "#]],
+    );
+    check(
+        "INSERT INTO T (id) SELECT id + 1 FROM T",
+        &expect![[r#"
         INSERT INTO dbo."T" ("id", "rv") SELECT "T"."id" + 1, hw_next_rowversion() FROM dbo."T" AS "T"
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn what_is_not_understood_is_told() {
-    check("SELECT 1; MERGE INTO T", &expect![[r#"
+    check(
+        "SELECT 1; MERGE INTO T",
+        &expect![[r#"
         SELECT 1
         Statement 'MERGE' is not understood by the development server. (40515)
-    "#]]);
-    check("SELECT id FROM T WHERE", &expect![[r#"
+    "#]],
+    );
+    check(
+        "SELECT id FROM T WHERE",
+        &expect![[r#"
         Incorrect syntax near 'WHERE'. (102)
-    "#]]);
-    check("FETCH NEXT", &expect![[r#"
+    "#]],
+    );
+    check(
+        "FETCH NEXT",
+        &expect![[r#"
         Incorrect syntax near 'FETCH'. (102)
-    "#]]);
-    check(&format!("SELECT {}1", "(".repeat(500)), &expect![[r#"
+    "#]],
+    );
+    check(
+        &format!("SELECT {}1", "(".repeat(500)),
+        &expect![[r#"
         Some part of your statement is nested too deeply. (191)
-    "#]]);
+    "#]],
+    );
 }
