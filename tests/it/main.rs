@@ -1,0 +1,11 @@
+//! Integration tests over real protocols and the embedded servers.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test stops where it is surprised"
+)]
+
+mod source;
+mod sql;
