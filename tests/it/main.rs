@@ -8,4 +8,5 @@
 )]
 
 mod source;
+mod source_connection;
 mod sql;

@@ -36,8 +36,7 @@ impl World {
              carrier nvarchar(9), flight int, dep_delay int NULL, rv rowversion NOT NULL)",
         )
         .await;
-        let mut text = String::new();
-        GzDecoder::new(FLIGHTS).read_to_string(&mut text).unwrap();
+        let text = flights();
         let rows = text.lines().skip(1).take(count).map(|line| {
             let cells: Vec<&str> = line.split(',').collect();
             let int = |text: &str| text.parse().map_or(Value::Null, Value::Int);
@@ -79,6 +78,31 @@ impl World {
             CursorMode::TimestampPk => self.settings("dbo.flights", mode, "time_hour"),
         }
     }
+}
+
+fn flights() -> String {
+    let mut text = String::new();
+    GzDecoder::new(FLIGHTS).read_to_string(&mut text).unwrap();
+    text
+}
+
+/// Ids of the first `count` flights in the order in which a mode has to deliver them.
+pub(crate) fn flights_in_order(mode: CursorMode, count: usize) -> Vec<i64> {
+    let text = flights();
+    let mut flights: Vec<(&str, i64)> = text
+        .lines()
+        .skip(1)
+        .take(count)
+        .map(|line| {
+            let mut cells = line.split(',');
+            let id = cells.next().unwrap().parse().unwrap();
+            (cells.next().unwrap(), id)
+        })
+        .collect();
+    if mode == CursorMode::TimestampPk {
+        flights.sort_unstable();
+    }
+    flights.into_iter().map(|(_, id)| id).collect()
 }
 
 pub(crate) async fn fetch(
