@@ -152,7 +152,7 @@ impl Requests {
                 return stream.shutdown().await;
             }
             let answer = match &fault {
-                Some(Fault::Error(error)) => request.failed(error.clone()),
+                Some(Fault::Error(error)) => request.failed(error),
                 Some(Fault::Stall(delay)) => {
                     tokio::time::sleep(*delay).await;
                     self.run(request).await?

@@ -1,7 +1,7 @@
 //! The server's certificate, and the stream that carries a TLS handshake inside packets.
 //!
-//! TDS 7 negotiates TLS after PRELOGIN and wraps the handshake records in PRELOGIN packets; once the
-//! handshake is over the records go over TCP as they are. TDS 8 starts with TLS.
+//! TDS 7 negotiates TLS after PRELOGIN and wraps the handshake records in PRELOGIN packets; once
+//! the handshake is over the records go over TCP as they are. TDS 8 starts with TLS.
 
 use std::{
     io,
@@ -66,7 +66,8 @@ fn certificates() -> Result<(String, Vec<u8>, Vec<u8>), rcgen::Error> {
     Ok((authority.pem(), certificate.der().to_vec(), leaf_key.serialize_der()))
 }
 
-/// TCP that wraps what is written in PRELOGIN packets, and unwraps what is read, until told to stop.
+/// TCP that wraps what is written in PRELOGIN packets and unwraps what is read, until it is told
+/// to stop.
 #[derive(Debug)]
 pub(crate) struct HandshakeStream {
     tcp: TcpStream,
