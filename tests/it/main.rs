@@ -1,5 +1,6 @@
 //! Integration tests over real protocols and the embedded servers.
 
+#![cfg(feature = "demo")]
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
