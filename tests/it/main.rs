@@ -9,6 +9,8 @@
     reason = "a test may panic; `allow-*-in-tests` does not reach helper functions"
 )]
 
+mod bad_input;
+mod flights;
 mod source;
 mod source_connection;
 mod sql;
