@@ -110,6 +110,7 @@ fn limits(poller: &PollerConfig, function_timeout: Duration) -> Limits {
         batches_max: poller.limits.batches_max.map(u64::from),
         tick_time_max: poller.limits.tick_time_max,
         handler_stop_after: function_timeout.saturating_sub(FUNCTION_TIMEOUT_RESERVE),
+        handler_stall_max: poller.limits.handler_stall_max,
         state_refresh: poller.state_refresh,
         status_interval: poller.status_interval.unwrap_or_default(),
         retry_delay_min: poller.retry_delay_min,
