@@ -1,8 +1,8 @@
 //! The embedded development server: a stand-in for SQL Server where none can be installed.
 //!
-//! `demo` and the tests need a server that speaks TDS. This one has a front end that the real client
-//! connects to over TCP, with TLS, and an engine over SQLite that understands a written list of
-//! statements (see `tsql.rs`), not T-SQL at large.
+//! `demo` and the tests need a server that speaks TDS. This one has a front end that the real
+//! client connects to over TCP, with TLS, and an engine over SQLite that understands a written
+//! list of statements (see `tsql.rs`), not T-SQL at large.
 //!
 //! It is a development stand-in. It has no permissions, no locks but one writer at a time, no query
 //! plans; what it only models must be verified against a real server.

@@ -63,11 +63,6 @@ impl Connection {
         Self { settings, credential, idle: None }
     }
 
-    /// Whether the next statement can use a client that is already connected.
-    pub fn is_open(&self) -> bool {
-        self.idle.is_some()
-    }
-
     /// Runs one statement in one round trip and returns what `read` makes of its rows.
     ///
     /// A connection that has rested may have been closed from afar; if it breaks before the first

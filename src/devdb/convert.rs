@@ -1,4 +1,8 @@
 //! CAST and CONVERT: values from one SQL type to another.
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "a table of conversions names the pairs that differ, not all 24 types"
+)]
 
 use super::{
     dates::{self, DAY, DAYS_1900},
@@ -110,9 +114,14 @@ pub(crate) fn guid_text(guid: &[u8; 16]) -> String {
         if matches!(index, 4 | 6 | 8 | 10) {
             text.push('-');
         }
-        text.push_str(&format!("{byte:02X}"));
+        text.push_str(&hex(&[*byte]));
     }
     text
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let digit = |n: u8| char::from_digit(n.into(), 16).unwrap_or('0').to_ascii_uppercase();
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 /// Reads a GUID, with or without braces.
@@ -129,14 +138,16 @@ fn ranged(value: &Value, to: Type, low: i64, high: i64) -> Result<Value, SqlErro
     if number < low.into() || number > high.into() {
         return Err(overflow(to));
     }
-    i64::try_from(number).map(Value::Int).map_err(|_| overflow(to))
+    i64::try_from(number).map(Value::Int).map_err(|_error| overflow(to))
 }
 
 fn integer(value: &Value, to: Type) -> Result<i128, SqlError> {
     match value {
         Value::Bool(bit) => Ok(i128::from(*bit)),
         Value::Int(number) => Ok(i128::from(*number)),
-        Value::Float(number) => format!("{:.0}", number.trunc()).parse().map_err(|_| overflow(to)),
+        Value::Float(number) => {
+            format!("{:.0}", number.trunc()).parse().map_err(|_error| overflow(to))
+        }
         Value::Decimal(number, scale) => Ok(number / 10_i128.pow((*scale).into())),
         Value::Bytes(bytes) => {
             let tail = bytes.iter().rev().take(8).rev();
@@ -144,7 +155,7 @@ fn integer(value: &Value, to: Type) -> Result<i128, SqlError> {
             Ok(i128::from(number.cast_signed()))
         }
         Value::Text(text) if text.trim().is_empty() => Ok(0),
-        Value::Text(text) => text.trim().parse().map_err(|_| {
+        Value::Text(text) => text.trim().parse().map_err(|_error| {
             let text =
                 format!("Conversion failed when converting the value '{text}' to data type {to}.");
             SqlError::new(245, 16, text)
@@ -165,7 +176,7 @@ fn float(value: &Value, to: Type) -> Result<f64, SqlError> {
         Value::Text(text) => text.trim().to_owned(),
         other => integer(other, to)?.to_string(),
     };
-    text.parse().map_err(|_| unreadable(to))
+    text.parse().map_err(|_error| unreadable(to))
 }
 
 fn decimal(value: &Value, precision: u8, scale: u8) -> Result<Value, SqlError> {
@@ -211,8 +222,7 @@ fn text(value: &Value, from: Option<Type>, style: i64) -> String {
         Value::Decimal(number, scale) => decimal_text(*number, *scale),
         Value::Text(text) => text.clone(),
         Value::Bytes(bytes) if matches!(style, 1 | 2) => {
-            let digits: String = bytes.iter().map(|byte| format!("{byte:02X}")).collect();
-            if style == 1 { format!("0x{digits}") } else { digits }
+            format!("{}{}", if style == 1 { "0x" } else { "" }, hex(bytes))
         }
         Value::Bytes(bytes) => bytes.iter().map(|byte| char::from(*byte)).collect(),
         Value::Guid(guid) => guid_text(guid),

@@ -1,6 +1,8 @@
 //! The engine over SQLite.
 
 mod catalog;
+mod definition;
+mod errors;
 mod functions;
 mod session;
 mod shared;
@@ -16,10 +18,7 @@ use std::{
     },
 };
 
-use self::{
-    session::{SqliteSession, sql_error},
-    shared::Shared,
-};
+use self::{errors::sql_error, session::SqliteSession, shared::Shared};
 use super::{
     dates,
     session::{Engine, Session},

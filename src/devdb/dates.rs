@@ -1,8 +1,8 @@
 //! Calendar arithmetic and the text forms of dates.
 //!
 //! The engine stores every date as fixed-width text, so that text order is time order:
-//! `YYYY-MM-DDTHH:MM:SS.fffffff`, always seven digits. Days count from 0001-01-01; times are ticks of
-//! 100 ns since midnight.
+//! `YYYY-MM-DDTHH:MM:SS.fffffff`, always seven digits. Days count from 0001-01-01; times are
+//! ticks of 100 ns since midnight.
 
 /// Ticks of a second.
 pub(crate) const SECOND: u64 = 10_000_000;

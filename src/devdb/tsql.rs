@@ -86,33 +86,24 @@ pub(crate) enum Statement {
     Begin,
     Commit,
     Rollback,
-    CreateTable(Table),
-    CreateView {
-        name: String,
-        sql: String,
-        columns: Vec<TableColumn>,
-    },
-    CreateIndex {
-        table: String,
-        sql: String,
-    },
-    AddColumn {
-        table: String,
-        column: TableColumn,
-        sql: [String; 2],
-    },
-    Drop {
-        name: String,
-        sql: String,
-        if_exists: bool,
-    },
+    Define(Definition),
     If {
         condition: String,
-        then: Box<Statement>,
-        otherwise: Box<Statement>,
+        then: Box<Self>,
+        otherwise: Box<Self>,
     },
-    Block(Vec<Statement>),
+    Block(Vec<Self>),
     Nothing,
+}
+
+/// A change of the schema.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Definition {
+    Table(Table),
+    View { name: String, sql: String, columns: Vec<TableColumn> },
+    Index { table: String, sql: String },
+    Column { table: String, column: TableColumn, sql: [String; 2] },
+    Drop { name: String, sql: String, if_exists: bool },
 }
 
 impl Parser<'_> {
@@ -136,9 +127,10 @@ impl Parser<'_> {
             "DELETE" => self.delete(),
             "DECLARE" => self.declare(),
             "SET" => self.set(),
-            "CREATE" => self.create(),
-            "ALTER" => self.alter(),
-            "DROP" => self.drop(),
+            "CREATE" if self.is_word_at(1, "SCHEMA") => self.create_schema(),
+            "CREATE" => self.create().map(Statement::Define),
+            "ALTER" => self.alter().map(Statement::Define),
+            "DROP" => self.drop().map(Statement::Define),
             "TRUNCATE" => self.truncate(),
             "BEGIN" => self.begin(),
             "IF" => self.branch(),
@@ -216,9 +208,9 @@ impl Parser<'_> {
             self.name()?;
         }
         let negative = if self.eat_symbol("-") { "-" } else { "" };
-        let value = match self.next() {
-            Some(Token::Word(value) | Token::Number(value) | Token::Text(value)) => value,
-            _ => return Err(self.unexpected()),
+        let Some(Token::Word(value) | Token::Number(value) | Token::Text(value)) = self.next()
+        else {
+            return Err(self.unexpected());
         };
         Ok(Statement::Setting { name, value: format!("{negative}{}", value.to_ascii_uppercase()) })
     }
@@ -254,6 +246,14 @@ impl Parser<'_> {
             Statement::Nothing
         };
         Ok(Statement::If { condition, then, otherwise: Box::new(otherwise) })
+    }
+
+    /// Schemas need no making: they are part of a table's name.
+    fn create_schema(&mut self) -> Result<Statement, SqlError> {
+        self.expect("CREATE")?;
+        self.expect("SCHEMA")?;
+        self.name()?;
+        Ok(Statement::Nothing)
     }
 
     /// Takes the keyword, `TRAN[SACTION]` or `WORK`, and a name.

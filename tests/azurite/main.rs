@@ -11,6 +11,7 @@
 mod emulator;
 #[cfg(feature = "demo")]
 mod identity;
+mod lease_faults;
 mod proxy;
 mod store;
 mod store_faults;

@@ -85,6 +85,12 @@ impl Proxy {
         self.shared.faults.lock().unwrap().push_back(fault);
     }
 
+    /// Returns what breaks one PUT to come, for use where the proxy itself cannot go.
+    pub(crate) fn breaker(&self) -> impl FnOnce(Fault) + Send + 'static {
+        let shared = Arc::clone(&self.shared);
+        move |fault| shared.faults.lock().unwrap().push_back(fault)
+    }
+
     /// Returns how many PUTs clients have sent.
     pub(crate) fn puts(&self) -> usize {
         self.shared.puts.load(Ordering::SeqCst)

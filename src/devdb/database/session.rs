@@ -6,19 +6,21 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use rusqlite::{Connection, Error, ErrorCode, ffi, types::Value as Stored};
+use rusqlite::{Connection, types::Value as Stored};
 
 use super::{
-    catalog,
-    functions::{self, raised},
+    catalog, definition,
+    errors::sql_error,
+    functions,
     shared::{SessionState, Shared},
     store::{loaded, stored},
 };
 use crate::devdb::{
+    convert,
     session::Session,
     tsql::{
         Statement, lexer,
-        parser::{Parser, Schema, TableColumn, invalid_object, shown},
+        parser::{Parser, Schema, TableColumn, quoted},
     },
     types::{Column, Parameter, Reply, SqlError, Type, Value},
 };
@@ -105,7 +107,7 @@ impl SqliteSession {
                     return Err(SqlError::new(213, 16, text));
                 }
                 for (index, ((name, ty), value)) in columns.iter().zip(&row).enumerate() {
-                    let value = crate::devdb::convert::assign(value, Some(*ty), *ty, name)?;
+                    let value = convert::assign(value, Some(*ty), *ty, name)?;
                     let name = format!("@c{index}");
                     let at = statement.parameter_index(&name).map_err(|e| sql_error(&e))?;
                     if let Some(at) = at {
@@ -189,67 +191,13 @@ impl SqliteSession {
                 }
             }
             Statement::Nothing => {}
-            definition => self.writing(|session| session.define(definition))?,
+            Statement::Define(definition) => {
+                self.writing(|session| {
+                    definition::define(&session.connection, &session.shared, definition)
+                })?;
+            }
         }
         Ok(())
-    }
-
-    /// Changes the schema, and the catalogue with it.
-    fn define(&mut self, statement: Statement) -> Result<(), SqlError> {
-        let connection = &self.connection;
-        let exists = |name: &str| catalog::columns(connection, name).map(|found| found.is_some());
-        let taken = |name: &str| {
-            let text = format!("There is already an object named '{name}' in the database.");
-            SqlError::new(2714, 16, text)
-        };
-        let run = |sql: &str| connection.execute(sql, []).map_err(|error| sql_error(&error));
-        let catalogued = match statement {
-            Statement::CreateTable(table) => {
-                if exists(&table.name).map_err(|error| sql_error(&error))? {
-                    return Err(taken(&table.name));
-                }
-                run(&table.sql())?;
-                catalog::add(connection, &table.name, &table.columns)
-            }
-            Statement::CreateView { name, sql, columns } => {
-                if exists(&name).map_err(|error| sql_error(&error))? {
-                    return Err(taken(&name));
-                }
-                run(&sql)?;
-                catalog::add(connection, &name, &columns)
-            }
-            Statement::CreateIndex { table, sql } => {
-                if !exists(&table).map_err(|error| sql_error(&error))? {
-                    return Err(invalid_object(&table));
-                }
-                run(&sql).map(drop)?;
-                Ok(())
-            }
-            Statement::AddColumn { table, column, sql } => {
-                for sql in &sql {
-                    run(sql)?;
-                }
-                catalog::add_column(connection, &table, &column)
-            }
-            Statement::Drop { name, sql, if_exists } => {
-                if exists(&name).map_err(|error| sql_error(&error))? {
-                    run(&sql)?;
-                    self.shared.set_identity(&name, None);
-                    catalog::remove(connection, &name)
-                } else if if_exists {
-                    Ok(())
-                } else {
-                    let text = format!(
-                        "Cannot drop the table '{}', because it does not exist or you do not have \
-                         permission.",
-                        shown(&name)
-                    );
-                    return Err(SqlError::new(3701, 11, text));
-                }
-            }
-            other => return Err(SqlError::unsupported(&format!("{other:?}"))),
-        };
-        catalogued.map_err(|error| sql_error(&error))
     }
 
     fn write(
@@ -311,7 +259,6 @@ impl SqliteSession {
         let Some((table, column)) = identity.filter(|(t, _)| !self.shared.knows_identity(t)) else {
             return Ok(());
         };
-        let quoted = crate::devdb::tsql::parser::quoted;
         let sql = format!("SELECT coalesce(max({}), 0) FROM dbo.{}", quoted(column), quoted(table));
         let last = self.connection.query_row(&sql, [], |row| row.get(0));
         self.shared.set_identity(table, Some(last.map_err(|error| sql_error(&error))?));
@@ -349,14 +296,14 @@ impl SqliteSession {
         let text = format!("Must declare the scalar variable \"{name}\".");
         let variable = self.variables.get_mut(name);
         let (ty, slot) = variable.ok_or_else(|| SqlError::new(137, 15, text))?;
-        *slot = stored(*ty, &crate::devdb::convert::cast(value, Some(from), *ty, 0)?);
+        *slot = stored(*ty, &convert::cast(value, Some(from), *ty, 0)?);
         Ok(())
     }
 
     fn set(&mut self, name: &str, value: String) -> Result<(), SqlError> {
         match name {
             "LOCK_TIMEOUT" => {
-                let milliseconds: i64 = value.parse().map_err(|_| SqlError::syntax(&value))?;
+                let milliseconds: i64 = value.parse().map_err(|_error| SqlError::syntax(&value))?;
                 let wait =
                     u64::try_from(milliseconds).map_or(LOCK_TIMEOUT_DEFAULT, Duration::from_millis);
                 self.connection.busy_timeout(wait).map_err(|error| sql_error(&error))?;
@@ -393,10 +340,11 @@ impl Session for SqliteSession {
         let mut replies = Vec::new();
         if let Err(error) = self.batch(sql, parameters, &mut replies) {
             replies.push(Reply::Error(error));
-            if self.abort_on_error && self.transaction.is_some() {
-                if let Err(error) = self.rollback() {
-                    replies.push(Reply::Error(error));
-                }
+            if self.abort_on_error
+                && self.transaction.is_some()
+                && let Err(error) = self.rollback()
+            {
+                replies.push(Reply::Error(error));
             }
         }
         self.variables.clear();
@@ -491,39 +439,4 @@ fn bind_to(statement: &mut rusqlite::Statement<'_>, variables: &Variables) -> ru
         }
     }
     Ok(())
-}
-
-/// The SQL Server error that an SQLite error means.
-pub(crate) fn sql_error(error: &Error) -> SqlError {
-    let Error::SqliteFailure(failure, text) = error else {
-        return SqlError::new(50_000, 16, format!("Development server: {error}"));
-    };
-    let text = text.as_deref().unwrap_or_default();
-    if let Some(raised) = raised(text) {
-        return raised;
-    }
-    let object = text.rsplit(": ").next().unwrap_or(text);
-    match (failure.code, failure.extended_code) {
-        (ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked, _) => {
-            SqlError::new(1222, 16, "Lock request time out period exceeded.")
-        }
-        (_, ffi::SQLITE_CONSTRAINT_PRIMARYKEY) => SqlError::new(
-            2627,
-            14,
-            format!("Violation of PRIMARY KEY constraint. Cannot insert duplicate key: {object}."),
-        ),
-        (_, ffi::SQLITE_CONSTRAINT_UNIQUE) => SqlError::new(
-            2601,
-            14,
-            format!("Cannot insert duplicate key row in object with unique index: {object}."),
-        ),
-        (_, ffi::SQLITE_CONSTRAINT_NOTNULL) => {
-            let column = object.rsplit('.').next().unwrap_or(object);
-            let text = format!(
-                "Cannot insert the value NULL into column '{column}'; column does not allow nulls."
-            );
-            SqlError::new(515, 16, text)
-        }
-        _ => SqlError::new(50_000, 16, format!("Development server: {error}")),
-    }
 }

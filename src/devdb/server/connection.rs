@@ -152,7 +152,7 @@ impl Requests {
                 return stream.shutdown().await;
             }
             let answer = match &fault {
-                Some(Fault::Error(error)) => request.failed(error.clone()),
+                Some(Fault::Error(error)) => request.failed(error),
                 Some(Fault::Stall(delay)) => {
                     tokio::time::sleep(*delay).await;
                     self.run(request).await?
@@ -174,7 +174,12 @@ impl Requests {
                     continue;
                 }
             };
-            let beginning = answer.bytes.get(..length).unwrap_or(&answer.bytes);
+            let Some(beginning) =
+                answer.bytes.get(..length).filter(|_| length < answer.bytes.len())
+            else {
+                framing::send(stream, &answer.bytes, self.packet_bytes).await?;
+                return stream.shutdown().await;
+            };
             return framing::send_beginning(stream, beginning, self.packet_bytes).await;
         }
         Ok(())

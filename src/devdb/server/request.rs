@@ -62,10 +62,10 @@ impl Request {
     }
 
     /// The answer of a request that did not run.
-    pub(crate) fn failed(&self, error: SqlError) -> Answer {
+    pub(crate) fn failed(&self, error: &SqlError) -> Answer {
         let mut answer = Answer::default();
         let in_procedure = matches!(self, Self::Execute { .. } | Self::Procedure(_));
-        answer.error(&error);
+        answer.error(error);
         answer.end(in_procedure, true);
         answer
     }
@@ -219,7 +219,7 @@ fn procedure(body: &[u8]) -> io::Result<Request> {
     Ok(Request::Execute { sql, parameters: parameters.skip(1).collect() })
 }
 
-/// Skips ALL_HEADERS.
+/// Skips the headers before the body of a request.
 fn after_headers(body: &[u8]) -> io::Result<Reader<'_>> {
     let mut reader = Reader::new(body);
     let length = usize::try_from(reader.u32()?).map_err(io::Error::other)?;

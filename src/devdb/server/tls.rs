@@ -1,7 +1,7 @@
 //! The server's certificate, and the stream that carries a TLS handshake inside packets.
 //!
-//! TDS 7 negotiates TLS after PRELOGIN and wraps the handshake records in PRELOGIN packets; once the
-//! handshake is over the records go over TCP as they are. TDS 8 starts with TLS.
+//! TDS 7 negotiates TLS after PRELOGIN and wraps the handshake records in PRELOGIN packets; once
+//! the handshake is over the records go over TCP as they are. TDS 8 starts with TLS.
 
 use std::{
     io,
@@ -66,7 +66,8 @@ fn certificates() -> Result<(String, Vec<u8>, Vec<u8>), rcgen::Error> {
     Ok((authority.pem(), certificate.der().to_vec(), leaf_key.serialize_der()))
 }
 
-/// TCP that wraps what is written in PRELOGIN packets, and unwraps what is read, until told to stop.
+/// TCP that wraps what is written in PRELOGIN packets and unwraps what is read, until it is told
+/// to stop.
 #[derive(Debug)]
 pub(crate) struct HandshakeStream {
     tcp: TcpStream,
@@ -99,24 +100,41 @@ impl HandshakeStream {
         self.tcp
     }
 
-    /// Reads the next packet header; ready with `false` where the client has closed.
-    fn poll_header(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+    /// Reads to the body of the next packet.
+    fn poll_header(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Ahead>> {
         while self.body_left == 0 {
-            let mut part = ReadBuf::new(self.head.get_mut(self.head_read..).unwrap_or_default());
+            let end = if self.head_read == 0 { 1 } else { HEADER_BYTES };
+            let mut part = ReadBuf::new(self.head.get_mut(self.head_read..end).unwrap_or_default());
             ready!(Pin::new(&mut self.tcp).poll_read(cx, &mut part))?;
             if part.filled().is_empty() {
-                return Poll::Ready(Ok(false));
+                return Poll::Ready(Ok(Ahead::End));
             }
             self.head_read += part.filled().len();
+            let [first, _, high, low, ..] = self.head;
+            if first != kind::PRELOGIN {
+                // The client has finished the handshake and sends records as they are, while the
+                // TLS library still reads on to the end of what has arrived.
+                (self.wrapping, self.head_read) = (false, 0);
+                return Poll::Ready(Ok(Ahead::Record(first)));
+            }
             if self.head_read == HEADER_BYTES {
-                let [_, _, high, low, ..] = self.head;
                 let length = usize::from(u16::from_be_bytes([high, low]));
                 self.body_left = length.saturating_sub(HEADER_BYTES);
                 self.head_read = 0;
             }
         }
-        Poll::Ready(Ok(true))
+        Poll::Ready(Ok(Ahead::Body))
     }
+}
+
+/// What follows in a [`HandshakeStream`].
+enum Ahead {
+    /// The body of a packet.
+    Body,
+    /// A bare TLS record, whose first byte has been read.
+    Record(u8),
+    /// Nothing: the client has closed.
+    End,
 }
 
 impl AsyncRead for HandshakeStream {
@@ -129,8 +147,13 @@ impl AsyncRead for HandshakeStream {
         if !this.wrapping && this.body_left == 0 {
             return Pin::new(&mut this.tcp).poll_read(cx, buffer);
         }
-        if !ready!(this.poll_header(cx))? {
-            return Poll::Ready(Ok(()));
+        match ready!(this.poll_header(cx))? {
+            Ahead::Body => {}
+            Ahead::Record(first) => {
+                buffer.put_slice(&[first]);
+                return Poll::Ready(Ok(()));
+            }
+            Ahead::End => return Poll::Ready(Ok(())),
         }
         let length = this.body_left.min(buffer.remaining());
         let mut part = ReadBuf::new(buffer.initialize_unfilled_to(length));

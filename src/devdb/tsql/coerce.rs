@@ -153,7 +153,7 @@ pub(crate) fn arithmetic_type(a: Option<Type>, b: Option<Type>, multiplied: bool
         (None, None) => Some(if a.facts().length >= b.facts().length { a } else { b }),
         (first, second) => {
             let (s, t) = (first.map_or(0, |(_, s)| s), second.map_or(0, |(_, s)| s));
-            Some(Type::Decimal(15, if multiplied { (s + t).max(6).min(10) } else { s.max(t) }))
+            Some(Type::Decimal(15, if multiplied { (s + t).clamp(6, 10) } else { s.max(t) }))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! CREATE, ALTER, DROP and TRUNCATE.
 
 use super::{
-    Statement,
+    Definition, Statement,
     coerce::{Class, class},
     parser::{Parser, TableColumn, quoted},
     query::Scope,
@@ -32,8 +32,8 @@ impl Table {
 }
 
 impl Parser<'_> {
-    /// `CREATE TABLE | VIEW | INDEX | SCHEMA`.
-    pub(crate) fn create(&mut self) -> Result<Statement, SqlError> {
+    /// `CREATE TABLE | VIEW | INDEX`.
+    pub(crate) fn create(&mut self) -> Result<Definition, SqlError> {
         self.expect("CREATE")?;
         if self.eat("TABLE") {
             return self.create_table();
@@ -50,11 +50,7 @@ impl Parser<'_> {
                 identity: false,
                 default: None,
             });
-            return Ok(Statement::CreateView { name, sql, columns: columns.collect() });
-        }
-        if self.eat("SCHEMA") {
-            self.name()?;
-            return Ok(Statement::Nothing);
+            return Ok(Definition::View { name, sql, columns: columns.collect() });
         }
         let unique = self.eat("UNIQUE");
         self.clustering();
@@ -62,7 +58,7 @@ impl Parser<'_> {
         self.create_index(unique)
     }
 
-    fn create_table(&mut self) -> Result<Statement, SqlError> {
+    fn create_table(&mut self) -> Result<Definition, SqlError> {
         let mut table = Table { name: self.table_name()?, ..Table::default() };
         self.expect_symbol("(")?;
         loop {
@@ -83,7 +79,7 @@ impl Parser<'_> {
         for column in &mut table.columns {
             column.nullable &= !table.primary_key.contains(&column.name);
         }
-        Ok(Statement::CreateTable(table))
+        Ok(Definition::Table(table))
     }
 
     /// A column with its constraints; keys go to the table.
@@ -122,9 +118,7 @@ impl Parser<'_> {
             } else if self.eat("UNIQUE") {
                 self.clustering();
                 table.unique.push(vec![column.name.clone()]);
-            } else if self.is_symbol(",") || self.is_symbol(")") || self.is_at_end() {
-                return Ok(column);
-            } else if self.is_symbol(";") {
+            } else if self.is_at_end() || [",", ")", ";"].iter().any(|s| self.is_symbol(s)) {
                 return Ok(column);
             } else {
                 return Err(self.unexpected());
@@ -158,7 +152,7 @@ impl Parser<'_> {
         Err(SqlError::unsupported("CHECK or FOREIGN KEY"))
     }
 
-    fn create_index(&mut self, unique: bool) -> Result<Statement, SqlError> {
+    fn create_index(&mut self, unique: bool) -> Result<Definition, SqlError> {
         let name = self.name()?;
         self.expect("ON")?;
         let table = self.table_name()?;
@@ -179,11 +173,11 @@ impl Parser<'_> {
             quoted(&table),
             list.join(", ")
         );
-        Ok(Statement::CreateIndex { table, sql })
+        Ok(Definition::Index { table, sql })
     }
 
     /// `ALTER TABLE table ADD column …`.
-    pub(crate) fn alter(&mut self) -> Result<Statement, SqlError> {
+    pub(crate) fn alter(&mut self) -> Result<Definition, SqlError> {
         self.expect("ALTER")?;
         self.expect("TABLE")?;
         let name = self.table_name()?;
@@ -206,11 +200,11 @@ impl Parser<'_> {
             "NULL".to_owned()
         };
         let fill = format!("UPDATE dbo.{target} SET {name} = {value}");
-        Ok(Statement::AddColumn { table: table.name, column, sql: [add, fill] })
+        Ok(Definition::Column { table: table.name, column, sql: [add, fill] })
     }
 
     /// `DROP TABLE | VIEW | INDEX [IF EXISTS]`.
-    pub(crate) fn drop(&mut self) -> Result<Statement, SqlError> {
+    pub(crate) fn drop(&mut self) -> Result<Definition, SqlError> {
         self.expect("DROP")?;
         if self.eat("INDEX") {
             let if_exists = if self.eat_if_exists()? { "IF EXISTS " } else { "" };
@@ -219,7 +213,7 @@ impl Parser<'_> {
             let table = self.table_name()?;
             let name = quoted(&index_name(&table, &name));
             let sql = format!("DROP INDEX {if_exists}dbo.{name}");
-            return Ok(Statement::CreateIndex { table, sql });
+            return Ok(Definition::Index { table, sql });
         }
         let kind = if self.eat("VIEW") { "VIEW" } else { "TABLE" };
         if kind == "TABLE" {
@@ -228,7 +222,7 @@ impl Parser<'_> {
         let if_exists = self.eat_if_exists()?;
         let name = self.table_name()?;
         let sql = format!("DROP {kind} dbo.{}", quoted(&name));
-        Ok(Statement::Drop { name, sql, if_exists })
+        Ok(Definition::Drop { name, sql, if_exists })
     }
 
     /// `TRUNCATE TABLE table`.

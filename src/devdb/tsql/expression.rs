@@ -227,12 +227,12 @@ impl Parser<'_> {
             self.expect("THEN")?;
             let result = self.expression(scope)?;
             ty = ty.or(result.ty);
-            sql.push_str(&format!(" WHEN {} THEN {}", condition.sql, result.sql));
+            sql.extend([" WHEN ", &condition.sql, " THEN ", &result.sql]);
         }
         if self.eat("ELSE") {
             let result = self.expression(scope)?;
             ty = ty.or(result.ty);
-            sql.push_str(&format!(" ELSE {}", result.sql));
+            sql.extend([" ELSE ", &result.sql]);
         }
         self.expect("END")?;
         Ok(Expression::new(format!("{sql} END"), ty))
@@ -327,9 +327,9 @@ fn number_constant(number: &str) -> Result<Expression, SqlError> {
         return Ok(Expression::certain(number, Type::Float));
     }
     if let Some((whole, fraction)) = number.split_once('.') {
-        let scale = u8::try_from(fraction.len()).map_err(|_| SqlError::syntax(number))?;
+        let scale = u8::try_from(fraction.len()).map_err(|_error| SqlError::syntax(number))?;
         let whole = u8::try_from(whole.trim_start_matches('0').len());
-        let whole = whole.map_err(|_| SqlError::syntax(number))?;
+        let whole = whole.map_err(|_error| SqlError::syntax(number))?;
         let precision = whole.saturating_add(scale).clamp(1, 38);
         return Ok(decimal_constant(number, Type::Decimal(precision, scale)));
     }

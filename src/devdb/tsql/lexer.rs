@@ -45,7 +45,8 @@ const SYMBOLS: [&str; 26] = [
 /// Cuts a batch into tokens; comments and white space are dropped.
 ///
 /// # Errors
-/// Fails for an unclosed string, name or comment (105, 113) and for a character T-SQL does not have.
+/// Fails for an unclosed string, name or comment (105, 113) and for a character that T-SQL does
+/// not have.
 pub(crate) fn tokens(sql: &str) -> Result<Vec<Token>, SqlError> {
     let mut lexer = Lexer { rest: sql };
     let mut tokens = Vec::new();

@@ -134,16 +134,15 @@ impl<'a> Parser<'a> {
 
     /// A name, bare or quoted.
     pub(crate) fn name(&mut self) -> Result<String, SqlError> {
-        match self.next() {
-            Some(Token::Word(name) | Token::Name(name)) => Ok(name.clone()),
-            _ => {
-                self.at -= 1;
-                Err(self.unexpected())
-            }
-        }
+        let Some(Token::Word(name) | Token::Name(name)) = self.peek() else {
+            return Err(self.unexpected());
+        };
+        self.next();
+        Ok(name.clone())
     }
 
-    /// `[database.][schema.]table` as a physical name: the bare one in `dbo`, `schema.table` elsewhere.
+    /// `[database.][schema.]table` as a physical name: the bare one in `dbo`, with the schema in
+    /// front elsewhere.
     pub(crate) fn table_name(&mut self) -> Result<String, SqlError> {
         let mut parts = vec![self.name()?];
         while self.eat_symbol(".") {
@@ -164,7 +163,7 @@ impl<'a> Parser<'a> {
                 arguments.push(match self.next() {
                     Some(Token::Word(word)) if word.eq_ignore_ascii_case("max") => u16::MAX,
                     Some(Token::Number(number)) => {
-                        number.parse().map_err(|_| SqlError::syntax(number))?
+                        number.parse().map_err(|_error| SqlError::syntax(number))?
                     }
                     _ => return Err(self.unexpected()),
                 });

@@ -43,7 +43,7 @@ impl From<TableColumn> for SourceColumn {
 pub(crate) struct Scope<'s> {
     pub(crate) tables: Vec<Source>,
     /// Scope of the query around this one.
-    pub(crate) outer: Option<&'s Scope<'s>>,
+    pub(crate) outer: Option<&'s Self>,
 }
 
 /// A translated query.
@@ -153,7 +153,13 @@ impl Parser<'_> {
                 Token::Symbol(";") => return false,
                 Token::Word(_) if depth == 0 && self.eat("FROM") => return true,
                 Token::Word(_) if depth == 0 && self.begins_next_statement() => return false,
-                _ => {}
+                Token::Word(_)
+                | Token::Name(_)
+                | Token::Variable(_)
+                | Token::Number(_)
+                | Token::Text(_)
+                | Token::Binary(_)
+                | Token::Symbol(_) => {}
             }
             self.next();
         }
@@ -271,7 +277,7 @@ impl Parser<'_> {
             if conditional {
                 self.expect("ON")?;
                 let condition = self.expression(scope)?;
-                body.push_str(&format!(" ON {}", condition.sql));
+                body.extend([" ON ", &condition.sql]);
             }
         }
     }
@@ -285,7 +291,7 @@ impl Parser<'_> {
         let mut source = if self.eat_symbol("(") {
             let query = self.nested(|parser| parser.query(None))?;
             self.expect_symbol(")")?;
-            body.push_str(&format!("({})", query.sql()));
+            body.extend(["(", &query.sql(), ")"]);
             let columns = query.items.iter().map(|item| SourceColumn {
                 name: item.name.clone(),
                 ty: item.ty,
@@ -295,7 +301,7 @@ impl Parser<'_> {
         } else {
             let table = self.table_name()?;
             let columns = self.table_columns(&table)?;
-            body.push_str(&format!("dbo.{}", quoted(&table)));
+            body.extend(["dbo.", &quoted(&table)]);
             let columns = columns.into_iter().map(SourceColumn::from).collect();
             let name = table.rsplit('.').next().unwrap_or(&table).to_owned();
             Source { alias: name.clone(), name, columns }
@@ -310,7 +316,7 @@ impl Parser<'_> {
         for column in &mut source.columns {
             column.nullable |= optional;
         }
-        body.push_str(&format!(" AS {}", quoted(&source.alias)));
+        body.extend([" AS ", &quoted(&source.alias)]);
         scope.tables.push(source);
         Ok(())
     }
@@ -329,7 +335,7 @@ impl Parser<'_> {
 
     fn filters(&mut self, scope: &Scope<'_>, body: &mut String) -> Result<(), SqlError> {
         if self.eat("WHERE") {
-            body.push_str(&format!(" WHERE {}", self.expression(scope)?.sql));
+            body.extend([" WHERE ", &self.expression(scope)?.sql]);
         }
         if self.eat("GROUP") {
             self.expect("BY")?;
@@ -340,10 +346,10 @@ impl Parser<'_> {
                     break;
                 }
             }
-            body.push_str(&format!(" GROUP BY {}", groups.join(", ")));
+            body.extend([" GROUP BY ", &groups.join(", ")]);
         }
         if self.eat("HAVING") {
-            body.push_str(&format!(" HAVING {}", self.expression(scope)?.sql));
+            body.extend([" HAVING ", &self.expression(scope)?.sql]);
         }
         Ok(())
     }

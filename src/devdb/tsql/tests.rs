@@ -51,11 +51,11 @@ fn check(sql: &str, expected: &Expect) {
         match parser.statement() {
             Ok(None) => break,
             Ok(Some(Statement::Query { sql, .. } | Statement::Write { sql, .. })) => {
-                shown.push_str(&format!("{sql}\n"));
+                shown.extend([&sql, "\n"]);
             }
-            Ok(Some(other)) => shown.push_str(&format!("{other:?}\n")),
+            Ok(Some(other)) => shown.extend([&format!("{other:?}"), "\n"]),
             Err(error) => {
-                shown.push_str(&format!("{error}\n"));
+                shown.extend([&error.to_string(), "\n"]);
                 break;
             }
         }
@@ -115,27 +115,27 @@ fn versions_are_filled_in() {
 fn what_is_not_understood_is_told() {
     check(
         "SELECT 1; MERGE INTO T",
-        &expect![[r#"
+        &expect![[r"
         SELECT 1
         Statement 'MERGE' is not understood by the development server. (40515)
-    "#]],
+    "]],
     );
     check(
         "SELECT id FROM T WHERE",
-        &expect![[r#"
+        &expect![[r"
         Incorrect syntax near 'WHERE'. (102)
-    "#]],
+    "]],
     );
     check(
         "FETCH NEXT",
-        &expect![[r#"
+        &expect![[r"
         Incorrect syntax near 'FETCH'. (102)
-    "#]],
+    "]],
     );
     check(
         &format!("SELECT {}1", "(".repeat(500)),
-        &expect![[r#"
+        &expect![[r"
         Some part of your statement is nested too deeply. (191)
-    "#]],
+    "]],
     );
 }

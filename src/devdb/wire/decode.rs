@@ -1,4 +1,4 @@
-//! Parameters of a remote procedure call: TYPE_INFO and a value.
+//! Parameters of a remote procedure call: a type and a value.
 
 use std::io;
 
@@ -153,7 +153,8 @@ fn guid(r: &mut Reader<'_>) -> io::Result<(Type, Value)> {
     bytes.extend(second.to_le_bytes());
     bytes.extend(third.to_le_bytes());
     bytes.extend(r.take(8)?);
-    let guid = bytes.try_into().map_err(|_: Vec<u8>| invalid("uniqueidentifier is too short"))?;
+    let guid =
+        bytes.try_into().map_err(|_bytes: Vec<u8>| invalid("uniqueidentifier is too short"))?;
     Ok((Type::Guid, Value::Guid(guid)))
 }
 

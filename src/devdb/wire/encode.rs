@@ -4,6 +4,7 @@
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     clippy::indexing_slicing,
+    clippy::wildcard_enum_match_arm,
     reason = "fixed widths of the protocol: values were brought into the type's range before"
 )]
 
@@ -15,7 +16,7 @@ use crate::devdb::{
     types::{Type, Value, decimal_length, time_length},
 };
 
-/// Appends TYPE_INFO.
+/// Appends a type (`TYPE_INFO`).
 pub(crate) fn put_type(out: &mut Vec<u8>, ty: Type) {
     let sized = |out: &mut Vec<u8>, id: u8, bytes: Option<u32>| {
         out.push(id);

@@ -1,0 +1,71 @@
+//! Changes of the schema, and of the catalogue with it.
+
+use rusqlite::Connection;
+
+use super::{catalog, errors::sql_error, shared::Shared};
+use crate::devdb::{
+    tsql::{
+        Definition,
+        parser::{invalid_object, shown},
+    },
+    types::SqlError,
+};
+
+/// Makes, changes or drops a table, a view or an index.
+///
+/// # Errors
+/// 208, 2714, 3701: it is not there, or is there already.
+pub(crate) fn define(
+    connection: &Connection,
+    shared: &Shared,
+    definition: Definition,
+) -> Result<(), SqlError> {
+    let exists = |name: &str| {
+        let found = catalog::columns(connection, name).map_err(|error| sql_error(&error))?;
+        Ok::<_, SqlError>(found.is_some())
+    };
+    let free = |name: &str| {
+        let text = format!("There is already an object named '{name}' in the database.");
+        if exists(name)? { Err(SqlError::new(2714, 16, text)) } else { Ok(()) }
+    };
+    let run = |sql: &str| connection.execute(sql, []).map(drop).map_err(|error| sql_error(&error));
+    let catalogued = match definition {
+        Definition::Table(table) => {
+            free(&table.name)?;
+            run(&table.sql())?;
+            catalog::add(connection, &table.name, &table.columns)
+        }
+        Definition::View { name, sql, columns } => {
+            free(&name)?;
+            run(&sql)?;
+            catalog::add(connection, &name, &columns)
+        }
+        Definition::Index { table, sql } => {
+            if !exists(&table)? {
+                return Err(invalid_object(&table));
+            }
+            return run(&sql);
+        }
+        Definition::Column { table, column, sql } => {
+            sql.iter().try_for_each(|sql| run(sql))?;
+            catalog::add_column(connection, &table, &column)
+        }
+        Definition::Drop { name, sql, if_exists } => {
+            if !exists(&name)? {
+                return if if_exists { Ok(()) } else { Err(cannot_drop(&name)) };
+            }
+            run(&sql)?;
+            shared.set_identity(&name, None);
+            catalog::remove(connection, &name)
+        }
+    };
+    catalogued.map_err(|error| sql_error(&error))
+}
+
+fn cannot_drop(name: &str) -> SqlError {
+    let text = format!(
+        "Cannot drop the table '{}', because it does not exist or you do not have permission.",
+        shown(name)
+    );
+    SqlError::new(3701, 11, text)
+}

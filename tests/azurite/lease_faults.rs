@@ -1,0 +1,175 @@
+//! The lease over connections that break: exactly one commit each, and nobody wrongly fenced.
+//!
+//! The proxy lets Azurite commit, or not, and then breaks the answer. Storage clients that try again
+//! by themselves take the refusal of their second try for a lost lease; here the tick must end as if
+//! nothing had happened.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater::handler::HandlerError;
+use highwater::lease::{Instance, LeaseTerms};
+use highwater::metrics::Metrics;
+use highwater::poller::{Limits, Poller, PollerParts, TickOutcome, TickRequest};
+use highwater::state::{BlobStore, OnMissingState, StateDocument, StateKey, StateStore, decode};
+use highwater::testing::{RecordingHandler, TableSource};
+
+use crate::emulator::{self, Azurite, KEY, fresh_container};
+use crate::proxy::{Answer, Delivery, Fault, Proxy};
+
+/// How long the store behind the proxy waits for an answer.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+const FAULTS: [Fault; 10] = [
+    Fault { request: Delivery::Now, answer: Answer::Close },
+    Fault { request: Delivery::Now, answer: Answer::Reset },
+    Fault { request: Delivery::Now, answer: Answer::Status(500) },
+    Fault { request: Delivery::Now, answer: Answer::Status(503) },
+    Fault { request: Delivery::Now, answer: Answer::Hold(Duration::from_secs(4)) },
+    Fault { request: Delivery::Never, answer: Answer::Close },
+    Fault { request: Delivery::Never, answer: Answer::Reset },
+    Fault { request: Delivery::Never, answer: Answer::Status(500) },
+    Fault { request: Delivery::Never, answer: Answer::Status(503) },
+    Fault { request: Delivery::Late(Duration::from_secs(1)), answer: Answer::Close },
+];
+
+struct Setup {
+    proxy: Proxy,
+    truth: BlobStore,
+    store: Arc<BlobStore>,
+    source: Arc<TableSource>,
+    handler: Arc<RecordingHandler>,
+}
+
+impl Setup {
+    async fn new() -> Self {
+        let setup = Self::without_container().await;
+        setup.truth.create_container().await.unwrap();
+        setup
+    }
+
+    async fn without_container() -> Self {
+        let azurite = Azurite::shared().await.address();
+        let proxy = Proxy::start(azurite).await;
+        let container = fresh_container();
+        let store = |address, timeout| {
+            let service = emulator::service(&emulator::with_key(address, KEY), timeout);
+            BlobStore::new(&service, &container, "app").unwrap()
+        };
+        let truth = store(azurite, emulator::TIMEOUT);
+        let store = Arc::new(store(proxy.address(), TIMEOUT));
+        let source = Arc::new(TableSource::new("orders"));
+        Self { proxy, truth, store, source, handler: Arc::default() }
+    }
+
+    fn instance(&self, owner_id: &str) -> Poller {
+        let second = Duration::from_secs(1);
+        Poller::new(PollerParts {
+            name: "orders".to_owned(),
+            source: self.source.clone(),
+            handler: self.handler.clone(),
+            store: self.store.clone(),
+            instance: Arc::new(Instance::new(owner_id)),
+            terms: LeaseTerms::of(30 * second),
+            limits: Limits {
+                batch_rows_max: 10,
+                batch_bytes_max: 1 << 20,
+                batches_max: None,
+                tick_time_max: 60 * second,
+                handler_stop_after: 120 * second,
+                state_refresh: 300 * second,
+                status_interval: Duration::ZERO,
+                retry_delay_min: second,
+                retry_delay_max: second,
+                lease_first: false,
+                on_missing_state: OnMissingState::Stop,
+            },
+            metrics: Arc::new(Metrics::default()),
+        })
+    }
+
+    async fn document(&self) -> StateDocument {
+        let key = StateKey::Document("orders".to_owned());
+        let stored = self.truth.load(&key).await.unwrap().stored.unwrap();
+        decode("orders", &stored.bytes).unwrap()
+    }
+}
+
+/// Breaks the `nth` write of a tick that delivers one batch: 0 is the acquisition, 1 the commit.
+async fn check(fault: Fault, nth: u32) {
+    let setup = Setup::new().await;
+    let poller = setup.instance("a");
+    setup.source.put(1, "first");
+    poller.tick(&TickRequest::default()).await.result.unwrap();
+    let token = setup.document().await.lease.fencing_token.0;
+
+    setup.source.put(2, "second");
+    let commits = setup.proxy.commits();
+    if nth == 0 {
+        setup.proxy.break_put(fault);
+    } else {
+        let break_put = setup.proxy.breaker();
+        setup.handler.then(async move {
+            break_put(fault);
+            Ok::<(), HandlerError>(())
+        });
+    }
+    let report = poller.tick(&TickRequest::default()).await;
+    assert_eq!(
+        report.result.unwrap(),
+        TickOutcome::Committed { more: false },
+        "{fault:?} at write {nth}: {}",
+        report.summary
+    );
+    assert_eq!(setup.proxy.commits() - commits, 2, "{fault:?} at write {nth}: one commit each");
+    let document = setup.document().await;
+    assert_eq!(document.lease.fencing_token.0, token + 1, "{fault:?}: granted once");
+    assert!(document.lease.released_at.is_some(), "{fault:?}: no ghost lease is left");
+    assert_eq!(setup.handler.ids(), [1, 2], "{fault:?}: delivered once");
+    assert!(document.in_flight.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_answer_to_the_acquisition_is_one_grant() {
+    let mut checks = tokio::task::JoinSet::new();
+    for fault in FAULTS {
+        checks.spawn(check(fault, 0));
+    }
+    checks.join_all().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_answer_to_the_commit_is_one_commit() {
+    let mut checks = tokio::task::JoinSet::new();
+    for fault in FAULTS {
+        checks.spawn(check(fault, 1));
+    }
+    checks.join_all().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_instances_share_one_poller_on_the_blob_store() {
+    let setup = Setup::new().await;
+    let (a, b) = (setup.instance("a"), setup.instance("b"));
+    for round in 0..10 {
+        setup.source.fill(20);
+        let request = TickRequest::default();
+        let (first, second) = tokio::join!(a.tick(&request), b.tick(&request));
+        for report in [&first, &second] {
+            assert!(report.result.is_ok(), "round {round}: {}", report.summary);
+        }
+        assert_eq!(first.rows + second.rows, 20, "round {round}: one of them delivers all");
+    }
+    assert_eq!(setup.handler.ids().len(), 200, "nothing is delivered twice when nothing fails");
+    assert_eq!(setup.document().await.lease.fencing_token.0, 10);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_container_is_an_error_that_says_what_to_do() {
+    let setup = Setup::without_container().await;
+    setup.source.put(1, "first");
+    let report = setup.instance("a").tick(&TickRequest::default()).await;
+    let error = highwater::error::chain(&report.result.unwrap_err());
+    assert!(error.contains("container"), "{error}");
+    assert!(setup.handler.ids().is_empty(), "the handler is not called");
+}

@@ -1,0 +1,18 @@
+//! Integration tests over real protocols and the embedded servers, one binary.
+
+#![cfg(feature = "demo")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::string_slice,
+    reason = "a test may panic; `allow-*-in-tests` does not reach helper functions"
+)]
+
+mod bad_input;
+mod flights;
+mod settings;
+mod source;
+mod source_connection;
+mod sql;
+mod tidy;

@@ -1,0 +1,267 @@
+//! How the SQL Server source connects, and what it does when that breaks.
+
+use std::io::Write as _;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions};
+use highwater::config::SqlConnection;
+use highwater::cursor::CursorMode::{RowVersion, TimestampPk};
+use highwater::devdb::{Fault, Options, Server};
+use highwater::error::ErrorKind;
+use highwater::source::mssql::{Mssql, SourceSettings};
+
+use crate::sql::{World, drain, events, failure, fetch};
+
+#[tokio::test]
+async fn an_idle_fetch_is_one_request_on_the_same_connection() {
+    let world = World::with_flights(5).await;
+    let source = Mssql::new(world.flights(RowVersion)).unwrap();
+    let (all, _) = events(&source, None, 100).await;
+    let (requests, logins) = (world.server.faults().statements(), world.server.faults().logins());
+    for _ in 0..3 {
+        assert!(events(&source, Some(&all[4].cursor), 100).await.0.is_empty());
+    }
+    assert_eq!(world.server.faults().statements(), requests + 3);
+    assert_eq!(world.server.faults().logins(), logins);
+}
+
+#[tokio::test]
+async fn what_the_operator_can_mend_is_named() {
+    let world = World::with_flights(5).await;
+    let base = world.flights(RowVersion);
+    let with_key = |key: &str| SourceSettings { key: vec![key.to_owned()], ..base.clone() };
+    let columns = Some(vec!["id".to_owned(), "colour".to_owned()]);
+    let login = |from: &str, to: &str| {
+        let text = world.server.connection_string().replace(from, to);
+        let connection = SqlConnection::parse(&text).unwrap();
+        SourceSettings { connection, ..base.clone() }
+    };
+    for (settings, expected) in [
+        (world.settings("nothing", RowVersion, "rv"), "table `dbo.nothing` not found, or no right"),
+        (world.settings("flights", RowVersion, "version"), "cursor column `version` is not in"),
+        (with_key("no"), "key column `no` is not in `dbo.flights`, which has `id`, `time_hour`"),
+        (SourceSettings { columns, ..base.clone() }, "listed column `colour` is not in"),
+        (world.settings("flights", RowVersion, "id"), "of type `int`, mode `rowversion` needs"),
+        (world.settings("flights", TimestampPk, "rv"), "mode `timestamp+pk` needs a `datetime2`"),
+        (
+            SourceSettings { filter: Some("colour = 1".to_owned()), ..base.clone() },
+            "error 207 (column not found)",
+        ),
+        (login("Password=", "Password=not-"), "error 18456 (login refused): check user"),
+        (
+            login("TrustServerCertificate=true", ""),
+            "`ServerCertificate`, or the certificate's name as `HostNameInCertificate`",
+        ),
+    ] {
+        let (error, text) = failure(settings).await;
+        assert!(text.contains(expected), "`{expected}` not in `{text}`");
+        assert_eq!(error.kind, ErrorKind::Configuration, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn settings_that_contradict_themselves_are_refused_without_connecting() {
+    let world = World::with_flights(0).await;
+    let base = world.flights(RowVersion);
+    for (settings, expected) in [
+        (SourceSettings { table: "a.b.c.d".to_owned(), ..base.clone() }, "must be like `table`"),
+        (
+            SourceSettings { table: "elsewhere.dbo.t".to_owned(), ..base.clone() },
+            "another database",
+        ),
+        (SourceSettings { key: Vec::new(), ..base }, "no key column is named"),
+    ] {
+        let error = Mssql::new(settings).unwrap_err();
+        assert!(error.reason.contains(expected), "{error}");
+    }
+    assert_eq!(world.server.faults().logins(), 0);
+}
+
+#[tokio::test]
+async fn a_connection_cut_in_mid_answer_is_not_used_again() {
+    let world = World::with_flights(50).await;
+    let faults = world.server.faults();
+    let source = Mssql::new(world.flights(TimestampPk)).unwrap();
+    for fault in [Fault::DropAfterRows(3), Fault::DropAfterBytes(700), Fault::DropAfterRows(40)] {
+        faults.arm_matching("SELECT TOP", 1, fault.clone());
+        let logins = faults.logins();
+        let error = fetch(&source, None, 100).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Transient, "{fault:?}: {error}");
+        assert_eq!(drain(&source, 100).await.len(), 50);
+        assert!(faults.logins() > logins, "{fault:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_cut_at_any_byte_is_whole_or_an_error() {
+    for tls in [false, true] {
+        let world = World::with_flights(6).await;
+        let options = Options { tls, ..Options::default() };
+        let server = Server::start(world.database.clone(), options).await.unwrap();
+        let mut settings = world.flights(RowVersion);
+        settings.connection = SqlConnection::parse(&server.connection_string()).unwrap();
+        let source = Mssql::new(settings).unwrap();
+        let whole = fetch(&source, None, 100).await.unwrap();
+        let mut errors = 0;
+        for length in (0..1_200).step_by(if tls { 29 } else { 3 }) {
+            server.faults().arm_matching("SELECT TOP", 1, Fault::DropAfterBytes(length));
+            match fetch(&source, None, 100).await {
+                Ok(rows) => assert_eq!(rows, whole, "cut after {length} bytes"),
+                Err(error) => {
+                    assert_eq!(error.kind, ErrorKind::Transient, "cut after {length} bytes");
+                    errors += 1;
+                }
+            }
+            assert_eq!(fetch(&source, None, 100).await.unwrap(), whole, "after {length} bytes");
+        }
+        assert!(errors > 5, "{errors} errors");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_broke_while_it_rested_costs_no_tick() {
+    let world = World::with_flights(50).await;
+    let faults = world.server.faults();
+    let source = Mssql::new(world.flights(RowVersion)).unwrap();
+    assert_eq!(fetch(&source, None, 100).await.unwrap().rows.len(), 50);
+    faults.arm_matching("SELECT TOP", 1, Fault::DropBeforeRun);
+    assert_eq!(fetch(&source, None, 100).await.unwrap().rows.len(), 50);
+    assert_eq!(faults.logins(), 2);
+    faults.arm_matching("SELECT TOP", 2, Fault::DropBeforeRun);
+    let error = fetch(&source, None, 100).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Transient);
+}
+
+#[tokio::test]
+async fn an_error_of_the_server_keeps_the_connection() {
+    let world = World::with_flights(50).await;
+    let faults = world.server.faults();
+    let source = Mssql::new(world.flights(RowVersion)).unwrap();
+    assert_eq!(fetch(&source, None, 100).await.unwrap().rows.len(), 50);
+    let deadlock = highwater::devdb::SqlError::new(1205, 13, "Transaction was deadlocked");
+    faults.arm_matching("SELECT TOP", 1, Fault::Error(deadlock));
+    let error = fetch(&source, None, 100).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Transient);
+    assert_eq!(
+        highwater::error::chain(&error),
+        "run a statement: error 1205 (deadlock): Transaction was deadlocked"
+    );
+    assert_eq!(fetch(&source, None, 100).await.unwrap().rows.len(), 50);
+    assert_eq!(faults.logins(), 1);
+}
+
+#[tokio::test]
+async fn a_stalled_server_ends_the_fetch_and_its_connection() {
+    let world = World::with_flights(5).await;
+    let faults = world.server.faults();
+    let mut settings = world.flights(RowVersion);
+    settings.connection.command_timeout = Duration::from_millis(300);
+    let source = Mssql::new(settings).unwrap();
+    assert_eq!(fetch(&source, None, 100).await.unwrap().rows.len(), 5);
+    faults.arm_matching("SELECT TOP", 1, Fault::Stall(Duration::from_secs(60)));
+    let error = fetch(&source, None, 100).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Transient, "{error}");
+    assert_eq!(fetch(&source, None, 100).await.unwrap().rows.len(), 5);
+    assert_eq!(faults.logins(), 2);
+}
+
+#[tokio::test]
+async fn a_dropped_fetch_leaves_nothing_to_the_next_one() {
+    let world = World::with_flights(5).await;
+    let source = Mssql::new(world.flights(RowVersion)).unwrap();
+    assert_eq!(fetch(&source, None, 100).await.unwrap().rows.len(), 5);
+    world.server.faults().arm_matching("SELECT TOP", 1, Fault::Stall(Duration::from_millis(200)));
+    let dropped = tokio::time::timeout(Duration::from_millis(20), fetch(&source, None, 100)).await;
+    assert!(dropped.is_err());
+    let (all, more) = events(&source, None, 3).await;
+    assert_eq!((all.len(), more), (3, true));
+    assert_eq!(world.server.faults().logins(), 2);
+}
+
+#[tokio::test]
+async fn a_redirect_is_followed_with_the_database() {
+    let world = World::with_flights(5).await;
+    let gateway = Server::start(world.database.clone(), Options::default()).await.unwrap();
+    gateway.faults().redirect_once("127.0.0.1", world.server.port());
+    let mut settings = world.flights(RowVersion);
+    settings.connection = SqlConnection::parse(&gateway.connection_string()).unwrap();
+    let source = Mssql::new(settings).unwrap();
+    assert_eq!(fetch(&source, None, 100).await.unwrap().rows.len(), 5);
+    assert_eq!((gateway.faults().logins(), world.server.faults().logins()), (0, 1));
+}
+
+#[tokio::test]
+async fn the_servers_authority_can_be_named_by_file() {
+    let world = World::with_flights(5).await;
+    let mut file = tempfile::Builder::new().suffix(".pem").tempfile().unwrap();
+    file.write_all(world.server.ca_pem().unwrap().as_bytes()).unwrap();
+    let with = |path: &str| {
+        let certificate = format!("ServerCertificate={path}");
+        let text = world.server.connection_string();
+        let text = text.replace("TrustServerCertificate=true", &certificate);
+        let connection = SqlConnection::parse(&text).unwrap();
+        SourceSettings { connection, ..world.flights(RowVersion) }
+    };
+    let source = Mssql::new(with(file.path().to_str().unwrap())).unwrap();
+    assert_eq!(fetch(&source, None, 100).await.unwrap().rows.len(), 5);
+    let (error, text) = failure(with("nowhere.pem")).await;
+    assert_eq!(error.kind, ErrorKind::Configuration, "{text}");
+    assert!(text.contains("`ServerCertificate`: Could not read"), "{text}");
+}
+
+#[tokio::test]
+async fn every_level_of_encryption_connects() {
+    let world = World::with_flights(5).await;
+    let options = Options { allow_plain: true, ..Options::default() };
+    let server = Server::start(world.database.clone(), options).await.unwrap();
+    let mut file = tempfile::Builder::new().suffix(".pem").tempfile().unwrap();
+    file.write_all(server.ca_pem().unwrap().as_bytes()).unwrap();
+    for level in ["Mandatory", "Optional", "Strict", "DANGER_PLAINTEXT"] {
+        let path = file.path().display();
+        let encrypt = format!("Encrypt={level};ServerCertificate={path}");
+        let text = server
+            .connection_string()
+            .replace("Encrypt=true;TrustServerCertificate=true", &encrypt);
+        assert!(text.contains(level), "{text}");
+        let connection = SqlConnection::parse(&text).unwrap();
+        let source =
+            Mssql::new(SourceSettings { connection, ..world.flights(RowVersion) }).unwrap();
+        assert_eq!(fetch(&source, None, 100).await.unwrap().rows.len(), 5, "{level}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_logs_in_where_the_connection_string_asks_for_one() {
+    let world = World::with_flights(5).await;
+    let text = format!(
+        "Server=127.0.0.1,{};Database=Highwater;TrustServerCertificate=true;\
+         Authentication=Active Directory Managed Identity",
+        world.server.port()
+    );
+    let connection = SqlConnection::parse(&text).unwrap();
+    let settings = SourceSettings { connection, ..world.flights(RowVersion) };
+    let (error, text) = failure(settings.clone()).await;
+    assert_eq!(error.kind, ErrorKind::Configuration);
+    assert!(text.contains("no identity is set up"), "{text}");
+    let scopes = Arc::new(Mutex::new(Vec::new()));
+    let credential = Arc::new(Credential(Arc::clone(&scopes)));
+    let source = Mssql::new(settings).unwrap().with_credential(credential);
+    assert_eq!(fetch(&source, None, 100).await.unwrap().rows.len(), 5);
+    assert_eq!(*scopes.lock().unwrap(), ["https://database.windows.net/.default"]);
+}
+
+#[derive(Debug)]
+struct Credential(Arc<Mutex<Vec<String>>>);
+
+#[async_trait::async_trait]
+impl TokenCredential for Credential {
+    async fn get_token(
+        &self,
+        scopes: &[&str],
+        _: Option<TokenRequestOptions<'_>>,
+    ) -> azure_core::Result<AccessToken> {
+        self.0.lock().unwrap().extend(scopes.iter().map(|scope| (*scope).to_owned()));
+        Ok(AccessToken::new("token", time::OffsetDateTime::UNIX_EPOCH))
+    }
+}

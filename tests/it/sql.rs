@@ -1,0 +1,149 @@
+//! A development server with a table, a source that reads it, and a poller's loop over both.
+
+use std::io::Read as _;
+use std::time::Duration;
+
+use flate2::read::GzDecoder;
+use highwater::config::SqlConnection;
+use highwater::cursor::{Cursor, CursorMode};
+use highwater::devdb::{Database, Options, Server, Value};
+use highwater::error::chain;
+use highwater::event::ChangeEvent;
+use highwater::normalize::normalize;
+use highwater::source::mssql::{Mssql, SourceSettings};
+use highwater::source::{FetchError, FetchWindow, Rows, Source};
+
+const FLIGHTS: &[u8] = include_bytes!("../../src/devdb/flights.csv.gz");
+
+/// A server with TLS over an empty database.
+pub(crate) struct World {
+    pub(crate) server: Server,
+    pub(crate) database: Database,
+}
+
+impl World {
+    pub(crate) async fn start(tsql: &str) -> Self {
+        let database = Database::in_memory().unwrap();
+        database.execute(tsql).unwrap();
+        let server = Server::start(database.clone(), Options::default()).await.unwrap();
+        Self { server, database }
+    }
+
+    /// A server that has the table `flights`, whose rows are the first `count` of the data set.
+    pub(crate) async fn with_flights(count: usize) -> Self {
+        let world = Self::start(
+            "CREATE TABLE dbo.flights (id int NOT NULL PRIMARY KEY, time_hour datetime2(7) NOT NULL, \
+             carrier nvarchar(9), flight int, dep_delay int NULL, rv rowversion NOT NULL)",
+        )
+        .await;
+        let text = flights();
+        let rows = text.lines().skip(1).take(count).map(|line| {
+            let cells: Vec<&str> = line.split(',').collect();
+            let int = |text: &str| text.parse().map_or(Value::Null, Value::Int);
+            vec![
+                int(cells[0]),
+                Value::Text(cells[1].trim_end_matches('Z').to_owned()),
+                Value::Text(cells[2].to_owned()),
+                int(cells[3]),
+                int(cells[9]),
+            ]
+        });
+        let columns = ["id", "time_hour", "carrier", "flight", "dep_delay"];
+        world.database.insert_rows("dbo.flights", &columns, rows).unwrap();
+        world
+    }
+
+    pub(crate) fn connection(&self) -> SqlConnection {
+        SqlConnection::parse(&self.server.connection_string()).unwrap()
+    }
+
+    pub(crate) fn settings(&self, table: &str, mode: CursorMode, cursor: &str) -> SourceSettings {
+        SourceSettings {
+            poller: "orders".to_owned(),
+            connection: self.connection(),
+            table: table.to_owned(),
+            mode,
+            cursor_column: cursor.to_owned(),
+            key: vec!["id".to_owned()],
+            columns: None,
+            filter: None,
+            settle: Duration::from_secs(5),
+        }
+    }
+
+    /// Settings for the flights in either mode.
+    pub(crate) fn flights(&self, mode: CursorMode) -> SourceSettings {
+        match mode {
+            CursorMode::RowVersion => self.settings("flights", mode, "rv"),
+            CursorMode::TimestampPk => self.settings("dbo.flights", mode, "time_hour"),
+        }
+    }
+}
+
+fn flights() -> String {
+    let mut text = String::new();
+    GzDecoder::new(FLIGHTS).read_to_string(&mut text).unwrap();
+    text
+}
+
+/// Ids of the first `count` flights in the order in which a mode has to deliver them.
+pub(crate) fn flights_in_order(mode: CursorMode, count: usize) -> Vec<i64> {
+    let text = flights();
+    let mut flights: Vec<(&str, i64)> = text
+        .lines()
+        .skip(1)
+        .take(count)
+        .map(|line| {
+            let mut cells = line.split(',');
+            let id = cells.next().unwrap().parse().unwrap();
+            (cells.next().unwrap(), id)
+        })
+        .collect();
+    if mode == CursorMode::TimestampPk {
+        flights.sort_unstable();
+    }
+    flights.into_iter().map(|(_, id)| id).collect()
+}
+
+pub(crate) async fn fetch(
+    source: &Mssql,
+    after: Option<&Cursor>,
+    rows_max: usize,
+) -> Result<Rows, FetchError> {
+    source.fetch(FetchWindow { after, upto: None, rows_max }).await
+}
+
+/// Fetches what must be readable, as events.
+pub(crate) async fn events(
+    source: &Mssql,
+    after: Option<&Cursor>,
+    rows_max: usize,
+) -> (Vec<ChangeEvent>, bool) {
+    let rows = fetch(source, after, rows_max).await.unwrap_or_else(|e| panic!("{}", chain(&e)));
+    (normalize(source.shape(), &rows).unwrap(), rows.more)
+}
+
+/// Reads batch after batch until nothing is left; returns the integer keys in order.
+pub(crate) async fn drain(source: &Mssql, rows_max: usize) -> Vec<i64> {
+    let mut ids = Vec::new();
+    let mut after: Option<Cursor> = None;
+    loop {
+        let (events, more) = events(source, after.as_ref(), rows_max).await;
+        assert!(events.len() <= rows_max && (!more || events.len() == rows_max));
+        ids.extend(events.iter().map(|event| event.cursor.key["id"].as_i64().unwrap()));
+        after = events.into_iter().last().map(|event| event.cursor).or(after);
+        if !more {
+            let (rest, more) = self::events(source, after.as_ref(), rows_max).await;
+            assert!(rest.is_empty() && !more, "rows after the last batch");
+            return ids;
+        }
+    }
+}
+
+/// Fetches what must fail; returns the chain of causes.
+pub(crate) async fn failure(settings: SourceSettings) -> (FetchError, String) {
+    let source = Mssql::new(settings).unwrap();
+    let error = fetch(&source, None, 10).await.unwrap_err();
+    let text = chain(&error);
+    (error, text)
+}
