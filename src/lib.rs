@@ -103,5 +103,9 @@ pub mod demo;
 #[cfg(feature = "demo")]
 pub mod devdb;
 
+// The stand-in for the Functions host.
+#[cfg(feature = "demo")]
+pub mod fakehost;
+
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
