@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
@@ -77,6 +77,13 @@ enum End {
 /// Runs the demo and returns whether it showed what it promises.
 pub async fn run(options: Options) -> ExitCode {
     let deadline = Instant::now() + DEADLINE;
+    // From here on a signal waits until it can be obeyed with nothing left behind.
+    let (Ok(interrupt), Ok(terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        say("highwater: signals cannot be received");
+        return ExitCode::from(UNAVAILABLE);
+    };
     let (sender, happenings) = unbounded_channel();
     let stage = match Stage::set(options.rows, sender).await {
         Ok(stage) => stage,
@@ -92,7 +99,7 @@ pub async fn run(options: Options) -> ExitCode {
             return ExitCode::from(UNAVAILABLE);
         }
     };
-    let end = show.play().await;
+    let end = show.play(interrupt, terminate).await;
     show.close(end).await
 }
 
@@ -152,12 +159,7 @@ impl Show {
     }
 
     /// Lets everything happen, until all rows have arrived.
-    async fn play(&mut self) -> End {
-        let (Ok(mut interrupt), Ok(mut terminate)) =
-            (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-        else {
-            return End::Broken("signals cannot be received".to_owned());
-        };
+    async fn play(&mut self, mut interrupt: Signal, mut terminate: Signal) -> End {
         let mut look = interval(LOOK_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {

@@ -15,6 +15,8 @@ use crate::devdb::{Database, Engine as _, Parameter, Reply, Session, SqlError, T
 
 /// Rounds that the rows are spread over.
 const ROUNDS: usize = 60;
+/// Most rows changed in a round.
+const CHANGES_EACH_MAX: usize = 10;
 /// Time between two rounds.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long a transaction stays open with what it has inserted.
@@ -42,14 +44,15 @@ impl Work {
     pub(super) fn new(rest: Vec<Flight>, changeable: usize) -> Self {
         let each = rest.len().div_ceil(ROUNDS).max(1);
         let count = rest.len().div_ceil(each);
-        let changes_each = changeable.checked_div(count + 1).unwrap_or(0).min(10);
+        let changes = changeable.min(count * CHANGES_EACH_MAX);
+        let changed_before = |round: usize| (round * changes).checked_div(count).unwrap_or(0);
         let mut rest = rest.into_iter();
         let rounds = (0..count).map(|round| Round {
             inserts: rest.by_ref().take(each).collect(),
-            changes: (round * changes_each + 1, (round + 1) * changes_each),
+            changes: (changed_before(round) + 1, changed_before(round + 1)),
         });
-        let changes = u64::try_from(count * changes_each).unwrap_or(u64::MAX);
-        Self { rounds: rounds.collect(), changes }
+        let rounds = rounds.collect();
+        Self { rounds, changes: u64::try_from(changes).unwrap_or(u64::MAX) }
     }
 
     /// Returns how many changes of rows there will be.
@@ -168,7 +171,7 @@ mod tests {
         let written = Arc::new(Written::default());
         write(database.clone(), work, Arc::clone(&written)).await.unwrap();
         assert_eq!((written.inserted(), written.changed()), (50, changes));
-        assert_eq!(changes, 100);
+        assert_eq!(changes, 120);
         assert_eq!(database.execute("SELECT id FROM dbo.flights").unwrap(), 300);
     }
 
@@ -177,6 +180,9 @@ mod tests {
         for (rest, changeable) in [(4_050, 1_000), (15, 8), (1, 1), (0, 9), (61, 0)] {
             let work = Work::new(flights::read(rest).unwrap(), changeable);
             assert!(work.changes() <= u64::try_from(changeable).unwrap(), "{rest}, {changeable}");
+            let of_round = |round: &Round| round.changes.1 + 1 - round.changes.0;
+            let sum: usize = work.rounds.iter().map(of_round).sum();
+            assert_eq!(u64::try_from(sum).unwrap(), work.changes());
             let inserts: usize = work.rounds.iter().map(|round| round.inserts.len()).sum();
             assert_eq!(inserts, rest);
         }
