@@ -214,7 +214,10 @@ impl Poller {
                 return Ok(outcome);
             }
             if self.limits.lease_first {
-                return Box::pin(self.run_lease_first(memory, &base, seen)).await;
+                match Box::pin(self.run_lease_first(memory, &base, seen)).await? {
+                    Some(outcome) => return Ok(outcome),
+                    None => continue,
+                }
             }
             let Some(batch) = self.first_batch(&base, seen).await? else {
                 seen.note_time(base.now());
@@ -229,19 +232,17 @@ impl Poller {
         Ok(TickOutcome::Skipped(Skipped::Conflict))
     }
 
-    /// The order of seed 001 §2: an idle tick costs two writes then.
+    /// The order of seed 001 §2: an idle tick costs two writes then. `None` where it may begin anew.
     async fn run_lease_first(
         &self,
         memory: &mut Memory,
         base: &Snapshot,
         seen: &mut Observation<'_>,
-    ) -> Result<TickOutcome, TickError> {
+    ) -> Result<Option<TickOutcome>, TickError> {
+        memory.forget();
         let mut lease = match self.acquire(base, None, seen).await? {
             Ok(lease) => *lease,
-            Err(outcome) => {
-                memory.forget();
-                return Ok(outcome.unwrap_or(TickOutcome::Skipped(Skipped::Conflict)));
-            }
+            Err(outcome) => return Ok(outcome),
         };
         let first = lease.hold_while(self.first_batch(base, seen)).await;
         let batch = match first.map_err(TickError::LeaseLost) {
@@ -249,7 +250,7 @@ impl Poller {
             Ok(Ok(None)) => {
                 self.release(&mut lease, seen).await;
                 memory.remember(lease);
-                return Ok(TickOutcome::Idle);
+                return Ok(Some(TickOutcome::Idle));
             }
             Ok(Err(error)) => {
                 self.release(&mut lease, seen).await;
@@ -259,7 +260,7 @@ impl Poller {
             Err(error) => return Err(error),
         };
         lease.announce(batch.in_flight()).await.map_err(TickError::LeaseLost)?;
-        Box::pin(self.drain(memory, lease, batch, seen)).await
+        Box::pin(self.drain(memory, lease, batch, seen)).await.map(Some)
     }
 
     /// Asks for the lease; `Err` holds how the tick ends, or `None` where it may begin anew.

@@ -180,7 +180,8 @@ async fn racing_increments_all_count<S: StateStore + 'static>(store: Arc<S>) {
             let store = Arc::clone(&store);
             tokio::spawn(async move {
                 for _ in 0..INCREMENTS {
-                    increment(&*store).await;
+                    // Each round that fails, another writer has won one: so many are enough.
+                    increment(&*store, &document("a"), WRITERS * INCREMENTS).await;
                 }
             })
         })
@@ -196,13 +197,13 @@ async fn racing_increments_all_count<S: StateStore + 'static>(store: Arc<S>) {
     );
 }
 
-async fn increment(store: &dyn StateStore) {
-    // Each round that fails, another writer has won one: so many rounds are always enough.
-    for _ in 0..WRITERS * INCREMENTS {
-        let (bytes, etag) = content(store, &document("a")).await.expect("stored");
+/// Adds one to the number under `key`, in at most `rounds_max` rounds of read and swap.
+pub(crate) async fn increment(store: &dyn StateStore, key: &StateKey, rounds_max: u32) {
+    for _ in 0..rounds_max {
+        let (bytes, etag) = content(store, key).await.expect("stored");
         let next = String::from_utf8_lossy(&bytes).parse::<u32>().expect("a number") + 1;
         let bytes = next.to_string().into_bytes();
-        match store.store(&document("a"), bytes, Precondition::Matches(etag)).await {
+        match store.store(key, bytes, Precondition::Matches(etag)).await {
             Ok(_) => return,
             Err(StoreError::Conflict { .. }) => tokio::task::yield_now().await,
             Err(error) => panic!("an increment fails: {error}"),

@@ -208,6 +208,38 @@ mod tests {
         again.store(&key(), b"2".to_vec(), Precondition::Matches(written.etag)).await.unwrap();
     }
 
+    /// What the child processes of the test below do; alone it has nothing to do.
+    #[tokio::test]
+    async fn increments_of_a_child_process() {
+        let vars = crate::config::ProcessVars;
+        let Some(root) = crate::config::Vars::get(&vars, "FILE_STORE_ROOT") else { return };
+        let store = store(Path::new(&root));
+        for _ in 0..50 {
+            crate::state::conformance::increment(&store, &key(), 10_000).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn two_processes_never_lose_an_increment() {
+        let root = tempfile::tempdir().unwrap();
+        store(root.path()).store(&key(), b"0".to_vec(), Precondition::Absent).await.unwrap();
+        let children: Vec<_> = (0..2)
+            .map(|_| {
+                std::process::Command::new(std::env::current_exe().unwrap())
+                    .args(["--exact", "state::file::tests::increments_of_a_child_process"])
+                    .env("FILE_STORE_ROOT", root.path())
+                    .stdout(std::process::Stdio::null())
+                    .spawn()
+                    .unwrap()
+            })
+            .collect();
+        for mut child in children {
+            assert!(child.wait().unwrap().success());
+        }
+        let stored = store(root.path()).load(&key()).await.unwrap().stored.unwrap();
+        assert_eq!(stored.bytes, b"100");
+    }
+
     #[tokio::test]
     async fn a_crash_between_write_and_rename_leaves_the_old_document() {
         let root = tempfile::tempdir().unwrap();

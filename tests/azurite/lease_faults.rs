@@ -43,6 +43,12 @@ struct Setup {
 
 impl Setup {
     async fn new() -> Self {
+        let setup = Self::without_container().await;
+        setup.truth.create_container().await.unwrap();
+        setup
+    }
+
+    async fn without_container() -> Self {
         let azurite = Azurite::shared().await.address();
         let proxy = Proxy::start(azurite).await;
         let container = fresh_container();
@@ -51,7 +57,6 @@ impl Setup {
             BlobStore::new(&service, &container, "app").unwrap()
         };
         let truth = store(azurite, emulator::TIMEOUT);
-        truth.create_container().await.unwrap();
         let store = Arc::new(store(proxy.address(), TIMEOUT));
         let source = Arc::new(TableSource::new("orders"));
         Self { proxy, truth, store, source, handler: Arc::default() }
@@ -157,4 +162,14 @@ async fn two_instances_share_one_poller_on_the_blob_store() {
     }
     assert_eq!(setup.handler.ids().len(), 200, "nothing is delivered twice when nothing fails");
     assert_eq!(setup.document().await.lease.fencing_token.0, 10);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_container_is_an_error_that_says_what_to_do() {
+    let setup = Setup::without_container().await;
+    setup.source.put(1, "first");
+    let report = setup.instance("a").tick(&TickRequest::default()).await;
+    let error = highwater::error::chain(&report.result.unwrap_err());
+    assert!(error.contains("container"), "{error}");
+    assert!(setup.handler.ids().is_empty(), "the handler is not called");
 }

@@ -9,6 +9,9 @@
     reason = "a test may panic; `allow-*-in-tests` does not reach helper functions"
 )]
 
+mod bad_input;
+mod flights;
+mod settings;
 mod source;
 mod source_connection;
 mod sql;

@@ -55,7 +55,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     (
         "source::mssql",
         &["config", "cursor", "error", "event", "mssql", "source", "value"],
-        &["azure_core", "tiberius", "tokio::sync", "futures_util"],
+        &["azure_core", "base64", "tiberius", "tokio::sync"],
     ),
     (
         "handler::http",
@@ -69,20 +69,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("telemetry", &[], &["tracing_subscriber"]),
     ("package", &[], &[]),
     // The development stand-in knows nothing of the product.
-    (
-        "devdb",
-        &[],
-        &[
-            "rcgen",
-            "rusqlite",
-            "tokio::io",
-            "tokio::net",
-            "tokio::sync",
-            "tokio::task",
-            "tokio::spawn",
-            "tokio_rustls",
-        ],
-    ),
+    ("devdb", &[], &["rcgen", "rusqlite", "rustls", "tokio", "tokio_rustls", "uuid"]),
     (
         "testing",
         &["cursor", "error", "event", "handler", "source", "state", "value"],

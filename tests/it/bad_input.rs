@@ -1,0 +1,207 @@
+//! Bad input, from the settings to the rows: a clear error, no handler call, nothing overwritten.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::Router;
+use axum::routing::post;
+use highwater::app::App;
+use highwater::error::chain;
+use highwater::poller::{TickReport, TickRequest};
+use tokio::net::TcpListener;
+
+use crate::sql::World;
+
+const TABLE: &str = "CREATE TABLE dbo.orders (id int NOT NULL PRIMARY KEY, note nvarchar(50) NULL, \
+     changed datetime2(7) NULL, rv rowversion NOT NULL)";
+
+struct Setup {
+    world: World,
+    folder: tempfile::TempDir,
+    vars: BTreeMap<String, String>,
+    calls: Arc<AtomicU64>,
+}
+
+impl Setup {
+    async fn new() -> Self {
+        let world = World::start(TABLE).await;
+        world.database.execute("INSERT INTO dbo.orders (id, note) VALUES (1, N'a')").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let calls: Arc<AtomicU64> = Arc::default();
+        let url = receiver(Arc::clone(&calls)).await;
+        let poller = |name: &str| format!("HIGHWATER__POLLERS__ORDERS__{name}");
+        let vars = BTreeMap::from([
+            ("HIGHWATER__APP".to_owned(), "app".to_owned()),
+            ("HIGHWATER__STATE__STORE".to_owned(), "file".to_owned()),
+            ("HIGHWATER__STATE__FOLDER".to_owned(), folder.path().to_string_lossy().into_owned()),
+            ("Sql".to_owned(), world.server.connection_string()),
+            (poller("SOURCE__CONNECTION"), "Sql".to_owned()),
+            (poller("SOURCE__TABLE"), "dbo.orders".to_owned()),
+            (poller("SOURCE__CURSOR"), "rv".to_owned()),
+            (poller("SOURCE__KEY"), "id".to_owned()),
+            (poller("HANDLER__KIND"), "http".to_owned()),
+            (poller("HANDLER__URL"), url),
+        ]);
+        Self { world, folder, vars, calls }
+    }
+
+    fn set(&mut self, name: &str, value: &str) {
+        let name = format!("HIGHWATER__POLLERS__ORDERS__{name}");
+        self.vars.insert(name, value.to_owned());
+    }
+
+    /// One tick of a fresh process.
+    async fn tick(&self) -> TickReport {
+        let app = App::build(&self.vars).unwrap_or_else(|error| panic!("{}", chain(&error)));
+        app.pollers["orders"].tick(&TickRequest::default()).await
+    }
+
+    fn calls(&self) -> u64 {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    fn state_file(&self) -> PathBuf {
+        self.folder.path().join("state/app/orders.json")
+    }
+
+    /// A tick that must fail with `expected`, call no handler and leave the state as it is.
+    async fn refuses(&self, expected: &[&str]) {
+        let (calls, state) = (self.calls(), fs::read(self.state_file()).ok());
+        let report = self.tick().await;
+        let error = chain(&report.result.expect_err("the tick must fail"));
+        for part in expected {
+            assert!(error.contains(part), "`{error}` does not say `{part}`");
+        }
+        assert_eq!(self.calls(), calls, "the handler is not called: {error}");
+        assert_eq!(fs::read(self.state_file()).ok(), state, "nothing is overwritten: {error}");
+    }
+}
+
+async fn receiver(calls: Arc<AtomicU64>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let router = Router::new().route(
+        "/",
+        post(move || async move {
+            calls.fetch_add(1, Ordering::SeqCst);
+        }),
+    );
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    format!("http://127.0.0.1:{port}/")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_setup_itself_is_good() {
+    let setup = Setup::new().await;
+    assert_eq!(setup.tick().await.rows, 1);
+    assert_eq!(setup.calls(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_settings_are_all_reported_at_once_by_name() {
+    let mut setup = Setup::new().await;
+    setup.set("SOURCE__MODE", "magic");
+    setup.set("SOURCE__TABEL", "dbo.orders");
+    setup.set("BATCH_ROWS_MAX", "many");
+    setup.set("LEASE__TTL", "1s");
+    setup.vars.insert("Sql".to_owned(), "Server=db;Pasword=hush".to_owned());
+    let error = chain(&App::build(&setup.vars).unwrap_err());
+    for part in [
+        "SOURCE__MODE",
+        "`magic`",
+        "SOURCE__TABEL",
+        "SOURCE__TABLE",
+        "BATCH_ROWS_MAX",
+        "`many`",
+        "LEASE__TTL",
+        "`1s`",
+        "`Sql`",
+        "Password",
+    ] {
+        assert!(error.contains(part), "`{error}` does not say `{part}`");
+    }
+    assert!(!error.contains("hush"), "a secret is told: {error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn state_that_cannot_be_used_is_refused_and_kept() {
+    let setup = Setup::new().await;
+    setup.tick().await.result.unwrap();
+    setup.world.database.execute("INSERT INTO dbo.orders (id) VALUES (2)").unwrap();
+    let good = fs::read_to_string(setup.state_file()).unwrap();
+    for (bad, expected) in [
+        (good.replace("\"version\": 1", "\"version\": 9"), "has version `9`"),
+        (good.replace("\"requires\": []", "\"requires\": [\"x\"]"), "requires `x`"),
+        (good[..good.len() / 2].to_owned(), "is not JSON"),
+        (String::new(), "is not JSON"),
+        ("{\"hello\": \"world\"}".to_owned(), "JSON of something else"),
+        (good.replace("\"orders\"", "\"invoices\""), "names poller `invoices`"),
+    ] {
+        assert_ne!(bad, good);
+        fs::write(setup.state_file(), &bad).unwrap();
+        setup.refuses(&[expected]).await;
+    }
+    fs::write(setup.state_file(), good).unwrap();
+    assert_eq!(setup.tick().await.rows, 1, "with the good state it goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checkpoint_of_another_source_is_refused() {
+    let mut setup = Setup::new().await;
+    setup.tick().await.result.unwrap();
+    setup.set("SOURCE__FILTER", "id > 0");
+    setup.refuses(&["source has changed", "sha256:", "reset"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_that_vanished_is_not_replayed() {
+    let setup = Setup::new().await;
+    setup.tick().await.result.unwrap();
+    fs::remove_file(setup.state_file()).unwrap();
+    setup.refuses(&["state document is gone", "ON_MISSING_STATE"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_login_that_fails_is_named_without_its_password() {
+    let mut setup = Setup::new().await;
+    let wrong = setup.vars["Sql"].replace("Password=", "Password=hush");
+    setup.vars.insert("Sql".to_owned(), wrong);
+    setup.refuses(&["18456"]).await;
+    let text = chain(&setup.tick().await.result.unwrap_err());
+    assert!(!text.contains("hush"), "a secret is told: {text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_and_columns_that_are_missing_are_named() {
+    for (setting, value, expected) in [
+        ("SOURCE__TABLE", "dbo.nowhere", &["dbo.nowhere"][..]),
+        ("SOURCE__CURSOR", "version", &["`version`", "`rv`"]),
+        ("SOURCE__KEY", "number", &["`number`", "`id`"]),
+        ("SOURCE__COLUMNS", "id,price", &["`price`", "`note`"]),
+        ("SOURCE__CURSOR", "note", &["note", "rowversion"]),
+        ("SOURCE__FILTER", "price > 1", &["207", "price"]),
+    ] {
+        let mut setup = Setup::new().await;
+        setup.set(setting, value);
+        setup.refuses(expected).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_cannot_be_ordered_are_refused_or_counted() {
+    let mut setup = Setup::new().await;
+    // A NULL in the key: the row has no place in the order.
+    setup.world.database.execute("UPDATE dbo.orders SET note = NULL WHERE id = 1").unwrap();
+    setup.set("SOURCE__KEY", "note");
+    setup.refuses(&["NULL in key column `note`"]).await;
+    // A NULL in the cursor: the row is counted, warned of, and not delivered; others are.
+    setup.set("SOURCE__KEY", "id");
+    setup.set("SOURCE__MODE", "timestamp+pk");
+    setup.set("SOURCE__CURSOR", "changed");
+    let insert = "INSERT INTO dbo.orders (id, changed) VALUES (2, '2020-01-01T00:00:00')";
+    setup.world.database.execute(insert).unwrap();
+    assert_eq!(setup.tick().await.rows, 1);
+}
