@@ -32,7 +32,7 @@
 //! |---|---|---|
 //! | composition | `app` | everything but `cli` |
 //! | edges | [`host`], `cli`, `package`, [`telemetry`], `demo` | the layers below |
-//! | adapters | `state::{blob, file, memory}`, `source::mssql`, `handler::{http, stdout}`, [`mssql`], [`azure`] | their port, their crate |
+//! | adapters | `state::{blob, file, logged, memory}`, `source::mssql`, `handler::{http, stdout}`, [`mssql`], [`azure`] | their port, their crate |
 //! | engine | [`poller`], [`lease`], [`metrics`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`] | vocabulary |
 //! | pure rules | [`config`], [`state`], [`normalize`] | vocabulary |
