@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
 use crate::app::App;
@@ -87,6 +87,8 @@ async fn serve(vars: &dyn Vars) -> ExitCode {
         Ok(port) => port,
         Err(text) => return fail(USAGE, &text),
     };
+    // Before anything answers: a signal would end the process without a word until they are caught.
+    let signals = Signals::catch();
     // IPv4: the host connects to 127.0.0.1, and to nothing else.
     let listener = match TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await {
         Ok(listener) => listener,
@@ -110,7 +112,7 @@ async fn serve(vars: &dyn Vars) -> ExitCode {
         }
     };
     let stop = StopSignal::new();
-    let served = server::serve(listener, functions, stop.clone(), asked_to_stop(stop));
+    let served = server::serve(listener, functions, stop.clone(), asked_to_stop(signals, stop));
     match served.await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(FAILED, &format!("serve: {error}")),
@@ -129,12 +131,25 @@ fn port(vars: &dyn Vars) -> Result<u16, String> {
     port.ok_or_else(|| format!("`{name}` is `{text}`, expected a port from 1 to 65535"))
 }
 
+/// The signals that ask the process to stop.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Catches them from now on; `None` where the system has none to give.
+    fn catch() -> Option<Self> {
+        let terminate = signal(SignalKind::terminate()).ok()?;
+        let interrupt = signal(SignalKind::interrupt()).ok()?;
+        Some(Self { terminate, interrupt })
+    }
+}
+
 /// Completes at the first SIGTERM or SIGINT; at a second one, or after a grace period, the process
 /// ends whatever runs: the lease then lapses by itself.
-async fn asked_to_stop(stop: StopSignal) {
-    let (Ok(mut terminate), Ok(mut interrupt)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
+async fn asked_to_stop(signals: Option<Signals>, stop: StopSignal) {
+    let Some(Signals { mut terminate, mut interrupt }) = signals else {
         warn!(event = "signals_unavailable", "Signals cannot be received; only a kill stops this");
         return std::future::pending().await;
     };

@@ -189,7 +189,7 @@ pub(super) const HANDLER_TRIES_MAX: Setting = Setting::new(
 pub(super) const HANDLER_STALL_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__STALL_MAX",
     Text("2m"),
-    "a handler that reports progress (`stdout`) is stopped after this long without any; `0` for never",
+    "stdout: a delivery that gets on no further for this long is given up; `0` for never.",
 );
 pub(super) const LEASE_TTL: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__LEASE__TTL",

@@ -69,16 +69,17 @@ fn logs(json: &Json) -> Option<Vec<Option<String>>> {
         return None;
     }
     let Some(logs) = field("logs") else { return Some(Vec::new()) };
-    logs.as_array()?.iter().map(log).collect()
+    let entries = logs.as_array()?;
+    let nested = entries.iter().any(|entry| entry.is_array() || entry.is_object());
+    (!nested).then(|| entries.iter().map(log).collect())
 }
 
-fn log(entry: &Json) -> Option<Option<String>> {
+fn log(entry: &Json) -> Option<String> {
     match entry {
-        Json::Null => Some(None),
-        Json::Bool(true) => Some(Some("True".to_owned())),
-        Json::Bool(false) => Some(Some("False".to_owned())),
-        Json::Number(number) => Some(Some(number.to_string())),
-        Json::String(text) => Some(Some(text.clone())),
-        Json::Array(_) | Json::Object(_) => None,
+        Json::Null => None,
+        Json::Bool(true) => Some("True".to_owned()),
+        Json::Bool(false) => Some("False".to_owned()),
+        Json::String(text) => Some(text.clone()),
+        Json::Number(_) | Json::Array(_) | Json::Object(_) => Some(entry.to_string()),
     }
 }

@@ -230,7 +230,7 @@ impl Process {
                     if !read && timeout(KILL_WAIT, &mut reading).await.is_err() {
                         self.log(Level::Warning, "The handler's pipes stay open after its end");
                     }
-                    return (exit_code(status), asked_for);
+                    return (exit_code(&status), asked_for);
                 }
                 _ = &mut reading, if !read => read = true,
                 in_time = &mut ready, if !pinged => {
@@ -345,7 +345,7 @@ enum End {
     Stopped,
 }
 
-fn exit_code(status: io::Result<ExitStatus>) -> i32 {
+fn exit_code(status: &io::Result<ExitStatus>) -> i32 {
     let Ok(status) = status else { return -1 };
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
 }

@@ -132,8 +132,8 @@ impl Connection {
         let mut body = Vec::new();
         loop {
             let line = self.line().await?;
-            let length =
-                u64::from_str_radix(&line, 16).map_err(|_| invalid("chunk size", &line))?;
+            let length = u64::from_str_radix(&line, 16);
+            let length = length.map_err(|error| invalid("chunk size", &error.to_string()))?;
             body.extend(self.bytes(length).await?);
             self.line().await?;
             if length == 0 {
@@ -185,7 +185,7 @@ pub(super) fn request(port: u16, invocation: &Invocation) -> Vec<u8> {
         head.push_str("Transfer-Encoding: chunked\r\n");
     }
     if let Some(traceparent) = traceparent {
-        head.push_str(&format!("traceparent: {traceparent}\r\n"));
+        head.extend(["traceparent: ", traceparent, "\r\n"]);
     }
     head.push_str("Content-Type: application/json; charset=utf-8\r\n");
     let (first, second) = body.split_at(body.len() / 2);

@@ -29,7 +29,7 @@ pub(crate) struct Bench {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) options: Options,
     pub(crate) folder: TempDir,
-    _server: Server,
+    server: Server,
 }
 
 impl Bench {
@@ -56,12 +56,12 @@ impl Bench {
                 terminate_first: true,
                 ..Options::new(PROGRAM, root)
             },
-            _server: server,
+            server,
             receiver,
             folder,
         };
         let url = bench.receiver.url.clone();
-        let connection = bench._server.connection_string();
+        let connection = bench.server.connection_string();
         let state = bench.folder.path().to_str().unwrap().to_owned();
         bench.set_env("SqlConnection", &connection);
         bench.set_env("HIGHWATER__STATE__STORE", "file");
@@ -173,10 +173,9 @@ impl Host {
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        match self.phase() {
-            Phase::Ready { pid, .. } => pid,
-            phase => panic!("{phase:?}"),
-        }
+        let phase = self.phase();
+        let Phase::Ready { pid, .. } = phase else { panic!("{phase:?}") };
+        pid
     }
 
     /// Waits for a line of the handler's own log, and returns it with its level at the host.
@@ -238,16 +237,12 @@ pub(crate) async fn within<T>(limit: Duration, what: impl Future<Output = T>) ->
 
 /// Returns the logs of a success.
 pub(crate) fn logs(outcome: &Outcome) -> Vec<String> {
-    match &outcome.verdict {
-        Verdict::Success(logs) => logs.iter().flatten().cloned().collect(),
-        verdict => panic!("{verdict:?}"),
-    }
+    let Verdict::Success(logs) = &outcome.verdict else { panic!("{outcome:?}") };
+    logs.iter().flatten().cloned().collect()
 }
 
 /// Returns the text of a failure.
 pub(crate) fn failure(outcome: &Outcome) -> &str {
-    match &outcome.verdict {
-        Verdict::Failure(text) => text,
-        verdict => panic!("{verdict:?}"),
-    }
+    let Verdict::Failure(text) = &outcome.verdict else { panic!("{outcome:?}") };
+    text
 }

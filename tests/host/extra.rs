@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use highwater::fakehost;
+use highwater::fakehost::{self, Exit, ExitZero, FakeHost, Level, Options, Phase};
 
 use crate::bench::{Bench, LIMIT, within};
 use crate::{data, start, stop};
@@ -29,7 +29,7 @@ async fn a_stop_of_the_host_lets_a_short_run_finish() {
     });
     assert!(outcome.verdict.is_success(), "{outcome:?}");
     assert_eq!(exit.map(|exit| exit.code), Some(0));
-    assert_eq!(host.phase(), fakehost::Phase::Stopped);
+    assert_eq!(host.phase(), Phase::Stopped);
     assert_eq!(bench.receiver.taken(), [1]);
 }
 
@@ -55,6 +55,28 @@ async fn output_that_nobody_reads_any_more_breaks_nothing() {
     assert!(answer.await.0.is_success());
     assert_eq!(bench.receiver.taken(), [1]);
     child.kill().await.unwrap();
+}
+
+#[tokio::test]
+async fn exit_codes_mean_what_they_mean_to_the_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "[ -e again ] && exit 0; touch again; echo Warning: x >&2; echo y; exit 200";
+    let options = Options {
+        arguments: vec!["-c".into(), script.into()],
+        exit_zero: ExitZero::IsIgnored,
+        ..Options::new("sh", folder.path())
+    };
+    let host = FakeHost::start(options).unwrap();
+    assert_eq!(host.ready(1).await, Phase::Dead);
+    let expected = [(200, false), (0, false)].map(|(code, counted)| Exit { code, counted });
+    assert_eq!((host.exit(2, LIMIT).await, host.exits()), (Some(expected[1]), expected.to_vec()));
+    let levels = [("Warning: x", Level::Warning), ("y", Level::Information)];
+    for (line, level) in levels {
+        let record = host.journal().find(LIMIT, |record| record.message == line).await;
+        assert_eq!(record.map(|record| record.level), Some(level));
+    }
+    let host = FakeHost::start(Options::new("/nowhere", folder.path())).unwrap();
+    assert_eq!(host.ready(1).await, Phase::Unstartable);
 }
 
 #[test]

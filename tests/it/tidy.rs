@@ -65,7 +65,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("handler::stdout", &["error", "event", "handler"], &["tokio::io", "tokio::sync"]),
     ("handler::testing", &["cursor", "event", "handler", "state", "value"], &[]),
     // Edges.
-    ("host", &["error", "poller"], &["axum", "hyper", "tokio::net", "tokio::spawn"]),
+    ("host", &["error", "poller"], &["axum", "hyper", "tokio::net", "tokio::spawn", "tokio::sync"]),
     ("telemetry", &[], &["tracing_subscriber"]),
     ("package", &[], &[]),
     // The development stand-in knows nothing of the product.
