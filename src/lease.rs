@@ -189,7 +189,9 @@ impl<'a> Lease<'a> {
         let renewed_at = Instant::now();
         let until = context.stop_at.min(renewed_at + context.terms.ttl / 2);
         let writer = Writer { store: context.store, key: context.key, until };
-        let Some(snapshot) = writer.create_or_replace(document, base.precondition()).await? else {
+        // Boxed, as below: a document is large, and these futures lie within all others.
+        let written = Box::pin(writer.create_or_replace(document, base.precondition())).await?;
+        let Some(snapshot) = written else {
             return Ok(Acquired::Conflict);
         };
         let marked = snapshot.document.marked;
@@ -369,7 +371,7 @@ impl<'a> Lease<'a> {
         let write_id = self.context.instance.next_write_id();
         let writer = Writer { store: self.context.store, key: self.context.key, until };
         let logical = LogicalWrite { holder, write_id: &write_id, batch_id };
-        self.snapshot = writer.change_held(&self.snapshot, logical, &change).await?;
+        self.snapshot = Box::pin(writer.change_held(&self.snapshot, logical, &change)).await?;
         self.renewed_at = asked_at;
         Ok(())
     }

@@ -1,3 +1,5 @@
+#![expect(clippy::too_many_lines, reason = "an expectation shows a whole configuration")]
+
 use expect_test::{Expect, expect};
 
 use super::*;

@@ -234,7 +234,7 @@ mod tests {
         let with = |from: &str, to: &str| SEED.replace(from, to);
         for (document, expected) in [
             (String::new(), "is not JSON (0 bytes)"),
-            (SEED[..200].to_owned(), "is not JSON (200 bytes)"),
+            (SEED.chars().take(200).collect(), "is not JSON (200 bytes)"),
             ("[]".to_owned(), "JSON of something else"),
             (r#"{"hello":"world"}"#.to_owned(), "JSON of something else"),
             (with("\"version\": 1", "\"version\": 99"), "has version `99`, this build reads `1`"),

@@ -5,6 +5,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
+    clippy::panic,
     reason = "a test ends where its expectation does"
 )]
 

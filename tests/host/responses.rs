@@ -97,6 +97,7 @@ pub(crate) async fn none_hangs() {
     assert_eq!(host.exits(), []);
 }
 
+#[expect(clippy::unused_async, reason = "every case of the table is a future")]
 pub(crate) async fn judge_agrees() {
     let cases = data::json("responses/cases.json");
     let mut checked = 0;

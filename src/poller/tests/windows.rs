@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use opentelemetry::metrics::MeterProvider as _;
-use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData};
+use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData, ScopeMetrics, SumDataPoint};
 use opentelemetry_sdk::metrics::{InMemoryMetricExporter, SdkMeterProvider};
 use tracing::field::{Field, Visit};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
@@ -85,24 +85,18 @@ impl Watched {
     fn counted(&self, metric: &str, attribute: Option<(&str, &str)>) -> u64 {
         self.provider.force_flush().unwrap();
         let Some(last) = self.exporter.get_finished_metrics().unwrap().pop() else { return 0 };
-        let metrics = last.scope_metrics().flat_map(|scope| scope.metrics());
-        let sums =
-            metrics.filter(|found| found.name() == metric).filter_map(|found| match found.data() {
-                AggregatedMetrics::U64(MetricData::Sum(sum)) => Some(
-                    sum.data_points()
-                        .filter(|point| {
-                            attribute.is_none_or(|(key, value)| {
-                                point
-                                    .attributes()
-                                    .any(|a| a.key.as_str() == key && a.value.as_str() == value)
-                            })
-                        })
-                        .map(opentelemetry_sdk::metrics::data::SumDataPoint::value)
-                        .sum::<u64>(),
-                ),
-                _ => None,
+        let metrics = last.scope_metrics().flat_map(ScopeMetrics::metrics);
+        let mut total = 0;
+        for found in metrics.filter(|found| found.name() == metric) {
+            let AggregatedMetrics::U64(MetricData::Sum(sum)) = found.data() else { continue };
+            let matching = sum.data_points().filter(|point| {
+                attribute.is_none_or(|(key, value)| {
+                    point.attributes().any(|a| a.key.as_str() == key && a.value.as_str() == value)
+                })
             });
-        sums.sum()
+            total += matching.map(SumDataPoint::value).sum::<u64>();
+        }
+        total
     }
 
     fn failures(&self, error: &str) -> u64 {

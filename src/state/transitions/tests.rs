@@ -94,8 +94,12 @@ fn the_ttl_of_the_document_counts_not_the_challengers() {
 #[test]
 fn a_foreign_write_does_not_keep_a_dead_lease_alive() {
     let (document, _) = held_by("a");
-    let paused =
-        Paused { by: "eve".to_owned(), reason: "r".to_owned(), at: NOW, extra: Default::default() };
+    let paused = Paused {
+        by: "eve".to_owned(),
+        reason: "r".to_owned(),
+        at: NOW,
+        extra: serde_json::Map::new(),
+    };
     let resumed = document.pause(paused, age(100)).resume(age(10));
     assert_eq!(resumed.lease.idle_before_seconds, 110);
     // 110 + 14 reaches the 124 s after which the lease has lapsed.
@@ -106,7 +110,7 @@ fn a_foreign_write_does_not_keep_a_dead_lease_alive() {
 #[test]
 fn a_write_of_the_holder_sets_the_idle_time_back() {
     let (document, holder) = held_by("a");
-    let observed = Observed { at: NOW, lag: None, idle_ticks: 1, extra: Default::default() };
+    let observed = Observed { at: NOW, lag: None, idle_ticks: 1, extra: serde_json::Map::new() };
     let renewed = document.observe(observed, age(100)).renew(&holder, NOW).unwrap();
     assert_eq!(renewed.lease.idle_before_seconds, 0);
 }
@@ -258,8 +262,12 @@ fn steps_belong_to_the_bytes() {
 #[test]
 fn a_paused_poller_grants_nothing_but_its_holder_may_finish() {
     let (document, holder) = held_by("a");
-    let paused =
-        Paused { by: "eve".to_owned(), reason: "r".to_owned(), at: NOW, extra: Default::default() };
+    let paused = Paused {
+        by: "eve".to_owned(),
+        reason: "r".to_owned(),
+        at: NOW,
+        extra: serde_json::Map::new(),
+    };
     let paused = document.pause(paused, age(1));
     assert!(matches!(paused.acquire(request("a", 0)), Err(Refusal::Paused { .. })));
     assert_eq!(paused.requires, ["paused"], "so that an older build does not run it");
@@ -302,7 +310,7 @@ fn only_the_last_fifty_ticks_are_kept() {
             batches: 0,
             duration_ms: 0,
             idle_before: 0,
-            extra: Default::default(),
+            extra: serde_json::Map::new(),
         };
         let timings = vec![("fetch", Duration::from_millis(3))];
         let tick = EndOfTick { recent, timings };
