@@ -66,7 +66,7 @@
 //! ```
 //!
 //! `MODEL_WRITES` (versions stored), `MODEL_FAULTS`, `MODEL_OWNERS` (2 or 3) and `MODEL_ROWS` set the
-//! bounds of the main search. Each further write multiplies the states by about 3.5, each further fault
+//! bounds of the main search. Each further write multiplies the states by about 3.4, each further fault
 //! by about 10; a million states take some 150 MB.
 #![expect(
     clippy::unwrap_used,

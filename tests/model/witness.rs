@@ -52,7 +52,7 @@ impl Model {
         let seen = &mut world.seen;
         let mut break_if = |wrong, claim| {
             if wrong {
-                self.broken.push(claim)
+                self.broken.push(claim);
             }
         };
         break_if(after.grant < seen.highest, Claim::TheTokenNeverGoesBack);

@@ -329,12 +329,11 @@ impl Owner {
         });
         match self.with_version_gone() {
             owner if is_blind => owner,
-            Self::Idle => Self::Idle,
             Self::Asking(asking) if asking.ambiguous => {
                 Self::Asking(Asking { answer: Answer::Judging, ..asking })
             }
             // A first try that is plainly refused: the tick begins anew.
-            Self::Asking(_) => Self::Idle,
+            Self::Idle | Self::Asking(_) => Self::Idle,
             Self::Holding(holding) => {
                 let write = holding.write.map(|write| Write { answer: Answer::Judging, ..write });
                 Self::Holding(Holding { write, ..holding })
