@@ -1,0 +1,342 @@
+//! The real documents, by number.
+//!
+//! Each distinct document and each application of a real transition is computed once and then looked
+//! up, so that the search runs on small numbers and the rules are still those of `highwater::state`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use highwater::cursor::{Cursor, KeyValues, RowVersion, SourceFingerprint};
+use highwater::event::{BatchId, BatchIdentity, Digested};
+use highwater::state::{
+    Acquire, AfterCommit, Commit, Failure, FencingToken, Generation, Holder, InFlight, LeaseAge,
+    Paused, Refusal, StateDocument, encode,
+};
+use time::OffsetDateTime;
+
+/// Whose name a document bears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Who {
+    Nobody,
+    /// The process that runs in this place now.
+    Slot(u8),
+    /// A process that has died; which one makes no difference to the living.
+    Gone,
+}
+
+/// A document: all of it but the owner's name, and that name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Doc {
+    shape: u16,
+    pub(crate) owner: Who,
+}
+
+/// Rows `after + 1 ..= upto` as one delivery, with what else makes a batch what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Batch {
+    pub(crate) generation: u8,
+    pub(crate) replay: u8,
+    pub(crate) after: u8,
+    pub(crate) upto: u8,
+}
+
+impl Batch {
+    /// Returns its rows, one bit each.
+    pub(crate) fn rows(self) -> u8 {
+        rows_upto(self.upto) & !rows_upto(self.after)
+    }
+
+    /// Returns its first row as a batch.
+    pub(crate) fn first_row(self) -> Self {
+        Self { upto: self.after + 1, ..self }
+    }
+}
+
+/// Returns the rows at or before a position, one bit each.
+pub(crate) fn rows_upto(position: u8) -> u8 {
+    (1 << position) - 1
+}
+
+/// What a holder knows of its grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Grant {
+    pub(crate) generation: u8,
+    pub(crate) token: u8,
+}
+
+/// An application of a real transition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Change {
+    Acquire { slot: u8, batch: Batch },
+    Held { slot: u8, grant: Grant, what: What },
+    Pause,
+    Resume,
+    Reset { replay: u8 },
+}
+
+/// A logical write of a holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum What {
+    Renew,
+    Commit {
+        batch: Batch,
+        next: Option<Batch>,
+    },
+    /// The first row was taken, the second was not.
+    CommitPrefix {
+        batch: Batch,
+    },
+    Fail,
+    Release,
+}
+
+impl What {
+    /// Returns the batch whose id tells that the write has landed.
+    pub(crate) fn committed(self) -> Option<Batch> {
+        match self {
+            Self::Commit { batch, .. } => Some(batch),
+            Self::CommitPrefix { batch } => Some(batch.first_row()),
+            Self::Renew | Self::Fail | Self::Release => None,
+        }
+    }
+}
+
+/// What is asked of a document often.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts {
+    pub(crate) grant: Grant,
+    pub(crate) checkpoint: u8,
+    pub(crate) replay: u8,
+}
+
+/// Older than any lease lives: a challenger may see any lease as lapsed at any time.
+const OLD: LeaseAge =
+    LeaseAge { since_write: Duration::from_secs(3600), grain: Duration::from_secs(1) };
+const FRESH: LeaseAge = LeaseAge { since_write: Duration::ZERO, grain: Duration::from_secs(1) };
+const NOW: OffsetDateTime = OffsetDateTime::UNIX_EPOCH;
+const TTL: Duration = Duration::from_secs(120);
+const POLLER: &str = "orders";
+
+/// All documents met so far, and what the real transitions make of them.
+#[derive(Debug, Default)]
+pub(crate) struct Documents {
+    shapes: Vec<(StateDocument, Facts)>,
+    /// For each shape, the first one with its grant and checkpoint.
+    alike: Vec<u16>,
+    numbers: BTreeMap<Vec<u8>, u16>,
+    changed: BTreeMap<(Doc, Change), Option<Doc>>,
+    batch_ids: BTreeMap<Batch, BatchId>,
+    /// A mutation: a grant keeps the token of the one before.
+    tokens_stay: bool,
+}
+
+impl Documents {
+    pub(crate) fn new(tokens_stay: bool) -> Self {
+        Self { tokens_stay, ..Self::default() }
+    }
+
+    /// Returns the document of a poller that has no state.
+    pub(crate) fn fresh(&mut self, generation: u8) -> Doc {
+        let fingerprint = SourceFingerprint::of(&[]);
+        self.number(StateDocument::new(POLLER, fingerprint, Generation(generation.into())))
+    }
+
+    pub(crate) fn facts(&self, doc: Doc) -> Facts {
+        self.shapes[usize::from(doc.shape)].1
+    }
+
+    /// Returns the document that stands for all with this grant, owner and checkpoint.
+    pub(crate) fn alike(&self, doc: Doc) -> Doc {
+        Doc { shape: self.alike[usize::from(doc.shape)], ..doc }
+    }
+
+    pub(crate) fn is_paused(&self, doc: Doc) -> bool {
+        self.shapes[usize::from(doc.shape)].0.hindrance(NOW).is_some()
+    }
+
+    /// Whether `batch` is the last one that `doc` says was delivered.
+    pub(crate) fn has_landed(&mut self, doc: Doc, batch: Batch) -> bool {
+        let id = self.batch_id(batch);
+        let checkpoint = &self.shapes[usize::from(doc.shape)].0.checkpoint;
+        checkpoint.last_successful_batch_id == Some(id)
+    }
+
+    pub(crate) fn is_held_by(&self, doc: Doc, slot: u8, grant: Grant) -> bool {
+        self.document(doc).is_held_by(&holder(slot, grant))
+    }
+
+    /// Applies a real transition; `None` where it refuses.
+    pub(crate) fn apply(&mut self, doc: Doc, change: Change) -> Option<Doc> {
+        if let Some(known) = self.changed.get(&(doc, change)) {
+            return *known;
+        }
+        let next = self.apply_anew(&self.document(doc), change).ok();
+        let next = next.map(|document| self.number(document));
+        self.changed.insert((doc, change), next);
+        next
+    }
+
+    fn apply_anew(
+        &mut self,
+        document: &StateDocument,
+        change: Change,
+    ) -> Result<StateDocument, Refusal> {
+        match change {
+            Change::Acquire { slot, batch } => self.acquire(document, slot, batch),
+            Change::Held { slot, grant, what } => {
+                self.change_held(document, &holder(slot, grant), what)
+            }
+            Change::Pause => {
+                let (by, reason) = ("operator".to_owned(), "maintenance".to_owned());
+                let paused = Paused { by, reason, at: NOW, extra: serde_json::Map::new() };
+                Ok(document.pause(paused, FRESH))
+            }
+            Change::Resume => Ok(document.resume(FRESH)),
+            Change::Reset { replay } => document.reset(None, replay_id(replay)),
+        }
+    }
+
+    fn acquire(
+        &mut self,
+        document: &StateDocument,
+        slot: u8,
+        batch: Batch,
+    ) -> Result<StateDocument, Refusal> {
+        let in_flight = Some(self.in_flight(batch));
+        let owner_id = &name(slot);
+        let request = Acquire { owner_id, ttl: TTL, age: OLD, now: NOW, in_flight };
+        let mut next = document.acquire(request)?;
+        if self.tokens_stay && document.lease.fencing_token.0 > 0 {
+            next.lease.fencing_token = document.lease.fencing_token;
+        }
+        Ok(next)
+    }
+
+    fn change_held(
+        &mut self,
+        document: &StateDocument,
+        holder: &Holder,
+        what: What,
+    ) -> Result<StateDocument, Refusal> {
+        match what {
+            What::Renew => document.renew(holder, NOW),
+            What::Commit { batch, next } => {
+                let then = match next {
+                    Some(next) => AfterCommit::Handle(Box::new(self.in_flight(next))),
+                    None => AfterCommit::Release(None),
+                };
+                document.commit(holder, self.commit(batch, then))
+            }
+            What::CommitPrefix { batch } => {
+                let rest = self.in_flight(Batch { after: batch.after + 1, ..batch });
+                let commit = self.commit(batch.first_row(), AfterCommit::Handle(Box::new(rest)));
+                document.commit(holder, commit)?.fail(holder, failure())
+            }
+            What::Fail => document.fail(holder, failure()),
+            What::Release => document.release(holder, NOW, None),
+        }
+    }
+
+    fn commit(&mut self, batch: Batch, then: AfterCommit) -> Commit {
+        let rows = (batch.upto - batch.after).into();
+        Commit { batch_id: self.batch_id(batch), upto: cursor(batch.upto), rows, now: NOW, then }
+    }
+
+    fn in_flight(&mut self, batch: Batch) -> InFlight {
+        InFlight {
+            batch_id: self.batch_id(batch),
+            after: (batch.after > 0).then(|| cursor(batch.after)),
+            upto: cursor(batch.upto),
+            rows: (batch.upto - batch.after).into(),
+            digest: Digested::of(&[]),
+            attempt: 0,
+            crashes: 0,
+            first_failed_at: None,
+            next_attempt_at: None,
+            last_error: None,
+            steps: Vec::new(),
+            extra: serde_json::Map::new(),
+        }
+    }
+
+    fn batch_id(&mut self, batch: Batch) -> BatchId {
+        let make = || {
+            BatchId::of(&BatchIdentity {
+                poller: POLLER,
+                generation: batch.generation.into(),
+                replay_id: (batch.replay > 0).then(|| replay_id(batch.replay)).as_deref(),
+                after: (batch.after > 0).then(|| cursor(batch.after)).as_ref(),
+                upto: &cursor(batch.upto),
+                digest: &Digested::of(&[]),
+            })
+        };
+        self.batch_ids.entry(batch).or_insert_with(make).clone()
+    }
+
+    fn document(&self, doc: Doc) -> StateDocument {
+        let mut document = self.shapes[usize::from(doc.shape)].0.clone();
+        document.lease.owner_id = match doc.owner {
+            Who::Nobody => None,
+            Who::Slot(slot) => Some(name(slot)),
+            Who::Gone => Some("gone".to_owned()),
+        };
+        document
+    }
+
+    /// Returns the number of `document`, without what no rule of the protocol reads.
+    fn number(&mut self, mut document: StateDocument) -> Doc {
+        let owner = match document.lease.owner_id.take().as_deref() {
+            None => Who::Nobody,
+            Some("gone") => Who::Gone,
+            Some(name) => Who::Slot(name.parse().unwrap()),
+        };
+        document.in_flight = None;
+        document.checkpoint.metadata.row_count = 0;
+        let facts = Facts {
+            grant: Grant {
+                generation: u8::try_from(document.generation.0).unwrap(),
+                token: u8::try_from(document.lease.fencing_token.0).unwrap(),
+            },
+            checkpoint: document.checkpoint.cursor.as_ref().map_or(0, position),
+            replay: document.replay_id.as_ref().map_or(0, |id| id.parse().unwrap()),
+        };
+        let next = u16::try_from(self.shapes.len()).unwrap();
+        let shape = *self.numbers.entry(encode(&document)).or_insert(next);
+        if shape == next {
+            let is_alike = |(_, known): &(StateDocument, Facts)| {
+                known.grant == facts.grant && known.checkpoint == facts.checkpoint
+            };
+            let first = self.shapes.iter().position(is_alike);
+            self.alike.push(first.map_or(next, |first| u16::try_from(first).unwrap()));
+            self.shapes.push((document, facts));
+        }
+        Doc { shape, owner }
+    }
+}
+
+fn failure() -> Failure {
+    let error = "503".to_owned();
+    Failure { error, counted: true, next_attempt_at: None, now: NOW, tick: None }
+}
+
+fn holder(slot: u8, grant: Grant) -> Holder {
+    let token = FencingToken(grant.token.into());
+    Holder { generation: Generation(grant.generation.into()), owner_id: name(slot), token }
+}
+
+fn name(slot: u8) -> String {
+    slot.to_string()
+}
+
+fn replay_id(number: u8) -> String {
+    number.to_string()
+}
+
+fn cursor(position: u8) -> Cursor {
+    Cursor::row_version(RowVersion(position.into()), KeyValues::new())
+}
+
+fn position(cursor: &Cursor) -> u8 {
+    let RowVersion(position) = cursor.value.parse().unwrap();
+    u8::try_from(position).unwrap()
+}

@@ -1,0 +1,208 @@
+//! The lease and commit protocol in every interleaving, within bounds.
+//!
+//! A search of our own, breadth first, through all worlds that a few processes, one state document and
+//! a few faults can reach. Each change of the document is the real pure transition of
+//! `highwater::state`, the target's fence is the real [`highwater::state::Fence`], batch ids are the
+//! real ones; only what is around them is modelled.
+//!
+//! # What is modelled
+//!
+//! - **The store**: one document, replaced by compare-and-swap. Of versions only one thing counts: an
+//!   old one never comes back.
+//! - **Processes**, two or three, each with the memory that `src/lease.rs` has: its grant, the version
+//!   it wrote last, the batch in hand, the logical write under way. They read, ask for the lease,
+//!   renew while the handler runs, commit with release or with the next batch, commit a prefix with a
+//!   failure, fail, give the lease up.
+//! - **Writes** are answered, or land with the answer lost, or stay in the air and land at any later
+//!   time or never (zombies). What a holder makes of a refused or unanswered one is judged by the rules
+//!   of `src/lease/write.rs`, in their order.
+//! - **Time** decides nothing: any lease may be seen as lapsed at any moment, and any process may be
+//!   slow for as long as one likes between any two steps.
+//! - **Faults**: lost answers, crashes (a process comes back under another id or not at all),
+//!   deliveries that reach the target late, an operator who pauses, resumes or resets by a write that
+//!   may itself be late, and the loss of the document, after which it is made again under a higher
+//!   generation.
+//! - **The source** has rows 1 to N. How many a fetch returns is open, since rows move and grow, so two
+//!   processes may have different batches in hand.
+//!
+//! # What is claimed, in every world reached
+//!
+//! Judged by a witness who sees everything and numbers the grants himself, not by the tokens of the
+//! code:
+//!
+//! 1. Nothing is skipped: each row up to the checkpoint went to a handler that finished before, and
+//!    after a reset went again.
+//! 2. The checkpoint never goes back, except by a reset; (generation, token) never does.
+//! 3. Each grant has a token that no grant before it had.
+//! 4. Once the fenced target has accepted a write of one grant, it accepts none of an earlier one.
+//! 5. Only the holder of the newest grant changes the document by renewing, committing or giving up,
+//!    and whatever is replaced was seen by who replaced it: of two commits made from one version at
+//!    most one succeeds.
+//! 6. From there a process that is left alone delivers and commits everything, past the fence too.
+//!
+//! Each run also checks that it has met what it is about: two holders at once, zombies that landed,
+//! stale deliveries refused, writes recognised by their id and by their batch, a change applied to
+//! somebody else's version.
+//!
+//! **Variants** leave out one part of the protocol each. A search that finds nothing proves little
+//! unless it finds these; every one is found unsafe, and its shortest way to the damage is printed.
+//! One is safe: a holder that takes a lost answer for a lost lease only delivers twice.
+//!
+//! # What is not shown
+//!
+//! - Nothing beyond the bounds, though damage in such protocols needs few writes: every variant here
+//!   shows it within four.
+//! - Nothing of the code that carries the rules out: `src/lease/write.rs` is restated here, not run.
+//!   `src/lease/tests.rs` and the tests of the stores drive the real one through the same faults.
+//! - Nothing of back-off, of what the document keeps for people, nor of clocks; the transitions' own
+//!   tests do. The in-flight record is left out of states, since no rule about who may write reads it.
+//! - A document that is lost **while a request to create it is still in the air**: no condition can tell
+//!   such a request from a rightful one. The searches leave this out, and a test of its own shows why.
+//!
+//! # Deeper
+//!
+//! ```text
+//! MODEL_WRITES=8 cargo test --release --test model -- --nocapture
+//! ```
+//!
+//! `MODEL_WRITES` (versions stored), `MODEL_FAULTS`, `MODEL_OWNERS` (2 or 3) and `MODEL_ROWS` set the
+//! bounds of the main search. Each further write multiplies the states by about 3, each further fault
+//! by about 10; a million states take some 150 MB. Seven writes with two faults (6.3 million
+//! states) were searched without a find.
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test may panic and print; `allow-*-in-tests` does not reach helper functions"
+)]
+
+mod choices;
+mod documents;
+mod search;
+mod steps;
+mod variants;
+mod witness;
+mod words;
+mod world;
+
+use self::search::{Report, search};
+use self::steps::Bounds;
+use self::variants::Variant;
+use self::witness::Sight;
+
+const BOUNDS: Bounds = Bounds { owners: 3, rows: 2, writes: 5, faults: 2 };
+
+#[test]
+fn no_interleaving_of_writes_and_faults_breaks_a_claim() {
+    let bounds = Bounds {
+        owners: setting("MODEL_OWNERS", BOUNDS.owners),
+        rows: setting("MODEL_ROWS", BOUNDS.rows),
+        writes: setting("MODEL_WRITES", BOUNDS.writes),
+        faults: setting("MODEL_FAULTS", BOUNDS.faults),
+    };
+    check_safe(Variant::Faithful, bounds, &Sight::ALL);
+}
+
+#[test]
+fn nor_does_one_with_more_writes_and_a_single_fault() {
+    check_safe(Variant::Faithful, Bounds { writes: 6, faults: 1, ..BOUNDS }, &Sight::ALL);
+}
+
+#[test]
+fn nor_does_one_with_three_rows() {
+    check_safe(Variant::Faithful, Bounds { owners: 2, rows: 3, faults: 1, ..BOUNDS }, &Sight::ALL);
+}
+
+#[test]
+fn taking_a_lost_answer_for_a_lost_lease_is_safe() {
+    let sights = [Sight::TwoHoldersAtOnce, Sight::ZombieWriteLanded, Sight::AllCommitted];
+    check_safe(Variant::NoJudging, Bounds { faults: 1, ..BOUNDS }, &sights);
+}
+
+#[test]
+fn writing_without_a_condition_is_found_unsafe() {
+    check_unsafe(Variant::NoIfMatch);
+}
+
+#[test]
+fn verifying_and_then_writing_blindly_is_found_unsafe() {
+    check_unsafe(Variant::VerifyThenBlindWrite);
+}
+
+#[test]
+fn repeating_old_content_under_a_fresh_tag_is_found_unsafe() {
+    check_unsafe(Variant::FreshTagOldContent);
+}
+
+#[test]
+fn committing_before_the_handler_is_found_unsafe() {
+    check_unsafe(Variant::CheckpointFirst);
+}
+
+#[test]
+fn a_fence_of_unique_rows_alone_is_found_unsafe() {
+    check_unsafe(Variant::UniqueOnlyFence);
+}
+
+#[test]
+fn a_grant_under_the_same_token_is_found_unsafe() {
+    check_unsafe(Variant::TokenStays);
+}
+
+#[test]
+fn tokens_that_start_again_with_the_document_are_found_unsafe() {
+    check_unsafe(Variant::GenerationRestarts);
+}
+
+#[test]
+fn a_request_to_create_that_outlives_the_document_is_outside_what_is_promised() {
+    check_unsafe(Variant::LossDuringCreation);
+}
+
+fn check_safe(variant: Variant, bounds: Bounds, sights: &[Sight]) {
+    let report = search(variant, bounds, None);
+    print_figures(variant, bounds, &report);
+    if let Some((claim, way)) = report.broken {
+        unreachable!("{claim:?} is broken:\n{}", way.join("\n"));
+    }
+    assert_eq!(report.writes, bounds.writes, "the search ended early");
+    for sight in sights {
+        assert!(report.sights.contains(sight), "never met: {sight:?}");
+    }
+}
+
+fn check_unsafe(variant: Variant) {
+    let bounds = Bounds { faults: variant.faults(), ..BOUNDS };
+    for wanted in variant.breaks() {
+        let report = search(variant, bounds, Some(*wanted));
+        print_figures(variant, bounds, &report);
+        let Some((claim, way)) = report.broken else {
+            unreachable!("{variant:?} was not found to break {wanted:?}");
+        };
+        println!("  not so: {claim:?}\n    {}", way.join("\n    "));
+    }
+}
+
+fn print_figures(variant: Variant, bounds: Bounds, report: &Report) {
+    let name = if variant == Variant::Faithful { String::new() } else { format!(" {variant:?}:") };
+    println!(
+        "model:{name} {} states, {} writes deep, {} owners, {} faults, {} steps, {:.1} s",
+        grouped(report.states),
+        report.writes,
+        bounds.owners,
+        bounds.faults,
+        report.steps,
+        report.duration.as_secs_f64()
+    );
+}
+
+/// Returns a number with a comma between thousands.
+fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy);
+    groups.collect::<Vec<_>>().join(",")
+}
+
+fn setting(name: &str, default: u8) -> u8 {
+    std::env::var_os(name).map_or(default, |text| text.to_str().unwrap().parse().unwrap())
+}

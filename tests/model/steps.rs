@@ -1,0 +1,486 @@
+//! What a step does to the world, and what the witness makes of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::documents::{Batch, Change, Doc, Documents, Grant, What, Who};
+use crate::variants::Variant;
+use crate::witness::{Claim, Sight, admit, begin_era};
+use crate::world::{
+    Answer, Asking, Condition, Delivery, Holding, Kind, Owner, Request, Role, Target, View, World,
+    Write,
+};
+
+/// How far to look.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) owners: u8,
+    pub(crate) rows: u8,
+    /// Versions stored.
+    pub(crate) writes: u8,
+    /// Answers lost, crashes, late deliveries, interventions and losses of the document together.
+    pub(crate) faults: u8,
+}
+
+/// What becomes of a request that a step sends.
+///
+/// That it landed, and its sender was told, is one step with its sending: nobody can see it between.
+/// So is that it was refused, and that its sender then read the document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Answered,
+    /// It lands; its sender does not learn so.
+    AnswerLost,
+    /// Its sender waits no more; it may land at any time.
+    InTheAir,
+    /// It is on its way, for variants whose requests are made in one moment and land in another.
+    Open,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Ask { slot: u8, upto: u8, fate: Fate },
+    Start { slot: u8, what: What, fate: Fate },
+    Land { request: Request, told: bool },
+    Timeout { slot: u8 },
+    Read { slot: u8, fate: Fate },
+    GiveUp { slot: u8 },
+    Handle { slot: u8 },
+    HandlePrefix { slot: u8, fate: Fate },
+    Duplicate { slot: u8 },
+    Arrive,
+    Crash { slot: u8 },
+    Intervene { kind: Kind },
+    LoseDocument,
+}
+
+/// The protocol within bounds, with the real documents behind it.
+#[derive(Debug)]
+pub(crate) struct Model {
+    pub(crate) variant: Variant,
+    pub(crate) bounds: Bounds,
+    pub(crate) documents: Documents,
+    /// Broken by the last step.
+    pub(crate) broken: Vec<Claim>,
+    /// Met so far.
+    pub(crate) sights: BTreeSet<Sight>,
+    /// Whether a lone successor finishes, by what it depends on.
+    pub(crate) finishing: BTreeMap<(Option<Doc>, Grant, u8), bool>,
+}
+
+impl Model {
+    pub(crate) fn new(variant: Variant, bounds: Bounds) -> Self {
+        let tokens_stay = variant == Variant::TokenStays;
+        Self {
+            variant,
+            bounds,
+            documents: Documents::new(tokens_stay),
+            broken: Vec::new(),
+            sights: BTreeSet::new(),
+            finishing: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the world after `action`; what the step breaks is left in `broken`.
+    pub(crate) fn step(&mut self, world: &World, action: Action) -> World {
+        self.broken.clear();
+        let mut next = *world;
+        match action {
+            Action::Ask { slot, upto, fate } => {
+                self.ask(&mut next, slot, upto);
+                self.meet(&mut next, slot, fate);
+            }
+            Action::Start { slot, what, fate } => {
+                self.start(&mut next, slot, what);
+                self.meet(&mut next, slot, fate);
+            }
+            Action::Land { request, told } => self.land(&mut next, request, told),
+            Action::Timeout { slot } => time_out(&mut next, slot),
+            Action::Read { slot, fate } => {
+                self.read(&mut next, slot);
+                self.meet(&mut next, slot, fate);
+            }
+            Action::GiveUp { slot } => give_up(&mut next, slot),
+            Action::Handle { slot } => self.handle(&mut next, slot),
+            Action::HandlePrefix { slot, fate } => {
+                self.handle_prefix(&mut next, slot);
+                self.meet(&mut next, slot, fate);
+            }
+            Action::Duplicate { slot } => duplicate(&mut next, slot),
+            Action::Arrive => {
+                let late = next.late.take().expect("only what is late arrives");
+                self.deliver(&mut next.target, late);
+            }
+            Action::Crash { slot } => {
+                next.faults += 1;
+                next.end_tick(slot);
+                // It comes back under another id, or not at all.
+                next = next.rename(|name| if name == slot { Who::Gone } else { Who::Slot(name) });
+            }
+            Action::Intervene { kind } => self.intervene(&mut next, kind),
+            Action::LoseDocument => self.lose_document(&mut next),
+        }
+        self.forget_differences(&mut next);
+        if !self.can_finish(&next) {
+            self.broken.push(Claim::ALoneSuccessorCanFinish);
+        }
+        next
+    }
+
+    /// Of a version that is no longer stored, its holder uses the grant and the checkpoint only.
+    fn forget_differences(&self, world: &mut World) {
+        for owner in &mut world.owners {
+            if let Owner::Holding(Holding { snapshot, .. }) = owner
+                && !snapshot.current
+                && !self.is_blind()
+            {
+                snapshot.doc = self.documents.alike(snapshot.doc);
+            }
+        }
+    }
+
+    /// Decides what becomes of the request that `slot` has just sent, if it has.
+    fn meet(&mut self, world: &mut World, slot: u8, fate: Fate) {
+        let mut requests = world.requests.into_iter().flatten();
+        let Some(request) = requests.find(|request| request.role == Role::Awaited(slot)) else {
+            return;
+        };
+        match fate {
+            Fate::Open => {}
+            Fate::InTheAir => time_out(world, slot),
+            Fate::Answered => self.land(world, request, true),
+            Fate::AnswerLost => self.land(world, request, false),
+        }
+    }
+
+    // What processes do.
+
+    fn ask(&mut self, world: &mut World, slot: u8, upto: u8) {
+        let base = self.base(world);
+        let facts = self.documents.facts(base);
+        let (generation, after) = (facts.grant.generation, facts.checkpoint);
+        let batch = Batch { generation, replay: facts.replay, after, upto };
+        world.set(
+            slot,
+            Owner::Asking(Asking {
+                batch,
+                current: true,
+                ambiguous: false,
+                answer: Answer::Awaited,
+            }),
+        );
+        self.request_lease(world, slot, batch);
+    }
+
+    /// Asks on the strength of the stored document.
+    fn request_lease(&mut self, world: &mut World, slot: u8, batch: Batch) {
+        let base = self.base(world);
+        let granted = self.documents.apply(base, Change::Acquire { slot, batch });
+        let Some(doc) = granted.filter(|_| self.may_write(world)) else {
+            return world.end_tick(slot);
+        };
+        let condition = match world.stored {
+            _ if self.is_blind() => Condition::None,
+            Some(_) => Condition::Tag,
+            None => Condition::Absent,
+        };
+        let (role, kind) = (Role::Awaited(slot), Kind::Grant);
+        world.send(Request { doc, role, kind, condition, made_from_stored: true });
+    }
+
+    /// Returns what is stored, or the document that a poller without state begins with.
+    pub(crate) fn base(&mut self, world: &World) -> Doc {
+        let restarts = self.variant == Variant::GenerationRestarts;
+        let generation = if restarts { 1 } else { world.losses + 1 };
+        world.stored.unwrap_or_else(|| self.documents.fresh(generation))
+    }
+
+    fn start(&mut self, world: &mut World, slot: u8, what: What) {
+        let Owner::Holding(mut holding) = world.owner(slot) else { return };
+        let mut base = holding.snapshot;
+        match (self.variant, world.stored) {
+            (Variant::VerifyThenBlindWrite, Some(doc)) => base = View { doc, current: true },
+            (Variant::FreshTagOldContent, Some(_)) => base.current = true,
+            (Variant::VerifyThenBlindWrite | Variant::FreshTagOldContent, None) => {
+                return world.end_tick(slot);
+            }
+            (_, _) => {}
+        }
+        if what == What::Fail {
+            // To the protocol they are one, so the search goes one way only.
+            let (slot, grant) = (slot, holding.grant);
+            let mut made_by =
+                |what| self.documents.apply(base.doc, Change::Held { slot, grant, what });
+            assert_eq!(made_by(What::Fail), made_by(What::Release));
+        }
+        holding.write = Some(Write { what, current: base.current, answer: Answer::Awaited });
+        world.set(slot, Owner::Holding(holding));
+        self.request_change(world, slot, base);
+    }
+
+    /// Sends the write in hand, made from `base`; one whose version has gone is refused, and judged.
+    fn request_change(&mut self, world: &mut World, slot: u8, base: View) {
+        let Owner::Holding(mut holding) = world.owner(slot) else { return };
+        let Some(write) = &mut holding.write else { return };
+        let what = write.what;
+        let change = Change::Held { slot, grant: holding.grant, what };
+        let Some(doc) = self.documents.apply(base.doc, change) else {
+            self.sights.insert(Sight::LeaseLost);
+            return world.end_tick(slot);
+        };
+        if !self.may_write(world) {
+            return world.end_tick(slot);
+        }
+        let is_refused = !base.current && !self.is_blind();
+        write.current = base.current;
+        write.answer = if is_refused { Answer::Judging } else { Answer::Awaited };
+        world.set(slot, Owner::Holding(holding));
+        if is_refused {
+            if self.variant == Variant::NoJudging {
+                return give_up(world, slot);
+            }
+            return self.judge(world, slot, &holding);
+        }
+        let condition = if self.is_blind() { Condition::None } else { Condition::Tag };
+        let kind = Kind::Held { number: holding.number, what };
+        let made_from_stored = base.current && Some(base.doc) == world.stored;
+        let role = Role::Awaited(slot);
+        world.send(Request { doc, role, kind, condition, made_from_stored });
+    }
+
+    /// Reads the document and judges a write that was not plainly accepted, by the rules and in the
+    /// order of `src/lease/write.rs`.
+    fn read(&mut self, world: &mut World, slot: u8) {
+        match world.owner(slot) {
+            Owner::Idle => {}
+            Owner::Asking(asking) if world.written_by == Some(slot) => {
+                self.sights.insert(Sight::LandedByWriteId);
+                self.hold(world, slot, asking.batch);
+            }
+            Owner::Asking(asking) if asking.current => {
+                let answer = Answer::Awaited;
+                world.set(slot, Owner::Asking(Asking { answer, ambiguous: true, ..asking }));
+                self.request_lease(world, slot, asking.batch);
+            }
+            Owner::Asking(_) => world.end_tick(slot),
+            Owner::Holding(holding) => self.judge(world, slot, &holding),
+        }
+    }
+
+    fn judge(&mut self, world: &mut World, slot: u8, holding: &Holding) {
+        let (Some(write), Some(found)) = (holding.write, world.stored) else {
+            return world.end_tick(slot);
+        };
+        let mine = world.written_by == Some(slot);
+        let batch = write.what.committed();
+        if mine || batch.is_some_and(|batch| self.documents.has_landed(found, batch)) {
+            self.sights.insert(if mine { Sight::LandedByWriteId } else { Sight::LandedByBatchId });
+            return succeed(world, slot, found);
+        }
+        let documents = &self.documents;
+        let at_my_checkpoint =
+            documents.facts(found).checkpoint == documents.facts(holding.snapshot.doc).checkpoint;
+        let still_ours = documents.is_held_by(found, slot, holding.grant) && at_my_checkpoint;
+        if !write.current && !still_ours {
+            self.sights.insert(Sight::LeaseLost);
+            return world.end_tick(slot);
+        }
+        if !write.current {
+            self.sights.insert(Sight::ChangeAppliedToAnothersVersion);
+        }
+        self.request_change(world, slot, View { doc: found, current: true });
+    }
+
+    fn hold(&mut self, world: &mut World, slot: u8, batch: Batch) {
+        let Some(doc) = world.stored else { return };
+        world.end_write(slot);
+        let is_holder = |owner: &Owner| matches!(owner, Owner::Holding(_));
+        if world.owners.iter().any(is_holder) {
+            self.sights.insert(Sight::TwoHoldersAtOnce);
+        }
+        world.set(
+            slot,
+            Owner::Holding(Holding {
+                grant: self.documents.facts(doc).grant,
+                snapshot: View { doc, current: true },
+                batch,
+                handled: false,
+                write: None,
+                number: world.seen.grants,
+                in_era: true,
+            }),
+        );
+    }
+
+    // What the handler and its target do.
+
+    fn handle(&mut self, world: &mut World, slot: u8) {
+        let Owner::Holding(holding) = world.owner(slot) else { return };
+        self.handled(world, &holding, holding.batch.rows());
+        world.set(slot, Owner::Holding(Holding { handled: true, ..holding }));
+    }
+
+    fn handle_prefix(&mut self, world: &mut World, slot: u8) {
+        let Owner::Holding(holding) = world.owner(slot) else { return };
+        let batch = holding.batch;
+        self.handled(world, &holding, batch.first_row().rows());
+        self.start(world, slot, What::CommitPrefix { batch });
+    }
+
+    fn handled(&mut self, world: &mut World, holding: &Holding, rows: u8) {
+        let delivery = Delivery { grant: holding.grant, number: holding.number, rows };
+        self.deliver(&mut world.target, delivery);
+        if holding.in_era {
+            world.seen.delivered |= rows;
+        }
+    }
+
+    /// Offers rows to the fenced target. The handler goes on either way, as one without a fence would.
+    fn deliver(&mut self, target: &mut Target, delivery: Delivery) {
+        if self.variant == Variant::UniqueOnlyFence {
+            if target.rows | delivery.rows == target.rows {
+                return;
+            }
+            target.rows |= delivery.rows;
+        } else {
+            let Some(fence) = admit(target.fence, delivery.grant) else {
+                self.sights.insert(Sight::StaleDeliveryRefused);
+                return;
+            };
+            target.fence = fence;
+        }
+        if delivery.number < target.newest {
+            self.broken.push(Claim::TheFenceHolds);
+        }
+        target.newest = target.newest.max(delivery.number);
+    }
+
+    // What others do.
+
+    fn intervene(&mut self, world: &mut World, kind: Kind) {
+        let Some(stored) = world.stored else { return };
+        world.faults += 1;
+        let change = match kind {
+            Kind::Reset => {
+                world.resets += 1;
+                Change::Reset { replay: world.resets }
+            }
+            Kind::Pause => Change::Pause,
+            Kind::Resume | Kind::Grant | Kind::Held { .. } => Change::Resume,
+        };
+        let Some(doc) = self.documents.apply(stored, change) else { return };
+        let condition = if self.is_blind() { Condition::None } else { Condition::Tag };
+        world.send(Request { doc, role: Role::Orphan, kind, condition, made_from_stored: true });
+    }
+
+    fn lose_document(&mut self, world: &mut World) {
+        world.faults += 1;
+        world.losses += 1;
+        world.stored = None;
+        world.written_by = None;
+        world.supersede_version(self.variant == Variant::LossDuringCreation);
+        begin_era(world);
+    }
+
+    // What the store does, and what the witness makes of it.
+
+    fn land(&mut self, world: &mut World, request: Request, told: bool) {
+        for place in &mut world.requests {
+            if *place == Some(request) {
+                *place = None;
+            }
+        }
+        self.witness(world, &request);
+        let before = world.owners;
+        world.writes += 1;
+        world.stored = Some(request.doc);
+        world.written_by = None;
+        world.supersede_version(self.variant == Variant::LossDuringCreation);
+        match request.role {
+            Role::Awaited(slot) => {
+                let sender = before[usize::from(slot)].with_version_gone();
+                world.set(slot, sender);
+                match sender {
+                    Owner::Idle => {}
+                    Owner::Asking(asking) if told => self.hold(world, slot, asking.batch),
+                    Owner::Holding(_) if told => succeed(world, slot, request.doc),
+                    Owner::Asking(_) | Owner::Holding(_) => {
+                        world.written_by = Some(slot);
+                        time_out(world, slot);
+                    }
+                }
+            }
+            Role::Earlier(slot) => {
+                self.sights.insert(Sight::ZombieWriteLanded);
+                world.written_by = Some(slot);
+            }
+            Role::Orphan => {
+                if matches!(request.kind, Kind::Grant | Kind::Held { .. }) {
+                    self.sights.insert(Sight::ZombieWriteLanded);
+                }
+            }
+        }
+        if !self.is_blind() {
+            world.end_hopeless_ticks();
+        }
+    }
+
+    fn is_blind(&self) -> bool {
+        matches!(self.variant, Variant::NoIfMatch | Variant::VerifyThenBlindWrite)
+    }
+}
+
+/// The write in hand has landed, as `doc` or in it.
+fn succeed(world: &mut World, slot: u8, doc: Doc) {
+    let Owner::Holding(holding) = world.owner(slot) else { return };
+    let Some(write) = holding.write else { return };
+    world.end_write(slot);
+    let held = Holding { snapshot: View { doc, current: true }, write: None, ..holding };
+    let owner = match write.what {
+        What::Renew => Owner::Holding(held),
+        What::Commit { next: Some(batch), .. } => {
+            Owner::Holding(Holding { batch, handled: false, ..held })
+        }
+        What::Commit { next: None, .. }
+        | What::CommitPrefix { .. }
+        | What::Fail
+        | What::Release => Owner::Idle,
+    };
+    world.set(slot, owner);
+}
+
+/// No answer in time: whether the write has landed, or will, is not known.
+fn time_out(world: &mut World, slot: u8) {
+    world.faults += 1;
+    world.recast(|role| if role == Role::Awaited(slot) { Role::Earlier(slot) } else { role });
+    let answer = Answer::Judging;
+    let owner = match world.owner(slot) {
+        Owner::Idle => Owner::Idle,
+        Owner::Asking(asking) => Owner::Asking(Asking { answer, ambiguous: true, ..asking }),
+        Owner::Holding(holding) => {
+            let write = holding.write.map(|write| Write { answer, ..write });
+            Owner::Holding(Holding { write, ..holding })
+        }
+    };
+    world.set(slot, owner);
+}
+
+/// The deadline came before an answer. Where the handler had finished while a renewal was in the air,
+/// the renewal is let go and the commit is tried all the same.
+fn give_up(world: &mut World, slot: u8) {
+    match world.owner(slot) {
+        Owner::Holding(holding)
+            if holding.handled && holding.write.is_some_and(|w| w.what == What::Renew) =>
+        {
+            world.end_write(slot);
+            world.set(slot, Owner::Holding(Holding { write: None, ..holding }));
+        }
+        Owner::Idle | Owner::Asking(_) | Owner::Holding(_) => world.end_tick(slot),
+    }
+}
+
+fn duplicate(world: &mut World, slot: u8) {
+    let Owner::Holding(holding) = world.owner(slot) else { return };
+    let (grant, number, rows) = (holding.grant, holding.number, holding.batch.rows());
+    world.faults += 1;
+    world.late = Some(Delivery { grant, number, rows });
+}

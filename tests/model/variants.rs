@@ -1,0 +1,65 @@
+//! The protocol, and what somebody might have written instead.
+
+use crate::witness::Claim;
+
+/// A protocol to explore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Variant {
+    /// As the code has it.
+    Faithful,
+    /// Every write is unconditional.
+    NoIfMatch,
+    /// The document is read and checked, then written without a condition.
+    VerifyThenBlindWrite,
+    /// After a conflict the tag is taken anew, the content is not.
+    FreshTagOldContent,
+    /// The checkpoint is committed, then the handler is called.
+    CheckpointFirst,
+    /// The target refuses rows it has, and knows no token.
+    UniqueOnlyFence,
+    /// A grant does not raise the token.
+    TokenStays,
+    /// A document that was lost is made again under the same generation, so tokens start at 1 again.
+    GenerationRestarts,
+    /// A write without an answer counts as a lost lease: nothing is judged.
+    NoJudging,
+    /// The document may be lost while a request to create it is still in the air.
+    LossDuringCreation,
+}
+
+impl Variant {
+    /// Returns the claims that this variant must be found to break; none where it is safe.
+    pub(crate) fn breaks(self) -> &'static [Claim] {
+        match self {
+            Self::Faithful | Self::NoJudging => &[],
+            Self::NoIfMatch | Self::VerifyThenBlindWrite | Self::FreshTagOldContent => &[
+                Claim::OnlyTheNewestHolderWrites,
+                Claim::TheTokenNeverGoesBack,
+                Claim::TheCheckpointNeverGoesBack,
+            ],
+            Self::CheckpointFirst => &[Claim::NothingIsSkipped],
+            Self::UniqueOnlyFence => &[Claim::TheFenceHolds],
+            Self::TokenStays => &[Claim::EachGrantHasATokenOfItsOwn, Claim::TheFenceHolds],
+            Self::GenerationRestarts => &[
+                Claim::EachGrantHasATokenOfItsOwn,
+                Claim::TheFenceHolds,
+                Claim::ALoneSuccessorCanFinish,
+            ],
+            Self::LossDuringCreation => &[Claim::EachGrantHasATokenOfItsOwn],
+        }
+    }
+
+    /// Returns how many faults it takes: the fewer, the plainer the way.
+    pub(crate) fn faults(self) -> u8 {
+        match self {
+            Self::Faithful | Self::LossDuringCreation => 2,
+            Self::NoJudging | Self::GenerationRestarts => 1,
+            Self::NoIfMatch
+            | Self::VerifyThenBlindWrite
+            | Self::FreshTagOldContent
+            | Self::CheckpointFirst
+            | Self::UniqueOnlyFence
+            | Self::TokenStays => 0,
+        }
+    }
+}

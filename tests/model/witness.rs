@@ -1,0 +1,137 @@
+//! What must hold, as somebody sees it who sees everything and numbers the grants himself.
+
+use highwater::state::{Fence, FencingToken, Generation};
+
+use crate::documents::{Batch, Change, Grant, What, rows_upto};
+use crate::steps::Model;
+use crate::world::{Kind, Owner, Request, World};
+
+/// What must hold whatever happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Claim {
+    NothingIsSkipped,
+    TheCheckpointNeverGoesBack,
+    TheTokenNeverGoesBack,
+    EachGrantHasATokenOfItsOwn,
+    TheFenceHolds,
+    OnlyTheNewestHolderWrites,
+    AVersionIsReplacedOnlyByWhoSawIt,
+    ALoneSuccessorCanFinish,
+}
+
+/// What has to be met somewhere, or the search shows nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Sight {
+    TwoHoldersAtOnce,
+    ZombieWriteLanded,
+    StaleDeliveryRefused,
+    LandedByWriteId,
+    LandedByBatchId,
+    ChangeAppliedToAnothersVersion,
+    LeaseLost,
+    AllCommitted,
+}
+
+impl Sight {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::TwoHoldersAtOnce,
+        Self::ZombieWriteLanded,
+        Self::StaleDeliveryRefused,
+        Self::LandedByWriteId,
+        Self::LandedByBatchId,
+        Self::ChangeAppliedToAnothersVersion,
+        Self::LeaseLost,
+        Self::AllCommitted,
+    ];
+}
+
+impl Model {
+    /// Compares what is about to be stored with all that came before.
+    pub(crate) fn witness(&mut self, world: &mut World, request: &Request) {
+        let after = self.documents.facts(request.doc);
+        let seen = &mut world.seen;
+        let mut break_if = |wrong, claim| {
+            if wrong {
+                self.broken.push(claim);
+            }
+        };
+        break_if(after.grant < seen.highest, Claim::TheTokenNeverGoesBack);
+        seen.highest = seen.highest.max(after.grant);
+        match request.kind {
+            Kind::Grant => {
+                break_if(after.grant <= seen.granted, Claim::EachGrantHasATokenOfItsOwn);
+                seen.granted = seen.granted.max(after.grant);
+                seen.grants += 1;
+                seen.revoked = false;
+            }
+            Kind::Held { number, .. } => {
+                let superseded = number != seen.grants || seen.revoked;
+                break_if(superseded, Claim::OnlyTheNewestHolderWrites);
+            }
+            Kind::Pause | Kind::Resume | Kind::Reset => {}
+        }
+        break_if(!request.made_from_stored, Claim::AVersionIsReplacedOnlyByWhoSawIt);
+        let before = world.stored.map_or(0, |doc| self.documents.facts(doc).checkpoint);
+        if request.kind == Kind::Reset {
+            begin_era(world);
+        } else {
+            break_if(after.checkpoint < before, Claim::TheCheckpointNeverGoesBack);
+        }
+        let skipped = rows_upto(after.checkpoint) & !world.seen.delivered;
+        break_if(skipped != 0, Claim::NothingIsSkipped);
+        if after.checkpoint == self.bounds.rows {
+            self.sights.insert(Sight::AllCommitted);
+        }
+    }
+
+    /// Whether a process that is alone from here, without faults, delivers and commits everything,
+    /// past the fence too; an operator ends a pause.
+    pub(crate) fn can_finish(&mut self, world: &World) -> bool {
+        let key = (world.stored, world.target.fence, world.losses);
+        if let Some(known) = self.finishing.get(&key) {
+            return *known;
+        }
+        let finishes = self.finishes(world).unwrap_or(false);
+        self.finishing.insert(key, finishes);
+        finishes
+    }
+
+    fn finishes(&mut self, world: &World) -> Option<bool> {
+        let slot = 0;
+        let doc = self.base(world);
+        let doc = self.documents.apply(doc, Change::Resume)?;
+        let facts = self.documents.facts(doc);
+        let (after, upto) = (facts.checkpoint, self.bounds.rows);
+        if after == upto {
+            return Some(true);
+        }
+        let generation = facts.grant.generation;
+        let batch = Batch { generation, replay: facts.replay, after, upto };
+        let doc = self.documents.apply(doc, Change::Acquire { slot, batch })?;
+        let grant = self.documents.facts(doc).grant;
+        admit(world.target.fence, grant)?;
+        let what = What::Commit { batch, next: None };
+        let doc = self.documents.apply(doc, Change::Held { slot, grant, what })?;
+        Some(self.documents.facts(doc).checkpoint == upto)
+    }
+}
+
+/// Asks the real fence.
+pub(crate) fn admit(fence: Grant, asked: Grant) -> Option<Grant> {
+    let of = |grant: Grant| (Generation(grant.generation.into()), FencingToken(grant.token.into()));
+    let (generation, token) = of(fence);
+    let (asked_generation, asked_token) = of(asked);
+    Fence { generation, token }.admit(asked_generation, asked_token).ok().map(|_| asked)
+}
+
+/// The checkpoint was moved back: what was delivered before counts no more, and whoever held the lease
+/// holds it no more.
+pub(crate) fn begin_era(world: &mut World) {
+    world.seen.delivered = 0;
+    world.seen.revoked = true;
+    for owner in &mut world.owners {
+        if let Owner::Holding(holding) = owner {
+            holding.in_era = false;
+        }
+    }
+}
