@@ -1,0 +1,121 @@
+// Seeded breaks: each safety rule is broken once, and the fast suite must fail.
+//
+//   node .ci/mutants.mjs            all of them
+//   node .ci/mutants.mjs 3          three of them, others with each commit
+//   node .ci/mutants.mjs token      those whose name contains the word
+//
+// A break is a text that stands exactly once in a file, and what replaces it. The source is copied
+// below `target`, so the tree itself is never touched. The fast suite is `cargo test --lib` and, where
+// that does not notice, `cargo test --test sim`. Exits 1 if a break is missed or no longer applies.
+import { execFileSync, spawnSync } from "node:child_process";
+import { cpSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+
+const TRANSITIONS = "src/state/transitions.rs";
+const FENCE = "src/state/fence.rs";
+const FORMAT = "src/state/format.rs";
+const LEASE = "src/lease.rs";
+const WRITE = "src/lease/write.rs";
+const POLLER = "src/poller.rs";
+const MEMORY = "src/poller/memory.rs";
+const BATCH = "src/poller/batch.rs";
+const EVENT = "src/event.rs";
+
+const BREAKS = [
+  ["margin removed", TRANSITIONS, "const LAPSE_MARGIN: Duration = Duration::from_secs(2);", "const LAPSE_MARGIN: Duration = Duration::from_secs(0);"],
+  ["clock's grain ignored", TRANSITIONS, "+ age.grain * 2 + LAPSE_MARGIN", "+ LAPSE_MARGIN"],
+  ["idle time before a foreign write ignored", TRANSITIONS, "Duration::from_secs(lease.idle_before_seconds) + age.since_write", "age.since_write"],
+  ["token not raised", TRANSITIONS, "Ok(FencingToken(current + 1))", "Ok(FencingToken(current))"],
+  ["released lease held on to", TRANSITIONS, ".filter(|_| lease.released_at.is_none())", ".filter(|_| true)"],
+  ["lapsed lease never taken", TRANSITIONS, "if idle >= lapses_after {", "if false {"],
+  ["owner not compared", TRANSITIONS, "self.lease.owner_id.as_deref() == Some(&holder.owner_id)\n            && ", ""],
+  ["token not compared", TRANSITIONS, "&& self.lease.fencing_token == holder.token\n", "\n"],
+  ["generation dropped", TRANSITIONS, "&& self.generation == holder.generation", ""],
+  ["release without token check", TRANSITIONS, "let mut next = self.held_by(holder)?;\n        next.touch(now);\n        next.give_up(now, tick);", "let mut next = self.clone();\n        next.touch(now);\n        next.give_up(now, tick);\n        drop(holder.clone());"],
+  ["checkpoint may move back", TRANSITIONS, "next.refuse_backwards(&commit.upto)?;", ""],
+  ["crash not counted", TRANSITIONS, ".filter(|_| died)", ".filter(|_| false && died)"],
+  ["pause ignored", TRANSITIONS, "if let Some(paused) = &self.paused {", "if let Some(paused) = self.paused.as_ref().filter(|_| false) {"],
+  ["back-off ignored", TRANSITIONS, "(now < until).then_some(", "(false && now < until).then_some("],
+  ["broken lease keeps its owner", TRANSITIONS, "        next.lease.owner_id = None;\n", ""],
+  ["fence admits anyone", FENCE, "if asked < self {", "if false {"],
+  ["fence without generation", FENCE, "if asked < self {", "if asked.token < self.token {"],
+  ["fence refuses its own", FENCE, "if asked < self {", "if asked <= self {"],
+  ["unknown version read", FORMAT, ".filter(|found| **found != VERSION)", ".filter(|_| false)"],
+  ["requirements ignored", FORMAT, ".find(|name| !KNOWN_REQUIREMENTS.contains(&name.as_str()))", ".find(|_| false)"],
+  ["deadline counted from the reply", LEASE, "Box::new(Self { context, holder, snapshot, renewed_at, marked })", "Box::new(Self { context, holder, snapshot, renewed_at: Instant::now(), marked })"],
+  ["no heartbeat", LEASE, "() = sleep_until(beat_at) => {}", "() = sleep_until(beat_at + Duration::from_secs(86_400)) => {}"],
+  ["heartbeat counted from now", LEASE, "let beat_at = self.renewed_at + self.context.terms.heartbeat_interval;", "let beat_at = Instant::now() + self.context.terms.heartbeat_interval;"],
+  ["lost renewal ignored", LEASE, "return Err(lapsed_or(error));", "drop(lapsed_or(error));"],
+  ["refused write taken for a loss", WRITE, "Err(StoreError::Conflict { .. } | StoreError::Unknown { .. }) => {}", "Err(StoreError::Conflict { .. }) => return Err(LeaseError::Gone),\n                Err(StoreError::Unknown { .. }) => {}"],
+  ["own write not recognised", WRITE, "if found.document.write_id == write_id\n                || ", "if "],
+  ["acquisition's second refusal believed", WRITE, "Err(StoreError::Conflict { .. }) if !ambiguous => return Ok(None),", "Err(StoreError::Conflict { .. }) if !ambiguous || true => return Ok(None),"],
+  ["a lost lease is written over", WRITE, "if !unchanged && !still_ours {", "if false {"],
+  ["retry reads another range", BATCH, "&& in_flight.after == document.checkpoint.cursor", "&& false"],
+  ["checkpoint of another source used", MEMORY, "if snapshot.document.source_fingerprint != *configured {", "if false && snapshot.document.source_fingerprint != *configured {"],
+  ["marker ignored", MEMORY, "match (&marker, self.limits.on_missing_state) {", "match (&marker, OnMissingState::Recreate) {"],
+  ["batch id without its bytes", EVENT, "        update_sized(&mut hash, identity.digest.as_str().as_bytes());\n", ""],
+  ["next batch not announced", POLLER, "Some(next) => AfterCommit::Handle(Box::new(next.in_flight())),", "Some(_) if false => unreachable!(),"],
+];
+
+const root = new URL("..", import.meta.url).pathname;
+const copy = join(root, "target", "mutant");
+
+function chosen(argument) {
+  if (argument === undefined) return BREAKS;
+  if (!/^\d+$/.test(argument)) return BREAKS.filter(([name]) => name.includes(argument));
+  const commits = execFileSync("git", ["rev-list", "--count", "HEAD"], { cwd: root });
+  const first = Number(commits) * Number(argument);
+  return Array.from({ length: Number(argument) }, (_, n) => BREAKS[(first + n) % BREAKS.length]);
+}
+
+// Files whose content is new get a new time stamp, so that cargo sees them; others keep theirs.
+function prepare() {
+  rmSync(copy, { recursive: true, force: true });
+  mkdirSync(copy, { recursive: true });
+  for (const name of ["Cargo.toml", "Cargo.lock", ".clippy.toml", "src", "tests", "README.md"]) {
+    cpSync(join(root, name), join(copy, name), {
+      recursive: true,
+      preserveTimestamps: true,
+      filter: (path) => !path.includes("node_modules"),
+    });
+  }
+}
+
+function fails(...suite) {
+  const result = spawnSync("cargo", ["test", "--quiet", ...suite], {
+    cwd: copy,
+    env: { ...process.env, CARGO_TARGET_DIR: join(root, "target"), RUST_BACKTRACE: "0" },
+    encoding: "utf8",
+  });
+  const compiled = !/^error(\[|:).*(?<!test failed)/m.test(result.stderr.replace(/^error: test failed.*$/gm, "").replace(/^error: \d+ target.*$/gm, ""));
+  return { failed: result.status !== 0, compiled, text: result.stderr };
+}
+
+function tryBreak([name, file, find, replacement]) {
+  const path = join(copy, file);
+  const original = readFileSync(join(root, file), "utf8");
+  if (original.split(find).length !== 2) return "no longer applies";
+  writeFileSync(path, original.replace(find, () => replacement));
+  try {
+    const lib = fails("--lib", "--", "state::", "lease::", "poller::", "event::");
+    if (!lib.compiled) return `does not compile\n${lib.text}`;
+    if (lib.failed) return "caught by --lib";
+    if (!existsSync(join(root, "tests/sim/main.rs"))) return "MISSED";
+    return fails("--test", "sim").failed ? "caught by sim" : "MISSED";
+  } finally {
+    writeFileSync(path, original);
+  }
+}
+
+prepare();
+const list = chosen(process.argv[2]);
+let bad = 0;
+for (const one of list) {
+  const began = Date.now();
+  const verdict = tryBreak(one);
+  if (!verdict.startsWith("caught")) bad += 1;
+  console.log(`${one[0].padEnd(42)} ${verdict} (${Math.round((Date.now() - began) / 1000)} s)`);
+}
+rmSync(copy, { recursive: true, force: true });
+console.log(`${list.length - bad} of ${list.length} caught`);
+process.exit(bad === 0 ? 0 : 1);
