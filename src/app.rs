@@ -23,7 +23,7 @@ use crate::metrics::Metrics;
 use crate::poller::{Limits, Poller, PollerParts};
 use crate::source::mssql::{Mssql, SourceSettings};
 use crate::source::{FetchError, Source};
-use crate::state::{BlobStore, FileStore, StateStore};
+use crate::state::{BlobStore, FileStore, LoggedStore, StateStore};
 
 /// Why the parts could not be put together.
 #[derive(Debug, Error)]
@@ -67,7 +67,7 @@ impl App {
         let config = Config::from_vars(vars)?;
         let surroundings = Surroundings::of(vars);
         let instance = Arc::new(Instance::new(surroundings.owner_id(&config.app)));
-        let store = surroundings.store(&config)?;
+        let store: Arc<dyn StateStore> = Arc::new(LoggedStore::new(surroundings.store(&config)?));
         let metrics = Arc::new(Metrics::default());
         let mut client = None;
         let mut pollers = BTreeMap::new();
@@ -110,6 +110,7 @@ fn limits(poller: &PollerConfig, function_timeout: Duration) -> Limits {
         batches_max: poller.limits.batches_max.map(u64::from),
         tick_time_max: poller.limits.tick_time_max,
         handler_stop_after: function_timeout.saturating_sub(FUNCTION_TIMEOUT_RESERVE),
+        handler_stall_max: poller.limits.handler_stall_max,
         state_refresh: poller.state_refresh,
         status_interval: poller.status_interval.unwrap_or_default(),
         retry_delay_min: poller.retry_delay_min,

@@ -110,8 +110,7 @@ async fn serve(vars: &dyn Vars) -> ExitCode {
         }
     };
     let stop = StopSignal::new();
-    let router = server::router(functions, stop.clone());
-    let served = server::serve(listener, router, asked_to_stop(stop));
+    let served = server::serve(listener, functions, stop.clone(), asked_to_stop(stop));
     match served.await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(FAILED, &format!("serve: {error}")),

@@ -6,6 +6,7 @@ pub mod stdout;
 pub(crate) mod testing;
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -33,6 +34,28 @@ pub struct Delivery<'a> {
     pub events: &'a [ChangeEvent],
     /// W3C trace context to hand on.
     pub traceparent: Option<&'a str>,
+    /// Where the handler says that it gets on; see [`Progress`].
+    pub progress: &'a Progress,
+}
+
+/// How far a handler has come with a batch.
+///
+/// A handler that reports progress is stopped when it reports none for `HANDLER__STALL_MAX`: a
+/// process that is stuck still renews its lease, and would keep the batch for ever. A handler that
+/// never reports is not judged by this; it needs a time-out of its own.
+#[derive(Debug, Default)]
+pub struct Progress(AtomicU64);
+
+impl Progress {
+    /// Says that `steps` more steps are done: events, bytes, whatever the handler counts.
+    pub fn report(&self, steps: u64) {
+        self.0.fetch_add(steps.max(1), Ordering::Relaxed);
+    }
+
+    /// Returns the steps done so far.
+    pub fn steps(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// The handler did not take the batch, or not all of it.
@@ -69,6 +92,9 @@ pub enum HandlerError {
         /// Why the next one was not.
         reason: String,
     },
+    /// The handler reported no progress for too long, and was stopped.
+    #[error("no progress for {0:?}")]
+    Stalled(Duration),
     /// The target has accepted a write of a newer lease.
     #[error(transparent)]
     Fenced(#[from] StaleWrite),
@@ -84,6 +110,11 @@ pub enum HandlerError {
 /// thread: the lease is renewed by the same task.
 #[async_trait]
 pub trait Handler: fmt::Debug + Send + Sync {
+    /// Whether the handler reports [`Progress`].
+    fn reports_progress(&self) -> bool {
+        false
+    }
+
     /// Takes one batch.
     ///
     /// # Errors

@@ -32,7 +32,7 @@
 //! |---|---|---|
 //! | composition | `app` | everything but `cli` |
 //! | edges | [`host`], `cli`, `package`, [`telemetry`], `demo` | the layers below |
-//! | adapters | `state::{blob, file, memory}`, `source::mssql`, `handler::{http, stdout}`, [`mssql`], [`azure`] | their port, their crate |
+//! | adapters | `state::{blob, file, logged, memory}`, `source::mssql`, `handler::{http, stdout}`, [`mssql`], [`azure`] | their port, their crate |
 //! | engine | [`poller`], [`lease`], [`metrics`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`] | vocabulary |
 //! | pure rules | [`config`], [`state`], [`normalize`] | vocabulary |
@@ -102,6 +102,10 @@ pub mod demo;
 // The development stand-in for SQL Server.
 #[cfg(feature = "demo")]
 pub mod devdb;
+
+// The stand-in for the Functions host.
+#[cfg(feature = "demo")]
+pub mod fakehost;
 
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;

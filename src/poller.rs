@@ -21,19 +21,20 @@ mod observe;
 mod outcome;
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use self::batch::Batch;
 use self::memory::Memory;
 use self::observe::Observation;
 pub use self::outcome::{LoadError, OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
 use crate::cursor::Cursor;
-use crate::handler::{Delivery, Handler, HandlerError};
+use crate::handler::{Delivery, Handler, HandlerError, Progress};
 use crate::lease::{Acquired, Instance, Lease, LeaseContext, LeaseError, LeaseTerms, Snapshot};
 use crate::metrics::Metrics;
 use crate::source::Source;
@@ -52,6 +53,8 @@ pub struct Limits {
     pub tick_time_max: Duration,
     /// A handler is stopped this long after the tick began.
     pub handler_stop_after: Duration,
+    /// A handler that reports progress is stopped after this long without any; `None` for never.
+    pub handler_stall_max: Option<Duration>,
     /// How long a document in memory may be used without reading it again.
     pub state_refresh: Duration,
     /// How often idle ticks note that they ran; zero for never.
@@ -334,6 +337,7 @@ impl Poller {
         let in_flight = lease.document().in_flight.as_ref();
         let earlier = in_flight.map_or(0, |f| f.attempt.saturating_add(f.crashes));
         let replay_id = lease.document().replay_id.clone();
+        let progress = Progress::default();
         let delivery = Delivery {
             source: &self.source.shape().label,
             batch_id: &batch.id,
@@ -343,10 +347,11 @@ impl Poller {
             replay_id: replay_id.as_deref(),
             events: &batch.events,
             traceparent: seen.request().traceparent.as_deref(),
+            progress: &progress,
         };
         seen.execution_started(&delivery);
         let began_at = Instant::now();
-        let handled = lease.hold_while(self.handler.handle(delivery)).await;
+        let handled = lease.hold_while(self.guarded(delivery)).await;
         seen.handler_ran(began_at.elapsed());
         match handled {
             Ok(Ok(())) => Ok(()),
@@ -360,6 +365,30 @@ impl Poller {
                 Err(TickError::OutOfTime)
             }
             Err(error) => Err(TickError::LeaseLost(error)),
+        }
+    }
+
+    /// Calls the handler, and stops it where it reports progress and has made none for too long.
+    async fn guarded(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
+        let handled = self.handler.handle(delivery);
+        let Some(stall_max) =
+            self.limits.handler_stall_max.filter(|_| self.handler.reports_progress())
+        else {
+            return handled.await;
+        };
+        let mut handled = pin!(handled);
+        let mut steps = 0;
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut handled => return done,
+                () = sleep(stall_max) => {}
+            }
+            // Between one and two of the limit: good enough for a guard that counts in minutes.
+            if delivery.progress.steps() == steps {
+                return Err(HandlerError::Stalled(stall_max));
+            }
+            steps = delivery.progress.steps();
         }
     }
 

@@ -16,6 +16,7 @@ mod blob;
 #[cfg(any(test, feature = "test-util"))]
 pub mod conformance;
 mod file;
+mod logged;
 mod memory;
 mod store;
 
@@ -32,6 +33,7 @@ pub use self::file::FileStore;
 pub use self::format::{
     FormatError, Marker, VERSION, decode, decode_marker, encode, encode_marker,
 };
+pub use self::logged::LoggedStore;
 pub use self::memory::MemoryStore;
 pub use self::store::{
     ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Stored, Written,

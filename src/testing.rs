@@ -154,7 +154,14 @@ pub struct Received {
     pub event_ids: Vec<String>,
 }
 
-type Step = Pin<Box<dyn Future<Output = Result<(), HandlerError>> + Send>>;
+type Work = Pin<Box<dyn Future<Output = Result<(), HandlerError>> + Send>>;
+
+/// What one call does.
+enum Step {
+    Work(Work),
+    /// So many times: take this long, then report progress.
+    Progress(u32, Duration),
+}
 
 /// Records what it gets, and does what it was told for each call.
 #[derive(Default)]
@@ -176,7 +183,7 @@ impl RecordingHandler {
         &self,
         step: impl Future<Output = Result<(), HandlerError>> + Send + 'static,
     ) -> &Self {
-        locked(&self.script).push_back(Box::pin(step));
+        locked(&self.script).push_back(Step::Work(Box::pin(step)));
         self
     }
 
@@ -191,6 +198,13 @@ impl RecordingHandler {
             tokio::time::sleep(duration).await;
             Ok(())
         })
+    }
+
+    /// Makes the next call report progress `times` times, each after `pause`; with none at all it takes
+    /// `pause` and succeeds.
+    pub fn then_progress(&self, times: u32, pause: Duration) -> &Self {
+        locked(&self.script).push_back(Step::Progress(times, pause));
+        self
     }
 
     /// Returns all deliveries so far.
@@ -211,6 +225,10 @@ impl RecordingHandler {
 
 #[async_trait]
 impl Handler for RecordingHandler {
+    fn reports_progress(&self) -> bool {
+        true
+    }
+
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         let id = |cursor: &Cursor| cursor.key.get("id").and_then(serde_json::Value::as_i64);
         let received = Received {
@@ -223,7 +241,14 @@ impl Handler for RecordingHandler {
         locked(&self.received).push(received);
         let step = locked(&self.script).pop_front();
         let result = match step {
-            Some(step) => step.await,
+            Some(Step::Work(work)) => work.await,
+            Some(Step::Progress(times, pause)) => {
+                for _ in 0..times.max(1) {
+                    tokio::time::sleep(pause).await;
+                    delivery.progress.report(1);
+                }
+                Ok(())
+            }
             None => Ok(()),
         };
         *locked(&self.finished) += 1;

@@ -69,6 +69,8 @@ pub struct LimitsConfig {
     pub batch_bytes_max: usize,
     /// Most batches in one tick; `None` for no limit.
     pub batches_max: Option<u32>,
+    /// How long a handler that reports progress may report none; `None` for ever.
+    pub handler_stall_max: Option<Duration>,
     /// Time after which no further batch is started; below the function's time-out.
     pub tick_time_max: Duration,
 }
@@ -201,11 +203,13 @@ fn read_limits(
     let rows = reader.read(&settings::BATCH_ROWS_MAX, at, parse::number(1..=BATCH_ROWS_MAX));
     let bytes = reader.read(&settings::BATCH_BYTES_MAX, at, parse::size);
     let batches_max = reader.read_if_set(&settings::BATCHES_MAX, at, parse::number(1..=u32::MAX));
+    let stall_max = reader.read(&settings::HANDLER_STALL_MAX, at, parse::duration);
     let tick_time_max = read_tick_time_max(reader, segment, function_timeout);
     Some(LimitsConfig {
         batch_rows_max: usize::try_from(rows?).unwrap_or(usize::MAX),
         batch_bytes_max: bytes?,
         batches_max,
+        handler_stall_max: stall_max.map(|limit| (!limit.is_zero()).then_some(limit))?,
         tick_time_max: tick_time_max?,
     })
 }

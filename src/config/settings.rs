@@ -70,6 +70,7 @@ pub const SETTINGS: &[Setting] = &[
     HANDLER_ALLOW_HTTP,
     HANDLER_TIMEOUT,
     HANDLER_TRIES_MAX,
+    HANDLER_STALL_MAX,
     LEASE_TTL,
     LEASE_FIRST,
     BATCH_ROWS_MAX,
@@ -184,6 +185,11 @@ pub(super) const HANDLER_TRIES_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__TRIES_MAX",
     Text("3"),
     "http: tries of one batch within one tick.",
+);
+pub(super) const HANDLER_STALL_MAX: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__STALL_MAX",
+    Text("2m"),
+    "a handler that reports progress (`stdout`) is stopped after this long without any; `0` for never",
 );
 pub(super) const LEASE_TTL: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__LEASE__TTL",

@@ -38,6 +38,7 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__HANDLER__ALLOW_HTTP = true
     HIGHWATER__POLLERS__ORDERS__HANDLER__TIMEOUT = 30s
     HIGHWATER__POLLERS__ORDERS__HANDLER__TRIES_MAX = 5
+    HIGHWATER__POLLERS__ORDERS__HANDLER__STALL_MAX = 30s
     HIGHWATER__POLLERS__ORDERS__LEASE__TTL = 60s
     HIGHWATER__POLLERS__ORDERS__LEASE__FIRST = true
     HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX = 500
@@ -142,6 +143,9 @@ fn defaults_are_those_of_the_table() {
                         batch_rows_max: 1000,
                         batch_bytes_max: 4194304,
                         batches_max: None,
+                        handler_stall_max: Some(
+                            120s,
+                        ),
                         tick_time_max: 240s,
                     },
                     state_refresh: 300s,
@@ -222,6 +226,9 @@ fn a_full_example_of_a_poller_reads_back() {
                 batch_bytes_max: 524288,
                 batches_max: Some(
                     20,
+                ),
+                handler_stall_max: Some(
+                    30s,
                 ),
                 tick_time_max: 540s,
             },

@@ -235,6 +235,7 @@ impl Http {
             | HandlerError::TooLarge(_)
             | HandlerError::Misconfigured(_)
             | HandlerError::Gone(_)
+            | HandlerError::Stalled(_)
             | HandlerError::Partial { .. }
             | HandlerError::Fenced(_) => None,
         }

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::Mutex;
 
-use super::{Delivery, Handler, HandlerError};
+use super::{Delivery, Handler, HandlerError, Progress};
 
 /// Lines are gathered up to this size before they are written.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -51,17 +51,26 @@ impl fmt::Debug for Stdout {
 
 #[async_trait]
 impl Handler for Stdout {
+    /// A reader that stops reading leaves a full pipe: then no chunk gets on.
+    fn reports_progress(&self) -> bool {
+        true
+    }
+
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         let mut out = self.out.lock().await;
         let lines = delivery.events.iter().map(|event| event.json.as_str());
-        out.write(lines)
+        out.write(lines, delivery.progress)
             .await
             .map_err(|error| HandlerError::Retryable(format!("write to standard output: {error}")))
     }
 }
 
 impl Out {
-    async fn write(&mut self, lines: impl Iterator<Item = &str>) -> std::io::Result<()> {
+    async fn write(
+        &mut self,
+        lines: impl Iterator<Item = &str>,
+        progress: &Progress,
+    ) -> std::io::Result<()> {
         // Ends the half line of a delivery that was dropped, so that this one starts a new one.
         let mut chunk = if self.mid_line { "\n".to_owned() } else { String::new() };
         self.mid_line = true;
@@ -71,6 +80,7 @@ impl Out {
             if chunk.len() >= CHUNK_BYTES {
                 self.to.write_all(chunk.as_bytes()).await?;
                 chunk.clear();
+                progress.report(1);
             }
         }
         self.to.write_all(chunk.as_bytes()).await?;

@@ -1,6 +1,6 @@
 //! A batch for tests of handlers.
 
-use super::Delivery;
+use super::{Delivery, Progress};
 use crate::cursor::{Cursor, KeyValues, RowVersion};
 use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested, Operation, SourceLabel};
 use crate::state::{FencingToken, Generation};
@@ -11,6 +11,7 @@ pub(crate) struct Sample {
     pub(crate) source: SourceLabel,
     pub(crate) batch_id: BatchId,
     pub(crate) events: Vec<ChangeEvent>,
+    pub(crate) progress: Progress,
 }
 
 impl Sample {
@@ -29,7 +30,7 @@ impl Sample {
             upto: &events.last().unwrap().cursor,
             digest: &Digested::of(&events),
         };
-        Self { batch_id: BatchId::of(&identity), source, events }
+        Self { batch_id: BatchId::of(&identity), source, events, progress: Progress::default() }
     }
 
     pub(crate) fn delivery(&self) -> Delivery<'_> {
@@ -42,6 +43,7 @@ impl Sample {
             replay_id: None,
             events: &self.events,
             traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+            progress: &self.progress,
         }
     }
 }

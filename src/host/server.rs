@@ -1,8 +1,8 @@
 //! The HTTP server that the Functions host talks to.
 //!
 //! `GET /` answers at once, whatever runs. `POST /{function}` runs one tick in a task of its own: a
-//! closed connection asks it to stop after the batch in hand and never cuts it in the middle; a panic
-//! in it is a failed invocation, not a dead process.
+//! closed connection asks it to stop after the batch in hand and never cuts it in the middle, nor does
+//! the end of the server; a panic in it is a failed invocation, not a dead process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
+use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, Response, StatusCode, header};
 use axum::routing::{get, post};
 use hyper::ext::ReasonPhrase;
 use tokio::net::TcpListener;
-use tracing::{error, info, warn};
+use tokio::sync::RwLock;
+use tracing::{Instrument as _, error, error_span, info, warn};
 
 use super::{INVOCATION_ID_HEADER, Invocation, InvocationResponse};
 use crate::error::chain;
@@ -43,30 +45,44 @@ pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(9);
 struct Shared {
     functions: Functions,
     stop: StopSignal,
+    ticks: Ticks,
 }
+
+/// Each running tick holds it for reading.
+type Ticks = Arc<RwLock<()>>;
 
 /// Returns the routes of `functions`; ticks end early once `stop` is set.
 pub fn router(functions: Functions, stop: StopSignal) -> Router {
+    routes(Shared { functions, stop, ticks: Ticks::default() })
+}
+
+fn routes(shared: Shared) -> Router {
     Router::new()
         .route("/", get(ready))
         .route("/{function}", post(invoke))
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .with_state(Arc::new(Shared { functions, stop }))
+        .with_state(Arc::new(shared))
 }
 
-/// Serves until `shutdown` completes, then until running invocations have been answered.
+/// Serves the routes of [`router`] until `shutdown` completes, then until running invocations have
+/// been answered and the ticks whose caller is gone have ended.
 ///
 /// # Errors
 ///
 /// [`std::io::Error`] if the listener fails for good.
 pub async fn serve(
     listener: TcpListener,
-    router: Router,
+    functions: Functions,
+    stop: StopSignal,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    axum::serve(listener, router).with_graceful_shutdown(shutdown).await
+    let ticks = Ticks::default();
+    let router = routes(Shared { functions, stop, ticks: Arc::clone(&ticks) });
+    let served = axum::serve(listener, router).with_graceful_shutdown(shutdown).await;
+    drop(ticks.write().await);
+    served
 }
 
 async fn ready() -> Response<Body> {
@@ -79,10 +95,12 @@ async fn unknown() -> Response<Body> {
 
 async fn invoke(
     State(shared): State<Arc<Shared>>,
-    Path(function): Path<String>,
+    function: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
-    body: Bytes,
+    body: Result<Bytes, BytesRejection>,
 ) -> Response<Body> {
+    // A name that is no text is none of ours; axum's own answer would not be JSON.
+    let Ok(Path(function)) = function else { return unknown().await };
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let id = text(INVOCATION_ID_HEADER);
     let pollers = match &shared.functions {
@@ -99,13 +117,17 @@ async fn invoke(
         warn!(event = "unknown_function", invocation_id = id, function, "No function `{function}`");
         return reply(StatusCode::NOT_FOUND, &format!("no function `{function}` is configured"));
     };
+    let refuse = |status, reason: String| {
+        warn!(event = "bad_request", invocation_id = id, function, error = reason, "{reason}");
+        reply(status, &reason)
+    };
+    let body = match body {
+        Ok(body) => body,
+        Err(rejection) => return refuse(rejection.status(), rejection.body_text()),
+    };
     match Invocation::read(id, text("traceparent"), &body) {
-        Ok(invocation) => run(Arc::clone(poller), invocation, shared.stop.child()).await,
-        Err(error) => {
-            let reason = chain(&error);
-            warn!(event = "bad_request", invocation_id = id, function, error = reason, "{reason}");
-            reply(StatusCode::BAD_REQUEST, &reason)
-        }
+        Ok(invocation) => run(&shared, Arc::clone(poller), invocation).await,
+        Err(error) => refuse(StatusCode::BAD_REQUEST, chain(&error)),
     }
 }
 
@@ -118,8 +140,9 @@ impl Drop for StopWhenDropped {
     }
 }
 
-async fn run(poller: Arc<Poller>, invocation: Invocation, stop: StopSignal) -> Response<Body> {
+async fn run(shared: &Shared, poller: Arc<Poller>, invocation: Invocation) -> Response<Body> {
     log_invocation(&poller, &invocation);
+    let stop = shared.stop.child();
     let request = TickRequest {
         invocation_id: invocation.id,
         traceparent: invocation.traceparent,
@@ -127,7 +150,15 @@ async fn run(poller: Arc<Poller>, invocation: Invocation, stop: StopSignal) -> R
     };
     let invocation_id = request.invocation_id.clone();
     let name = poller.name().to_owned();
-    let tick = tokio::spawn(async move { poller.tick(&request).await });
+    // Of the highest level, so that no filter leaves lines of modules that know no id without it.
+    let span = error_span!("tick", poller.name = name, invocation_id);
+    let running = Arc::clone(&shared.ticks).read_owned().await;
+    let tick = async move {
+        let report = poller.tick(&request).await;
+        drop(running);
+        report
+    };
+    let tick = tokio::spawn(tick.instrument(span));
     let closed_early = StopWhenDropped(stop);
     let ended = tick.await;
     drop(closed_early);

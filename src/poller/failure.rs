@@ -58,6 +58,7 @@ impl Poller {
             | HandlerError::Throttled { .. }
             | HandlerError::Rejected(_)
             | HandlerError::TooLarge(_)
+            | HandlerError::Stalled(_)
             | HandlerError::Misconfigured(_) => self.fail(lease, error, tick).await,
         };
         if let Err(error) = written {
@@ -92,6 +93,7 @@ impl Poller {
             | HandlerError::TooLarge(_)
             | HandlerError::Misconfigured(_)
             | HandlerError::Gone(_)
+            | HandlerError::Stalled(_)
             | HandlerError::Partial { .. }
             | HandlerError::Fenced(_) => None,
         };

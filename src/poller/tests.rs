@@ -1,9 +1,9 @@
 use super::*;
 use crate::error::chain;
-use crate::handler::HandlerError;
-use crate::lease::Instance;
 use crate::state::{MemoryStore, Precondition, StateDocument, decode, encode};
 use crate::testing::{Call, Calls, Fault, FaultyStore, RecordingHandler, TableSource};
+
+mod windows;
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -14,6 +14,7 @@ fn limits() -> Limits {
         batches_max: None,
         tick_time_max: Duration::from_secs(240),
         handler_stop_after: Duration::from_secs(285),
+        handler_stall_max: None,
         state_refresh: Duration::from_secs(300),
         status_interval: Duration::ZERO,
         retry_delay_min: Duration::from_secs(1),
@@ -29,6 +30,7 @@ struct World {
     source: Arc<TableSource>,
     handler: Arc<RecordingHandler>,
     limits: Limits,
+    metrics: Arc<Metrics>,
 }
 
 impl World {
@@ -40,6 +42,7 @@ impl World {
             source: Arc::new(TableSource::new("p")),
             handler: Arc::default(),
             limits: limits(),
+            metrics: Arc::default(),
         }
     }
 
@@ -61,7 +64,7 @@ impl World {
             instance: Arc::new(Instance::new(owner_id)),
             terms: LeaseTerms::of(TTL),
             limits: self.limits,
-            metrics: Arc::default(),
+            metrics: self.metrics.clone(),
         })
     }
 

@@ -77,6 +77,7 @@ impl Setup {
                 batches_max: None,
                 tick_time_max: 60 * second,
                 handler_stop_after: 120 * second,
+                handler_stall_max: None,
                 state_refresh: 300 * second,
                 status_interval: Duration::ZERO,
                 retry_delay_min: second,

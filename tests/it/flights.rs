@@ -42,6 +42,7 @@ impl Drain {
                 batches_max: None,
                 tick_time_max: 240 * second,
                 handler_stop_after: 285 * second,
+                handler_stall_max: None,
                 state_refresh: 300 * second,
                 status_interval: Duration::ZERO,
                 retry_delay_min: Duration::ZERO,

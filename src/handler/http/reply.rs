@@ -242,6 +242,7 @@ mod tests {
             Err(HandlerError::Misconfigured(_)) => "misconfigured".to_owned(),
             Err(HandlerError::Gone(_)) => "gone".to_owned(),
             Err(HandlerError::Partial { accepted, .. }) => format!("partial {accepted}"),
+            Err(HandlerError::Stalled(_)) => "stalled".to_owned(),
             Err(HandlerError::Fenced(_)) => "fenced".to_owned(),
         }
     }

@@ -1,0 +1,84 @@
+//! How the host judges one reply. Pure; the recorded cases hold it to the real one.
+
+use serde_json::Value as Json;
+
+use super::wire::Reply;
+
+/// What the host makes of an invocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It succeeded, with these entries in `Logs`.
+    Success(Vec<Option<String>>),
+    /// It failed; the text begins the host's log record.
+    Failure(String),
+    /// The host would wait for ever, up to its time-out: nothing ever completes the invocation.
+    Hang(&'static str),
+    /// The host's client follows a redirect without a word.
+    Follows(String),
+    /// There was no reply within the function's time-out; the process was killed.
+    TimedOut,
+}
+
+impl Verdict {
+    /// Whether the invocation succeeded.
+    pub fn is_success(&self) -> bool {
+        matches!(self, Self::Success(_))
+    }
+}
+
+/// Judges a reply; `None` stands for a connection that closed without one.
+pub fn judge(reply: Option<&Reply>) -> Verdict {
+    let Some(reply) = reply else { return Verdict::Failure("HttpRequestException".to_owned()) };
+    if matches!(reply.status, 300..=303 | 307 | 308)
+        && let Some(location) = reply.header("location")
+    {
+        return Verdict::Follows(location.to_owned());
+    }
+    if !(200..=299).contains(&reply.status) {
+        return Verdict::Failure(format!(
+            "Response status code does not indicate success: {} ({}).",
+            reply.status, reply.reason
+        ));
+    }
+    if reply.body.is_empty() {
+        return Verdict::Hang("the reply is empty");
+    }
+    let media_type = reply.header("content-type").unwrap_or_default();
+    let media_type = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let is_json = matches!(media_type.as_str(), "application/json" | "text/json");
+    let body = reply.body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&reply.body);
+    match serde_json::from_slice::<Json>(body) {
+        Ok(Json::Null) if is_json => Verdict::Hang("the reply is `null`"),
+        Ok(json) if is_json => logs(&json).map_or_else(invalid, Verdict::Success),
+        Ok(_) | Err(_) => invalid(),
+    }
+}
+
+fn invalid() -> Verdict {
+    Verdict::Failure("Invalid HttpResponseMessage:".to_owned())
+}
+
+/// Returns `Logs` of a reply of the right shape; names are matched without regard to case.
+fn logs(json: &Json) -> Option<Vec<Option<String>>> {
+    let fields = json.as_object()?;
+    let field = |name: &str| {
+        let found = fields.iter().rfind(|(key, _)| key.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value).filter(|value| !value.is_null())
+    };
+    if !field("outputs").is_none_or(Json::is_object) {
+        return None;
+    }
+    let Some(logs) = field("logs") else { return Some(Vec::new()) };
+    logs.as_array()?.iter().map(log).collect()
+}
+
+fn log(entry: &Json) -> Option<Option<String>> {
+    match entry {
+        Json::Null => Some(None),
+        Json::Bool(true) => Some(Some("True".to_owned())),
+        Json::Bool(false) => Some(Some("False".to_owned())),
+        Json::Number(number) => Some(Some(number.to_string())),
+        Json::String(text) => Some(Some(text.clone())),
+        Json::Array(_) | Json::Object(_) => None,
+    }
+}

@@ -1,0 +1,679 @@
+//! The seeds' failure windows, by name: what happens, which error, log event and metric show it, and
+//! what is delivered again.
+//!
+//! W1–W7 and 5.1–5.10 are of seed 001 §4 and §5, `seed_000_…` of seed 000 §11, `seed_003_…` of the
+//! failure modes and orphans of seed 003. `docs/failure-windows.md` maps each to its test here.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use opentelemetry::metrics::MeterProvider as _;
+use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData};
+use opentelemetry_sdk::metrics::{InMemoryMetricExporter, SdkMeterProvider};
+use tracing::field::{Field, Visit};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+
+use super::*;
+use crate::state::Fence;
+
+/// One log event: its fields by name, with its level.
+type Logged = BTreeMap<String, String>;
+
+#[derive(Clone, Default)]
+struct Capture(Arc<Mutex<Vec<Logged>>>);
+
+struct Fields<'a>(&'a mut Logged);
+
+impl Visit for Fields<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.insert(field.name().to_owned(), format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name().to_owned(), value.to_owned());
+    }
+}
+
+impl<S: tracing::Subscriber> Layer<S> for Capture {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        let mut logged = Logged::new();
+        event.record(&mut Fields(&mut logged));
+        logged.insert("level".to_owned(), event.metadata().level().to_string());
+        self.0.lock().unwrap().push(logged);
+    }
+}
+
+/// A world whose logs and metrics are watched.
+struct Watched {
+    world: World,
+    capture: Capture,
+    exporter: InMemoryMetricExporter,
+    provider: SdkMeterProvider,
+    _guard: tracing::subscriber::DefaultGuard,
+}
+
+impl Watched {
+    fn new() -> Self {
+        Self::with(limits())
+    }
+
+    fn with(limits: Limits) -> Self {
+        let exporter = InMemoryMetricExporter::default();
+        let provider = SdkMeterProvider::builder().with_periodic_exporter(exporter.clone()).build();
+        let metrics = Arc::new(Metrics::new(&provider.meter("highwater")));
+        let capture = Capture::default();
+        let subscriber = tracing_subscriber::registry().with(capture.clone());
+        let guard = tracing::subscriber::set_default(subscriber);
+        let world = World { metrics, ..World::with(limits) };
+        Self { world, capture, exporter, provider, _guard: guard }
+    }
+
+    /// Returns the last log event of this name.
+    fn logged(&self, event: &str) -> Logged {
+        let logged = self.capture.0.lock().unwrap();
+        let named =
+            logged.iter().rev().find(|logged| logged.get("event").is_some_and(|e| e == event));
+        named.cloned().unwrap_or_else(|| panic!("no log event `{event}` in {logged:#?}"))
+    }
+
+    fn count_of(&self, event: &str) -> usize {
+        let logged = self.capture.0.lock().unwrap();
+        logged.iter().filter(|logged| logged.get("event").is_some_and(|e| e == event)).count()
+    }
+
+    /// Returns the sum of a counter over the points that have `attribute`, or over all.
+    fn counted(&self, metric: &str, attribute: Option<(&str, &str)>) -> u64 {
+        self.provider.force_flush().unwrap();
+        let Some(last) = self.exporter.get_finished_metrics().unwrap().pop() else { return 0 };
+        let metrics = last.scope_metrics().flat_map(|scope| scope.metrics());
+        let sums =
+            metrics.filter(|found| found.name() == metric).filter_map(|found| match found.data() {
+                AggregatedMetrics::U64(MetricData::Sum(sum)) => Some(
+                    sum.data_points()
+                        .filter(|point| {
+                            attribute.is_none_or(|(key, value)| {
+                                point
+                                    .attributes()
+                                    .any(|a| a.key.as_str() == key && a.value.as_str() == value)
+                            })
+                        })
+                        .map(opentelemetry_sdk::metrics::data::SumDataPoint::value)
+                        .sum::<u64>(),
+                ),
+                _ => None,
+            });
+        sums.sum()
+    }
+
+    fn failures(&self, error: &str) -> u64 {
+        self.counted("failures_total", Some(("error.type", error)))
+    }
+
+    /// Checks that a failed tick is one ERROR or WARN line and one failure, by these names.
+    fn assert_failed_once(&self, event: &str, level: &str, error: &str) {
+        assert_eq!(self.count_of(event), 1, "one log event");
+        let logged = self.logged(event);
+        assert_eq!(logged["level"], level);
+        assert_eq!(logged["error.type"], error);
+        assert_eq!(self.failures(error), 1, "one failure");
+        assert_eq!(self.counted("failures_total", None), 1, "and no other");
+    }
+}
+
+/// Makes the store unreachable for writes from within the handler: the commit fails, and the release.
+fn break_commits(world: &World) {
+    let store = world.store.clone();
+    world.handler.then(async move {
+        for _ in 0..1000 {
+            store.break_next(Call::Store, Fault::Unreachable);
+        }
+        Ok(())
+    });
+}
+
+/// Another process on the same state, behind a store that works.
+fn elsewhere(world: &World, owner_id: &str) -> Poller {
+    let store = Arc::new(FaultyStore::new(world.memory.clone()));
+    let other = World {
+        memory: world.memory.clone(),
+        store,
+        source: world.source.clone(),
+        handler: world.handler.clone(),
+        limits: world.limits,
+        metrics: world.metrics.clone(),
+    };
+    other.instance(owner_id)
+}
+
+/// Runs a tick and drops it after some seconds, as a kill would.
+async fn killed_after(seconds: u64, poller: &Poller) {
+    let killed = tokio::time::timeout(Duration::from_secs(seconds), tick(poller)).await;
+    assert!(killed.is_err(), "the tick was to be killed while it runs");
+}
+
+/// The last two deliveries were of the same batch, and so of the same events.
+fn assert_whole_batch_again(world: &World) {
+    let received = world.handler.received();
+    let [.., first, again] = &received[..] else { panic!("{received:?}") };
+    assert_eq!(first.batch_id, again.batch_id);
+    assert_eq!(first.event_ids, again.event_ids);
+    assert!(again.fence > first.fence, "under a newer token");
+}
+
+#[tokio::test(start_paused = true)]
+async fn w1_handler_success_commit_failure() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    break_commits(world);
+    assert!(matches!(tick(&poller).await, Err(TickError::Commit(_))));
+    watched.assert_failed_once("commit_failed", "ERROR", "CommitError");
+    assert_eq!(world.document().await.checkpoint.metadata.row_count, 1, "not advanced");
+    sleep(40).await;
+    tick(&elsewhere(world, "b")).await.unwrap();
+    assert_whole_batch_again(world);
+    assert_eq!(watched.counted("highwater.rows.redelivered", None), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn w2_crash_after_fetch_before_handler_returns() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    world.handler.then_take(Duration::from_secs(1000));
+    killed_after(5, &poller).await;
+    sleep(40).await;
+    tick(&world.instance("b")).await.unwrap();
+    assert_whole_batch_again(world);
+    assert_eq!(watched.logged("lease_acquired")["taken_over"], "true");
+    assert_eq!(watched.counted("highwater.recovery.takeovers", None), 1);
+    assert_eq!(watched.counted("failures_total", None), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn w3_crash_with_partial_side_effects() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    let effects = Arc::new(Mutex::new(Vec::new()));
+    let half = effects.clone();
+    world.handler.then(async move {
+        half.lock().unwrap().extend([1, 2]);
+        tokio::time::sleep(Duration::from_secs(1000)).await;
+        Ok(())
+    });
+    killed_after(5, &poller).await;
+    sleep(40).await;
+    let whole = effects.clone();
+    world.handler.then(async move {
+        whole.lock().unwrap().extend([1, 2, 3]);
+        Ok(())
+    });
+    tick(&world.instance("b")).await.unwrap();
+    assert_whole_batch_again(world);
+    assert_eq!(*effects.lock().unwrap(), [1, 2, 1, 2, 3], "what was done is done again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn w4_lease_lost_during_processing() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    let memory = world.memory.clone();
+    world.handler.then(async move {
+        steal(&memory).await;
+        tokio::time::sleep(Duration::from_secs(1000)).await;
+        Ok(())
+    });
+    assert!(matches!(tick(&poller).await, Err(TickError::LeaseLost(LeaseError::Lost(_)))));
+    watched.assert_failed_once("lease_lost", "WARN", "LostLeaseError");
+    assert_eq!(world.handler.finished(), 1, "the handler was stopped; only the first tick's ended");
+    assert_eq!(world.document().await.checkpoint.metadata.row_count, 1);
+    tick(&world.instance("b")).await.unwrap();
+    assert_whole_batch_again(world);
+}
+
+/// Grants the lease to somebody else, who gives it up at once.
+async fn steal(memory: &MemoryStore) {
+    let key = StateKey::Document("p".to_owned());
+    let stored = memory.load(&key).await.unwrap().stored.unwrap();
+    let broken = decode("p", &stored.bytes).unwrap().break_lease().unwrap();
+    memory.store(&key, encode(&broken), Precondition::Matches(stored.etag)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn w5_commit_response_timeout() {
+    // The commit persisted: nothing comes again. It did not, and cannot: the whole batch does.
+    for persisted in [true, false] {
+        let watched = Watched::new();
+        let world = &watched.world;
+        let poller = world.seasoned("a").await;
+        world.source.fill(3);
+        let store = world.store.clone();
+        world.handler.then(async move {
+            let fault = if persisted { Fault::LostAnswer } else { Fault::LostRequest };
+            store.break_next(Call::Store, fault);
+            for _ in 0..1000 {
+                store.break_next(Call::Load, Fault::LostAnswer);
+            }
+            Ok(())
+        });
+        assert!(matches!(tick(&poller).await, Err(TickError::Commit(_))));
+        watched.assert_failed_once("commit_failed", "ERROR", "CommitError");
+        sleep(40).await;
+        let outcome = tick(&elsewhere(world, "b")).await.unwrap();
+        let deliveries = world.handler.received().len();
+        if persisted {
+            assert_eq!((outcome, deliveries), (TickOutcome::Idle, 2), "resolved by the reload");
+        } else {
+            assert_eq!((outcome, deliveries), (TickOutcome::Committed { more: false }, 3));
+            assert_whole_batch_again(world);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn w6_redeploy_or_restart() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.instance("a");
+    world.source.fill(30);
+    world.handler.then_take(Duration::ZERO).then_take(Duration::from_secs(1000));
+    killed_after(5, &poller).await;
+    sleep(40).await;
+    tick(&world.instance("b")).await.unwrap();
+    let ids = world.handler.ids();
+    assert_eq!(ids.len(), 40, "the batch in flight comes again, committed ones do not");
+    assert_eq!(ids[10..20], ids[20..30]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn w7_cursor_precision_collapse() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.instance("a");
+    for value in ["one", "two", "three"] {
+        world.source.put(1, value);
+    }
+    tick(&poller).await.unwrap();
+    assert_eq!(world.handler.ids(), [1], "the latest state only");
+    assert_eq!(watched.counted("events_total", None), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn s5_1_lease_cannot_be_acquired() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let (a, b) = (world.seasoned("a").await, world.instance("b"));
+    world.source.fill(1);
+    world.handler.then_take(Duration::from_secs(5));
+    let (_, outcome) = tokio::join!(tick(&a), async {
+        sleep(1).await;
+        tick(&b).await.unwrap()
+    });
+    assert!(matches!(outcome, TickOutcome::Skipped(Skipped::Held { .. })));
+    assert_eq!(watched.logged("lease_acquire_skipped")["level"], "DEBUG");
+    assert_eq!(watched.counted("failures_total", None), 0, "not a failure");
+    assert_eq!(world.handler.received().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn s5_2_checkpoint_blob_load_fails() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    world.source.fill(1);
+    world.store.break_next(Call::Load, Fault::Refused);
+    assert!(matches!(tick(&world.instance("a")).await, Err(TickError::Load(_))));
+    // In this design 5.2 and 5.10 meet: one read serves lease and checkpoint.
+    watched.assert_failed_once("lease_acquire_failed", "ERROR", "LeaseAcquireError");
+    assert_eq!(world.handler.received(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn s5_3_source_fetch_fails() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(1);
+    world.source.fail_next("database unreachable");
+    assert!(matches!(tick(&poller).await, Err(TickError::Fetch(_))));
+    watched.assert_failed_once("fetch_failed", "ERROR", "FetchError");
+    assert_eq!(world.handler.received().len(), 1);
+    tick(&poller).await.unwrap();
+    assert_eq!(world.handler.ids(), [0, 1], "the next tick reads from the same position");
+}
+
+#[tokio::test(start_paused = true)]
+async fn s5_4_record_normalization_fails() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.instance("a");
+    world.source.fill(1);
+    world.source.break_keys();
+    assert!(matches!(tick(&poller).await, Err(TickError::Normalize(_))));
+    watched.assert_failed_once("normalize_failed", "ERROR", "SerializationError");
+    assert_eq!(world.handler.received(), []);
+    assert!(matches!(tick(&poller).await, Err(TickError::Normalize(_))), "and so does the next");
+}
+
+#[tokio::test(start_paused = true)]
+async fn s5_5_handler_raises() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    world.handler.then_fail(HandlerError::Retryable("sink is down".to_owned()));
+    assert!(matches!(tick(&poller).await, Err(TickError::Handler(_))));
+    watched.assert_failed_once("handler_failed", "ERROR", "HandlerError");
+    let document = world.document().await;
+    assert_eq!(document.checkpoint.metadata.row_count, 1, "not advanced");
+    assert!(document.lease.released_at.is_some(), "released");
+    sleep(2).await;
+    tick(&poller).await.unwrap();
+    assert_whole_batch_again(world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn s5_6_checkpoint_commit_fails_lease_lost() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    let memory = world.memory.clone();
+    world.handler.then(async move {
+        steal(&memory).await;
+        Ok(())
+    });
+    assert!(matches!(tick(&poller).await, Err(TickError::LeaseLost(LeaseError::Lost(_)))));
+    watched.assert_failed_once("lease_lost", "WARN", "LostLeaseError");
+    tick(&world.instance("b")).await.unwrap();
+    assert_whole_batch_again(world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn s5_7_checkpoint_commit_fails_other() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    let store = world.store.clone();
+    world.handler.then(async move {
+        store.break_next(Call::Store, Fault::Refused);
+        Ok(())
+    });
+    assert!(matches!(tick(&poller).await, Err(TickError::Commit(_))));
+    watched.assert_failed_once("commit_failed", "ERROR", "CommitError");
+    // This process reclaims its own lease at once.
+    tick(&poller).await.unwrap();
+    assert_whole_batch_again(world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn s5_8_heartbeat_mid_handler() {
+    // Seed 001 has no heartbeat and loses the lease here; ours keeps it.
+    let watched = Watched::new();
+    let world = &watched.world;
+    let (a, b) = (world.seasoned("a").await, world.instance("b"));
+    world.source.fill(3);
+    world.handler.then_take(TTL * 5);
+    let (first, skipped) = tokio::join!(tick(&a), async {
+        sleep(100).await;
+        tick(&b).await.unwrap()
+    });
+    assert_eq!(first.unwrap(), TickOutcome::Committed { more: false });
+    assert!(matches!(skipped, TickOutcome::Skipped(Skipped::Held { .. })));
+    assert_eq!(world.handler.ids(), [0, 1, 2, 3]);
+    assert_eq!(watched.counted("failures_total", None), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn s5_9_poison_batch() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.instance("a");
+    world.source.fill(3);
+    for _ in 0..3 {
+        world.handler.then_fail(HandlerError::Rejected("422".to_owned()));
+        assert!(matches!(tick(&poller).await, Err(TickError::Handler(_))));
+        sleep(10).await;
+    }
+    // Nothing is skipped by itself; the count and the reason are in the document.
+    let in_flight = world.document().await.in_flight.unwrap();
+    assert_eq!((in_flight.attempt, in_flight.last_error.as_deref()), (3, Some("422")));
+    assert_eq!(watched.failures("HandlerError"), 3);
+    assert_eq!(watched.count_of("handler_failed"), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn s5_10_storage_unavailability() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    for _ in 0..1000 {
+        world.store.break_next(Call::Store, Fault::Unreachable);
+    }
+    assert!(matches!(tick(&poller).await, Err(TickError::Acquire(_))));
+    watched.assert_failed_once("lease_acquire_failed", "ERROR", "LeaseAcquireError");
+    assert_eq!(world.handler.received().len(), 1, "no handler call");
+    tick(&elsewhere(world, "b")).await.unwrap();
+    assert_eq!(world.handler.ids(), [0, 1, 2, 3], "resumes by itself, nothing twice");
+}
+
+#[tokio::test(start_paused = true)]
+async fn seed_000_cas_write_succeeds_then_function_exits() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    tick(&poller).await.unwrap();
+    drop(poller);
+    assert_eq!(tick(&world.instance("b")).await.unwrap(), TickOutcome::Idle);
+    assert_eq!(world.handler.ids(), [0, 1, 2, 3], "the next tick starts from the new checkpoint");
+}
+
+#[tokio::test(start_paused = true)]
+async fn seed_000_lease_expires_and_another_instance_takes_over() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    // The holder is cut off from storage until its lease has lapsed and passed on.
+    let other = elsewhere(world, "b");
+    let store = world.store.clone();
+    world.handler.then(async move {
+        for _ in 0..1000 {
+            store.break_next(Call::Store, Fault::Unreachable);
+        }
+        tokio::time::sleep(Duration::from_secs(1000)).await;
+        Ok(())
+    });
+    let (stale, ()) = tokio::join!(tick(&poller), async {
+        sleep(40).await;
+        tick(&other).await.unwrap();
+    });
+    assert!(matches!(stale, Err(TickError::LeaseLost(LeaseError::Lapsed))), "{stale:?}");
+    watched.assert_failed_once("lease_lost", "WARN", "LostLeaseError");
+    assert_whole_batch_again(world);
+    assert_eq!(world.document().await.checkpoint.metadata.row_count, 3, "the new owner's");
+}
+
+#[tokio::test(start_paused = true)]
+async fn seed_000_heartbeat_cas_failure() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    let memory = world.memory.clone();
+    world.handler.then(async move {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        steal(&memory).await;
+        tokio::time::sleep(Duration::from_secs(1000)).await;
+        Ok(())
+    });
+    world.store.take_calls();
+    assert!(tick(&poller).await.is_err());
+    watched.assert_failed_once("lease_lost", "WARN", "LostLeaseError");
+    // The acquisition, the refused heartbeat; no commit was tried.
+    assert_eq!((world.store.take_calls().puts, world.handler.finished()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn seed_003_split_execution() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    // The target has accepted a newer grant while this holder was away.
+    let generation = world.document().await.generation;
+    world.handler.then(async move {
+        let current = Fence { generation, token: crate::state::FencingToken(9) };
+        current.admit(generation, crate::state::FencingToken(2))?;
+        Ok(())
+    });
+    let result = tick(&poller).await;
+    assert!(matches!(result, Err(TickError::Handler(HandlerError::Fenced(_)))), "{result:?}");
+    watched.assert_failed_once("stale_write_blocked", "WARN", "LostLeaseError");
+    let logged = watched.logged("stale_write_blocked");
+    assert_eq!((logged["stale_token"].as_str(), logged["current_token"].as_str()), ("2", "9"));
+    assert_eq!(logged["reason"], "token_mismatch");
+}
+
+#[tokio::test(start_paused = true)]
+async fn seed_003_lost_heartbeat() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    let store = world.store.clone();
+    world.handler.then(async move {
+        for _ in 0..4 {
+            store.break_next(Call::Store, Fault::Unreachable);
+        }
+        tokio::time::sleep(Duration::from_secs(25)).await;
+        Ok(())
+    });
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(watched.counted("failures_total", None), 0, "a blip costs nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn seed_003_zombie_worker() {
+    // Alive by its heartbeats, stuck by its progress.
+    let handler_stall_max = Some(Duration::from_secs(20));
+    let watched = Watched::with(Limits { handler_stall_max, ..limits() });
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    world.handler.then_progress(3, Duration::from_secs(15));
+    world.handler.then_progress(0, Duration::from_secs(1000));
+    let began_at = Instant::now();
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(began_at.elapsed(), Duration::from_secs(45), "slow, but getting on");
+    world.source.put(9, "later");
+    let began_at = Instant::now();
+    assert!(matches!(tick(&poller).await, Err(TickError::Handler(HandlerError::Stalled(_)))));
+    assert_eq!(began_at.elapsed(), Duration::from_secs(20));
+    watched.assert_failed_once("handler_failed", "ERROR", "HandlerError");
+    assert!(world.document().await.lease.released_at.is_some(), "another may take it over at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn seed_003_stuck_running_state() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    world.handler.then_take(Duration::from_secs(1000));
+    killed_after(5, &poller).await;
+    let b = world.instance("b");
+    // Held until ttl and margin are over; then any tick repairs it, without an operator.
+    sleep(26).await;
+    assert!(matches!(tick(&b).await.unwrap(), TickOutcome::Skipped(Skipped::Held { .. })));
+    sleep(1).await;
+    assert_eq!(tick(&b).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(watched.counted("highwater.recovery.takeovers", None), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn seed_003_double_completion() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let (a, b) = (world.seasoned("a").await, elsewhere(&watched.world, "b"));
+    world.source.fill(3);
+    let store = world.store.clone();
+    world.handler.then(async move {
+        store.break_next(Call::Store, Fault::Late(Duration::from_secs(60)));
+        for _ in 0..1000 {
+            store.break_next(Call::Load, Fault::LostAnswer);
+        }
+        Ok(())
+    });
+    assert!(matches!(tick(&a).await, Err(TickError::Commit(_))));
+    sleep(10).await;
+    tick(&b).await.unwrap();
+    let completed = world.document().await;
+    sleep(100).await;
+    assert_eq!(world.document().await, completed, "the late commit of the first never lands");
+}
+
+#[tokio::test(start_paused = true)]
+async fn seed_003_orphan_no_lease_but_running() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    world.handler.then_take(Duration::from_secs(1000));
+    killed_after(5, &poller).await;
+    // The lease was broken by hand: a batch in flight that nobody holds.
+    steal(&world.memory).await;
+    assert!(world.document().await.in_flight.is_some());
+    assert_eq!(tick(&world.instance("b")).await.unwrap(), TickOutcome::Committed { more: false });
+    assert!(world.document().await.in_flight.is_none());
+    assert_whole_batch_again(world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn seed_003_orphan_timer_that_was_never_stored() {
+    // The next attempt is part of the write that records the failure: there is no second write to
+    // lose. Where even that one is lost, the batch is tried again as soon as the lease allows.
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    let store = world.store.clone();
+    world.handler.then(async move {
+        for _ in 0..1000 {
+            store.break_next(Call::Store, Fault::Unreachable);
+        }
+        Err(HandlerError::Retryable("503".to_owned()))
+    });
+    assert!(tick(&poller).await.is_err());
+    assert_eq!(watched.count_of("lease_release_failed"), 1);
+    sleep(40).await;
+    tick(&elsewhere(world, "b")).await.unwrap();
+    assert_whole_batch_again(world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn seed_003_orphan_parent_cancelled_but_children_continue() {
+    // The handler's work is a future of the tick: it ends with it, and nothing runs on behind.
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    let ended = Arc::new(Mutex::new(0));
+    let at_end = ended.clone();
+    world.handler.then(async move {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        *at_end.lock().unwrap() += 1;
+        Ok(())
+    });
+    killed_after(5, &poller).await;
+    sleep(1000).await;
+    assert_eq!(*ended.lock().unwrap(), 0);
+}

@@ -1,0 +1,92 @@
+//! A store that tells the log of each call it was asked for.
+//!
+//! One line per call, written when the answer is there, at level DEBUG: nothing is paid for it unless
+//! the filter asks for `highwater::state=debug`. A line per call, and not a total per tick, since a
+//! process that is killed never gets to tell a total. `demo` counts its storage calls by these lines.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+use tracing::debug;
+
+use super::{Loaded, Precondition, StateKey, StateStore, StoreError, Written};
+
+/// Passes every call on, and logs it.
+#[derive(Debug)]
+pub struct LoggedStore(Arc<dyn StateStore>);
+
+impl LoggedStore {
+    /// Log event of a read.
+    pub const READ: &str = "state_read";
+    /// Log event of a write, refused ones included.
+    pub const WRITE: &str = "state_written";
+
+    /// Logs the calls of `store`.
+    pub fn new(store: Arc<dyn StateStore>) -> Self {
+        Self(store)
+    }
+}
+
+#[async_trait]
+impl StateStore for LoggedStore {
+    fn grain(&self) -> Duration {
+        self.0.grain()
+    }
+
+    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+        let began_at = Instant::now();
+        let result = self.0.load(key).await;
+        let (answer, duration_ms) = (answer(&result), ms(began_at.elapsed()));
+        debug!(event = Self::READ, %key, answer, duration_ms, "Read `{key}`: {answer}");
+        result
+    }
+
+    async fn store(
+        &self,
+        key: &StateKey,
+        bytes: Vec<u8>,
+        precondition: Precondition,
+    ) -> Result<Written, StoreError> {
+        let began_at = Instant::now();
+        let result = self.0.store(key, bytes, precondition).await;
+        let (answer, duration_ms) = (answer(&result), ms(began_at.elapsed()));
+        debug!(event = Self::WRITE, %key, answer, duration_ms, "Wrote `{key}`: {answer}");
+        result
+    }
+}
+
+fn answer<T>(result: &Result<T, StoreError>) -> &'static str {
+    match result {
+        Ok(_) => "done",
+        Err(StoreError::Conflict { .. }) => "conflict",
+        Err(StoreError::Unreachable { .. }) => "unreachable",
+        Err(StoreError::Unknown { .. }) => "unknown",
+        Err(StoreError::Refused { .. }) => "refused",
+    }
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::state::{FileStore, conformance};
+
+    #[tokio::test]
+    async fn conforms_as_the_store_below_it_does() {
+        let root = tempfile::tempdir().unwrap();
+        let made = std::sync::atomic::AtomicU32::new(0);
+        conformance::run(&|| {
+            let n = made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let store =
+                FileStore::new(&root.path().join(n.to_string()), "app", Arc::new(SystemClock));
+            async move { LoggedStore::new(Arc::new(store)) }
+        })
+        .await;
+    }
+}

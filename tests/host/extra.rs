@@ -1,0 +1,85 @@
+//! Beyond the recorded cases: what else a host may meet, and the stand-in's own figures.
+
+use std::time::Duration;
+
+use highwater::fakehost;
+
+use crate::bench::{Bench, LIMIT, within};
+use crate::{data, start, stop};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wrong_settings_fail_invocations_only_with_every_mistake_logged() {
+    start::wrong_settings().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_whose_caller_is_gone_is_finished_before_the_process_ends() {
+    stop::caller_gone().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_of_the_host_lets_a_short_run_finish() {
+    let bench = Bench::with_rows(1..=1).await;
+    bench.receiver.script(&[crate::receiver::Answer::Hold]);
+    let host = bench.host().await;
+    let (outcome, exit) = tokio::join!(host.fire("nightly"), async {
+        bench.receiver.arrived(1).await;
+        let (exit, ()) = tokio::join!(host.stop(), async { bench.receiver.release() });
+        exit
+    });
+    assert!(outcome.verdict.is_success(), "{outcome:?}");
+    assert_eq!(exit.map(|exit| exit.code), Some(0));
+    assert_eq!(host.phase(), fakehost::Phase::Stopped);
+    assert_eq!(bench.receiver.taken(), [1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn output_that_nobody_reads_any_more_breaks_nothing() {
+    let bench = Bench::with_rows(1..=1).await;
+    let port = bench.free_port().await;
+    let mut command = tokio::process::Command::new(crate::bench::PROGRAM);
+    command.env_clear().envs(&bench.env).env("HIGHWATER__LOG", "debug").kill_on_drop(true);
+    command.env("FUNCTIONS_CUSTOMHANDLER_PORT", port.to_string());
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop((child.stdout.take(), child.stderr.take()));
+    let request = data::wire("invoke_chunked", port);
+    let answer = within(LIMIT, async {
+        loop {
+            match crate::bench::exchange(port, &request).await {
+                Ok(answer) => return answer,
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    });
+    assert!(answer.await.0.is_success());
+    assert_eq!(bench.receiver.taken(), [1]);
+    child.kill().await.unwrap();
+}
+
+#[test]
+fn the_stand_ins_figures_are_the_recorded_ones() {
+    let recorded = data::json("lifecycle.json");
+    let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap();
+    for (name, value) in [
+        ("ready_poll_interval_ms", ms(fakehost::READY_POLL_INTERVAL)),
+        ("ready_initialization_timeout_s", fakehost::INITIALIZATION_TIMEOUT.as_secs()),
+        ("invoke_wait_for_dispatcher_s", fakehost::INVOKE_WAIT_MAX.as_secs()),
+        ("restart_error_threshold", fakehost::ERRORS_MAX.try_into().unwrap()),
+        ("restart_error_bucket_reset_min", fakehost::ERRORS_FORGOTTEN_AFTER.as_secs() / 60),
+        ("exit_code_restart_not_counted", fakehost::EXIT_CODE_RESTART.try_into().unwrap()),
+        ("kill_wait_ms", ms(fakehost::KILL_WAIT)),
+        ("host_stop_wait_s", fakehost::STOP_WAIT.as_secs()),
+        ("timeout_grace_s", fakehost::TIMEOUT_GRACE.as_secs()),
+        ("stderr_lines_kept_for_exit_message", fakehost::STDERR_LINES_KEPT.try_into().unwrap()),
+    ] {
+        assert_eq!(recorded[name], value, "{name}");
+    }
+    assert_eq!(recorded["console_category"], fakehost::CONSOLE_CATEGORY);
+    let prefixes: Vec<_> = recorded["reserved_line_prefixes"].as_array().unwrap().iter().collect();
+    assert_eq!(prefixes, fakehost::RESERVED_PREFIXES);
+    assert_eq!(
+        (recorded["kill_signal"].as_str(), &recorded["restart_backoff_ms"]),
+        (Some("SIGKILL"), &0.into())
+    );
+}

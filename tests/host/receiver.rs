@@ -1,0 +1,131 @@
+//! The target of the deliveries: a small HTTP server that answers as a test scripts it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::StatusCode;
+use axum::routing::post;
+use serde_json::Value as Json;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+/// What the next delivery gets; without a script it is taken.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    /// This status and text.
+    Refuse(u16, &'static str),
+    /// Taken, but only once [`Receiver::release`] lets one go.
+    Hold,
+}
+
+/// A delivery.
+#[derive(Clone, Debug)]
+pub(crate) struct Batch {
+    pub(crate) id: String,
+    pub(crate) attempt: u64,
+    pub(crate) token: u64,
+    /// Keys of its rows.
+    pub(crate) rows: Vec<i64>,
+    pub(crate) taken: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    script: Mutex<VecDeque<Answer>>,
+    batches: watch::Sender<Vec<Batch>>,
+    permits: Semaphore,
+}
+
+/// The running server; gone when dropped.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    pub(crate) url: String,
+    shared: Arc<Shared>,
+    task: AbortHandle,
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Longer than anything here takes.
+const LIMIT: Duration = Duration::from_secs(20);
+
+impl Receiver {
+    pub(crate) async fn start() -> Self {
+        let shared = Arc::new(Shared {
+            script: Mutex::default(),
+            batches: watch::Sender::default(),
+            permits: Semaphore::new(0),
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/changes", listener.local_addr().unwrap());
+        let router = Router::new()
+            .route("/changes", post(receive))
+            .layer(DefaultBodyLimit::disable())
+            .with_state(Arc::clone(&shared));
+        let task = tokio::spawn(async move { axum::serve(listener, router).await });
+        Self { url, shared, task: task.abort_handle() }
+    }
+
+    /// Says what the next deliveries get.
+    pub(crate) fn script(&self, answers: &[Answer]) {
+        self.shared.script.lock().unwrap().extend(answers.iter().cloned());
+    }
+
+    /// Lets one held delivery be taken.
+    pub(crate) fn release(&self) {
+        self.shared.permits.add_permits(1);
+    }
+
+    /// Waits until so many deliveries have come in all, and returns them.
+    pub(crate) async fn arrived(&self, count: usize) -> Vec<Batch> {
+        let mut batches = self.shared.batches.subscribe();
+        let there = timeout(LIMIT, batches.wait_for(|batches| batches.len() >= count)).await;
+        there.expect("the delivery comes").unwrap().clone()
+    }
+
+    /// Returns every delivery so far.
+    pub(crate) fn batches(&self) -> Vec<Batch> {
+        self.shared.batches.borrow().clone()
+    }
+
+    /// Returns the keys of all rows taken, in the order in which they came.
+    pub(crate) fn taken(&self) -> Vec<i64> {
+        let batches = self.batches();
+        batches.iter().filter(|batch| batch.taken).flat_map(|batch| batch.rows.clone()).collect()
+    }
+}
+
+async fn receive(State(shared): State<Arc<Shared>>, body: Bytes) -> (StatusCode, &'static str) {
+    let body: Json = serde_json::from_slice(&body).unwrap();
+    let answer = shared.script.lock().unwrap().pop_front();
+    let events = body["events"].as_array().unwrap();
+    let batch = Batch {
+        id: body["batch_id"].as_str().unwrap().to_owned(),
+        attempt: body["attempt"].as_u64().unwrap(),
+        token: body["fencing_token"].as_u64().unwrap(),
+        rows: events.iter().map(|event| event["pk"]["id"].as_i64().unwrap()).collect(),
+        taken: false,
+    };
+    let mut index = 0;
+    shared.batches.send_modify(|batches| {
+        index = batches.len();
+        batches.push(batch);
+    });
+    match answer {
+        Some(Answer::Refuse(status, text)) => return (StatusCode::from_u16(status).unwrap(), text),
+        Some(Answer::Hold) => shared.permits.acquire().await.unwrap().forget(),
+        None => {}
+    }
+    shared.batches.send_modify(|batches| batches[index].taken = true);
+    (StatusCode::OK, "")
+}

@@ -1,0 +1,161 @@
+//! RETRY, CONC and CRASH: runs that meet another one, or an end.
+
+use std::time::Duration;
+
+use highwater::fakehost::{Invocation, Options, Phase, Retry, Signal, Verdict};
+
+use crate::bench::{Bench, LIMIT, failure, logs};
+use crate::data;
+use crate::receiver::Answer;
+
+pub(crate) async fn retry_policy() {
+    let mut bench = Bench::with_rows(1..=3).await;
+    bench.set("RETRY_DELAY_MIN", "1ms");
+    bench.set("RETRY_DELAY_MAX", "1ms");
+    bench.receiver.script(&[Answer::Refuse(500, "not yet"), Answer::Refuse(500, "not yet")]);
+    let host = bench.host().await;
+    let policy = Retry { count_max: 3, delay: Duration::from_millis(50) };
+    let outcomes = host.fire_with_retry("nightly", Some(policy)).await;
+    assert_eq!(outcomes.len(), 3, "{outcomes:?}");
+    assert!(outcomes.iter().all(|outcome| outcome.id == outcomes[0].id));
+    assert!(outcomes[2].verdict.is_success(), "{outcomes:?}");
+    for count in 1..=2 {
+        host.line(|line| line["event"] == "invocation" && line["retry_count"] == count).await;
+    }
+    let batches = bench.receiver.batches();
+    let attempts: Vec<u64> = batches.iter().map(|batch| batch.attempt).collect();
+    assert_eq!(attempts, [1, 2, 3]);
+    assert!(batches.iter().all(|batch| batch.id == batches[0].id));
+    assert_eq!(bench.receiver.taken(), [1, 2, 3]);
+    assert!(logs(&host.run().await)[0].contains("nothing new"));
+}
+
+pub(crate) async fn second_run() {
+    let bench = Bench::with_rows(1..=2).await;
+    bench.receiver.script(&[Answer::Hold]);
+    let host = bench.host().await;
+    let (first, second) = tokio::join!(host.fire("nightly"), async {
+        bench.receiver.arrived(1).await;
+        let second = host.run().await;
+        bench.receiver.release();
+        second
+    });
+    assert!(logs(&second)[0].contains("skipped: already running"), "{second:?}");
+    assert!(logs(&first)[0].contains("committed 2 rows"), "{first:?}");
+    assert_eq!(bench.receiver.batches().len(), 1);
+    host.finish().await;
+}
+
+pub(crate) async fn two_processes() {
+    let bench = Bench::with_rows(1..=2).await;
+    bench.receiver.script(&[Answer::Hold]);
+    let (one, other) = tokio::join!(bench.host(), bench.host());
+    let (first, second) = tokio::join!(one.run(), async {
+        bench.receiver.arrived(1).await;
+        let second = other.run().await;
+        bench.receiver.release();
+        second
+    });
+    assert!(logs(&second)[0].contains("skipped: lease held by"), "{second:?}");
+    assert!(logs(&first)[0].contains("committed 2 rows"), "{first:?}");
+    // Both at once, many times: every row is delivered, none twice, under tokens that only grow.
+    for id in 3..=12 {
+        bench.insert(id..=id);
+        tokio::join!(one.run(), other.run());
+    }
+    other.run_until(|| bench.receiver.taken().len() >= 12).await;
+    assert_eq!(bench.receiver.taken(), (1..=12).collect::<Vec<_>>());
+    let tokens: Vec<u64> = bench.receiver.batches().iter().map(|batch| batch.token).collect();
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    one.finish().await;
+    other.finish().await;
+}
+
+pub(crate) async fn killed_mid_run() {
+    let bench = Bench::with_rows(1..=3).await;
+    bench.receiver.script(&[Answer::Hold]);
+    let host = bench.host().await;
+    let (outcome, ()) = tokio::join!(host.run(), async {
+        bench.receiver.arrived(1).await;
+        host.signal(Signal::Kill).await.unwrap();
+    });
+    assert!(failure(&outcome).starts_with("HttpRequestException"), "{outcome:?}");
+    let exit = host.exit(1, LIMIT).await.unwrap();
+    assert!(exit.code == 137 && exit.counted, "{exit:?}");
+    host.ready(2).await;
+    comes_again(&bench, &host).await;
+}
+
+/// The rows of the killed run come again, as the same batch under a newer token.
+async fn comes_again(bench: &Bench, host: &crate::bench::Host) {
+    let outcome = host.run_until(|| !bench.receiver.taken().is_empty()).await;
+    assert!(outcome.verdict.is_success(), "{outcome:?}");
+    assert_eq!(bench.receiver.taken(), [1, 2, 3]);
+    let batches = bench.receiver.batches();
+    assert_eq!(batches.len(), 2, "{batches:?}");
+    assert_eq!(batches[0].id, batches[1].id);
+    assert_eq!(batches[1].attempt, 2);
+    assert!(batches[1].token > batches[0].token);
+    let state = bench.state();
+    assert!(state["in_flight"].is_null(), "{state}");
+    assert!(logs(&host.run().await)[0].contains("nothing new"));
+}
+
+pub(crate) async fn three_exits() {
+    // The stand-in first: the third error ends the host.
+    let bench = Bench::with_rows(1..=1).await;
+    let options = Options {
+        arguments: vec!["-c".into(), "echo one >&2; echo two; exit 7".into()],
+        ..Options::new("sh", bench.folder.path())
+    };
+    let host = highwater::fakehost::FakeHost::start(options).unwrap();
+    assert_eq!(host.ready(1).await, Phase::ShutDown);
+    host.exit(3, LIMIT).await;
+    let exits: Vec<_> = host.exits().iter().map(|exit| (exit.code, exit.counted)).collect();
+    assert_eq!(exits, [(7, true), (7, true), (7, true)]);
+    let outcome = host.invoke(Invocation::new("nightly", "{}")).await;
+    assert!(matches!(outcome.verdict, Verdict::Failure(_)));
+
+    // So no invocation may end our process, however it fails.
+    let refusals = [400, 401, 404, 410, 413, 429, 500, 503].map(|code| Answer::Refuse(code, "no"));
+    let mut bench = bench;
+    bench.set("RETRY_DELAY_MIN", "1ms");
+    bench.set("RETRY_DELAY_MAX", "1ms");
+    bench.receiver.script(&refusals);
+    let host = bench.host().await;
+    let pid = host.pid();
+    for _ in &refusals {
+        host.run().await;
+    }
+    for body in ["", "{", "[]"] {
+        host.invoke(Invocation::new("nightly", body)).await;
+    }
+    host.invoke(Invocation::new("unknown", data::body("01_scheduled"))).await;
+    std::fs::write(bench.state_path(), "{\"half\": ").unwrap();
+    for host in [host.clone(), bench.host().await] {
+        host.run().await;
+    }
+    assert_eq!((host.pid(), host.exits()), (pid, vec![]));
+}
+
+pub(crate) async fn host_killed() {
+    let bench = Bench::with_rows(1..=3).await;
+    bench.receiver.script(&[Answer::Hold]);
+    let host = bench.host().await;
+    let timers = host.timers().clone();
+    // The host dies in the run, and takes the handler along; nothing writes the timer's status.
+    tokio::select! {
+        outcome = host.fire("nightly") => panic!("{outcome:?}"),
+        _ = bench.receiver.arrived(1) => {}
+    }
+    drop(host);
+    let host = bench.host_with(timers).await;
+    let outcome = host.fire("nightly").await;
+    let (_, line) = host.event("invocation").await;
+    assert_eq!(line["is_past_due"], true, "{line}");
+    assert_eq!(line["invocation_id"], *outcome.id, "{line}");
+    comes_again(&bench, &host).await;
+    host.fire("nightly").await;
+    let late = host.lines().iter().filter(|(_, line)| line["is_past_due"] == true).count();
+    assert_eq!(late, 1, "only the first run after a start is past due");
+}

@@ -1,0 +1,207 @@
+//! START: from the process's start to its first answer.
+
+use std::net::TcpListener;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use highwater::fakehost::{Connection, Invocation, Level, Phase, Signal};
+use tokio::net::TcpStream;
+use tokio::process::Command;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::bench::{Bench, LIMIT, PROGRAM, exchange, failure, logs, within};
+use crate::data;
+use crate::receiver::Answer;
+
+/// Room for a busy machine; the aim is below one second.
+const READY: Duration = Duration::from_secs(10);
+
+pub(crate) async fn ready_within_time() {
+    let bench = Bench::new().await;
+    let host = bench.host().await;
+    let Phase::Ready { after, life: 1, .. } = host.phase() else { panic!("{:?}", host.phase()) };
+    assert!(after < READY, "{after:?}");
+    let (_, reply) = exchange(host.port(), &data::wire("ping", host.port())).await.unwrap();
+    assert_eq!(reply.status, 200);
+    host.finish().await;
+
+    // No socket that accepts and is silent: the first connection that is not refused is answered.
+    let port = host.port();
+    let mut child =
+        command(&bench, &[("FUNCTIONS_CUSTOMHANDLER_PORT", &port.to_string())]).spawn().unwrap();
+    let mut connection = within(READY, connect(port)).await;
+    let reply = within(Duration::from_secs(2), connection.ping()).await.unwrap();
+    assert_eq!(reply.status, 200);
+    child.kill().await.unwrap();
+}
+
+pub(crate) async fn old_port_variable() {
+    let bench = Bench::new().await;
+    let port = bench.free_port().await;
+    let mut child =
+        command(&bench, &[("FUNCTIONS_HTTPWORKER_PORT", &port.to_string())]).spawn().unwrap();
+    let reply = within(READY, connect(port)).await.ping().await.unwrap();
+    assert_eq!(reply.status, 200);
+    child.kill().await.unwrap();
+}
+
+pub(crate) async fn no_port() {
+    let bench = Bench::new().await;
+    let (code, line) = only_line(&bench, &[]).await;
+    assert_ne!(code, 0);
+    assert!(line.contains("FUNCTIONS_CUSTOMHANDLER_PORT"), "{line}");
+}
+
+pub(crate) async fn wrong_port() {
+    let bench = Bench::new().await;
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().port().to_string();
+    let _listener = TcpListener::bind(format!("127.0.0.1:{taken}"));
+    for (port, expected) in [("x", "`x`"), ("0", "`0`"), ("65536", "`65536`"), ("", "``")] {
+        let (code, line) = only_line(&bench, &[("FUNCTIONS_CUSTOMHANDLER_PORT", port)]).await;
+        assert_ne!(code, 0);
+        assert!(line.contains(expected) && line.contains("1 to 65535"), "{line}");
+    }
+    let (code, line) = only_line(&bench, &[("FUNCTIONS_CUSTOMHANDLER_PORT", &taken)]).await;
+    assert_ne!(code, 0);
+    assert!(line.contains(&taken) && line.contains("in use"), "{line}");
+}
+
+pub(crate) async fn unreachable() {
+    let nobody = {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap()
+    };
+    let blob = format!(
+        "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;\
+         AccountKey=AAAA;BlobEndpoint=http://{nobody}/devstoreaccount1"
+    );
+    let database =
+        format!("Server=tcp:127.0.0.1,{};Database=x;User ID=x;Password=x", nobody.port());
+    for (settings, expected) in [
+        (vec![("SqlConnection", database.as_str())], "FetchError"),
+        (vec![("HIGHWATER__STATE__FOLDER", "/dev/null/nowhere")], "LeaseAcquireError"),
+        (
+            vec![("HIGHWATER__STATE__STORE", "blob"), ("AzureWebJobsStorage", blob.as_str())],
+            "LeaseAcquireError",
+        ),
+    ] {
+        let mut bench = Bench::with_rows(1..=1).await;
+        bench.set("LEASE__TTL", "15s");
+        for (name, value) in settings {
+            bench.set_env(name, value);
+        }
+        let host = bench.host().await;
+        let pid = host.pid();
+        let tries = if expected == "FetchError" { 4 } else { 1 };
+        for _ in 0..tries {
+            let outcome = host.run().await;
+            assert!(failure(&outcome).contains(expected), "{outcome:?}");
+            assert_eq!(outcome.reply.as_ref().unwrap().status, 500);
+            let (level, _) = host.line(|line| line["invocation_id"] == *outcome.id).await;
+            assert_eq!(level, Level::Error);
+        }
+        assert_eq!((host.pid(), host.exits()), (pid, vec![]));
+    }
+}
+
+pub(crate) async fn pings_during_a_run() {
+    let bench = Bench::with_rows(1..=2).await;
+    bench.receiver.script(&[Answer::Hold]);
+    let host = bench.host().await;
+    let (outcome, ()) = tokio::join!(host.run(), async {
+        bench.receiver.arrived(1).await;
+        let mut taken = Vec::new();
+        for _ in 0..21 {
+            let began_at = Instant::now();
+            let mut connection = Connection::open(host.port()).await.unwrap();
+            assert_eq!(connection.ping().await.unwrap().status, 200);
+            taken.push(began_at.elapsed());
+        }
+        taken.sort();
+        // Single ones may meet a busy machine; a queue behind the run would hold up all.
+        assert!(taken[10] < Duration::from_millis(100), "{taken:?}");
+        bench.receiver.release();
+    });
+    assert_eq!(logs(&outcome).len(), 1);
+    assert_eq!(bench.receiver.taken(), [1, 2]);
+    host.finish().await;
+}
+
+pub(crate) async fn loopback_only() {
+    let bench = Bench::new().await;
+    let host = bench.host().await;
+    for (address, listens) in [("127.0.0.1", true), ("127.0.0.2", false), ("[::1]", false)] {
+        let connected = TcpStream::connect(format!("{address}:{}", host.port())).await;
+        assert_eq!(connected.is_ok(), listens, "{address}: {connected:?}");
+    }
+    host.finish().await;
+}
+
+pub(crate) async fn same_port_after_a_kill() {
+    let bench = Bench::with_rows(1..=1).await;
+    let host = bench.host().await;
+    let mut idle = Connection::open(host.port()).await.unwrap();
+    idle.ping().await.unwrap();
+    bench.receiver.script(&[Answer::Hold]);
+    let (outcome, ()) = tokio::join!(host.run(), async {
+        bench.receiver.arrived(1).await;
+        host.signal(Signal::Kill).await.unwrap();
+    });
+    assert!(failure(&outcome).starts_with("HttpRequestException"), "{outcome:?}");
+    let phase = host.ready(2).await;
+    assert!(matches!(phase, Phase::Ready { life: 2, .. }), "{phase:?}");
+    idle.ping().await.unwrap_err();
+    let pinged = Connection::open(host.port()).await.unwrap().ping().await.unwrap();
+    assert_eq!(pinged.status, 200);
+    assert_eq!(host.exits().len(), 1, "{:#?}", host.journal().records());
+}
+
+/// Wrong settings: ready all the same, and each invocation tells every mistake.
+pub(crate) async fn wrong_settings() {
+    let mut bench = Bench::new().await;
+    bench.set("SOURCE__MODE", "sideways");
+    bench.set("BATCH_ROWS_MAX", "none");
+    bench.set("HANDLER__URLL", "x");
+    let host = bench.host().await;
+    let pid = host.pid();
+    for _ in 0..4 {
+        let outcome = host.invoke(Invocation::new("nightly", data::body("01_scheduled"))).await;
+        assert!(failure(&outcome).contains("500 (ConfigurationError"), "{outcome:?}");
+        let (level, line) = host.line(|line| line["invocation_id"] == *outcome.id).await;
+        assert_eq!(level, Level::Error);
+        for mistake in ["SOURCE__MODE", "BATCH_ROWS_MAX", "HANDLER__URLL"] {
+            assert!(line["error"].as_str().unwrap().contains(mistake), "{line}");
+        }
+    }
+    assert_eq!((host.pid(), host.exits()), (pid, vec![]));
+}
+
+/// The program with the bench's settings and these, and nothing of the host's.
+fn command(bench: &Bench, env: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.env_clear().envs(&bench.env).envs(env.iter().copied()).kill_on_drop(true);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// Connects as soon as that is not refused.
+async fn connect(port: u16) -> Connection {
+    loop {
+        match Connection::open(port).await {
+            Ok(connection) => return connection,
+            Err(_) => sleep(Duration::from_millis(2)).await,
+        }
+    }
+}
+
+/// Runs the program to its end, and returns its code and the one line on stderr.
+async fn only_line(bench: &Bench, env: &[(&str, &str)]) -> (i32, String) {
+    let mut command = command(bench, env);
+    let ended = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output();
+    let Output { status, stdout, stderr } = timeout(LIMIT, ended).await.unwrap().unwrap();
+    assert!(stdout.is_empty());
+    let text = String::from_utf8(stderr).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    (status.code().unwrap(), text)
+}

@@ -1,0 +1,90 @@
+//! STOP: signals, which the host itself never sends but SIGKILL.
+
+use std::time::Duration;
+
+use highwater::fakehost::{Connection, Exit, Signal};
+
+use crate::bench::{Bench, LIMIT, logs};
+use crate::data;
+use crate::receiver::Answer;
+
+pub(crate) async fn idle() {
+    for signal in [Signal::Terminate, Signal::Interrupt] {
+        let bench = Bench::with_rows(1..=1).await;
+        let host = bench.host().await;
+        host.run().await;
+        // Connections in every state of rest must not keep it.
+        let _fresh = Connection::open(host.port()).await.unwrap();
+        let mut used = Connection::open(host.port()).await.unwrap();
+        used.ping().await.unwrap();
+        let request = data::wire("invoke_chunked", host.port());
+        used.exchange(request.as_bytes()).await.unwrap();
+        host.signal(signal).await.unwrap();
+        let exit = host.exit(1, Duration::from_secs(1)).await;
+        assert_eq!(exit, Some(Exit { code: 0, counted: false }), "{signal:?}");
+        host.lines();
+    }
+}
+
+pub(crate) async fn sigterm() {
+    during_a_run(Signal::Terminate).await;
+    // A second one ends it at once, whatever runs.
+    let bench = Bench::with_rows(1..=1).await;
+    bench.receiver.script(&[Answer::Hold]);
+    let host = bench.host().await;
+    let (outcome, ()) = tokio::join!(host.run(), async {
+        bench.receiver.arrived(1).await;
+        host.signal(Signal::Terminate).await.unwrap();
+        host.event("stopping").await;
+        host.signal(Signal::Terminate).await.unwrap();
+        let exit = host.exit(1, Duration::from_secs(2)).await.unwrap();
+        assert_eq!(exit.code, 143);
+    });
+    assert!(!outcome.verdict.is_success());
+}
+
+pub(crate) async fn sigint() {
+    during_a_run(Signal::Interrupt).await;
+}
+
+/// The batch in hand is finished and answered; the next one is left to the next process.
+async fn during_a_run(signal: Signal) {
+    let mut bench = Bench::with_rows(1..=3).await;
+    bench.set("BATCH_ROWS_MAX", "1");
+    bench.receiver.script(&[Answer::Hold]);
+    let host = bench.host().await;
+    let (outcome, ()) = tokio::join!(host.run(), async {
+        bench.receiver.arrived(1).await;
+        host.signal(signal).await.unwrap();
+        host.event("stopping").await;
+        assert_eq!(host.exits(), []);
+        bench.receiver.release();
+    });
+    assert!(logs(&outcome)[0].contains("committed 1 rows in 1 batches, more to do"), "{outcome:?}");
+    let exit = host.exit(1, Duration::from_secs(2)).await;
+    assert_eq!(exit, Some(Exit { code: 0, counted: false }), "{signal:?}");
+    // Its lease was given up, so nobody has to wait for it to lapse.
+    let next = bench.host().await;
+    assert!(logs(&next.run().await)[0].contains("committed 2 rows"));
+    assert_eq!(bench.receiver.taken(), [1, 2, 3]);
+    next.finish().await;
+}
+
+/// A run whose caller is gone is finished too: the host may die first where all get the signal.
+pub(crate) async fn caller_gone() {
+    let bench = Bench::with_rows(1..=2).await;
+    bench.receiver.script(&[Answer::Hold]);
+    let host = bench.host().await;
+    tokio::select! {
+        outcome = host.run() => panic!("{outcome:?}"),
+        _ = bench.receiver.arrived(1) => {}
+    }
+    host.signal(Signal::Terminate).await.unwrap();
+    host.event("stopping").await;
+    bench.receiver.release();
+    let exit = host.exit(1, LIMIT).await;
+    assert_eq!(exit, Some(Exit { code: 0, counted: false }));
+    assert_eq!(bench.receiver.taken(), [1, 2]);
+    assert!(bench.state()["in_flight"].is_null(), "{}", bench.state());
+    host.event("batch_complete").await;
+}

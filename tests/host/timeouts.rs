@@ -1,0 +1,55 @@
+//! TIME: the host's limit, and ours below it.
+
+use std::time::Duration;
+
+use highwater::fakehost::{Exit, Level, Phase, TIMEOUT_GRACE, Verdict};
+
+use crate::bench::{Bench, LIMIT, failure, logs};
+use crate::receiver::Answer;
+
+pub(crate) async fn host_limit() {
+    let mut bench = Bench::with_rows(1..=3).await;
+    bench.options.function_timeout = Duration::from_secs(2);
+    bench.receiver.script(&[Answer::Hold]);
+    let host = bench.host().await;
+    let outcome = host.fire("nightly").await;
+    assert_eq!(outcome.verdict, Verdict::TimedOut);
+    assert!(outcome.duration >= bench.options.function_timeout + TIMEOUT_GRACE, "{outcome:?}");
+    let exit = host.exit(1, LIMIT).await.unwrap();
+    assert_eq!(exit, Exit { code: 137, counted: false });
+    let phase = host.ready(2).await;
+    assert!(matches!(phase, Phase::Ready { life: 2, .. }), "{phase:?}");
+    host.run_until(|| !bench.receiver.taken().is_empty()).await;
+    assert_eq!(bench.receiver.taken(), [1, 2, 3]);
+    assert!(logs(&host.run().await)[0].contains("nothing new"));
+}
+
+pub(crate) async fn own_deadline() {
+    // No further batch is begun after a time, which is no failure.
+    let mut bench = Bench::with_rows(1..=3).await;
+    bench.set("BATCH_ROWS_MAX", "1");
+    bench.set("TICK_TIME_MAX", "1ms");
+    let host = bench.host().await;
+    let outcome = host.run().await;
+    assert!(logs(&outcome)[0].contains("committed 1 rows in 1 batches, more to do"), "{outcome:?}");
+    host.run_until(|| bench.receiver.taken().len() == 3).await;
+    assert_eq!(bench.receiver.taken(), [1, 2, 3]);
+    host.finish().await;
+
+    // A target that never answers is given up 15 seconds before the host's limit.
+    let mut bench = Bench::with_rows(1..=1).await;
+    let limit = Duration::from_secs(21);
+    bench.set_env("HIGHWATER__FUNCTION_TIMEOUT", "21s");
+    bench.options.function_timeout = limit;
+    bench.receiver.script(&[Answer::Hold]);
+    let host = bench.host().await;
+    let outcome = host.fire("nightly").await;
+    assert!(failure(&outcome).contains("500 (HandlerError"), "{outcome:?}");
+    assert!(outcome.duration < limit - Duration::from_secs(10), "{outcome:?}");
+    let (level, line) = host.event("handler_failed").await;
+    assert_eq!(level, Level::Error);
+    assert_eq!(line["invocation_id"], *outcome.id, "{line}");
+    assert_eq!(host.exits(), []);
+    host.run_until(|| !bench.receiver.taken().is_empty()).await;
+    assert_eq!(bench.receiver.taken(), [1]);
+}
