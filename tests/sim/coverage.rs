@@ -11,6 +11,8 @@ pub(crate) const KINDS: &[&str] = &[
     "handler: failed after all writes",
     "handler: fenced",
     "handler: gone",
+    "handler: hung",
+    "handler: stalled",
     "handler: partial",
     "handler: throttled",
     "handler: write landed after its writer was gone",

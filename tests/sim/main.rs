@@ -73,6 +73,7 @@ mod coverage;
 mod freeze;
 mod history;
 mod invariants;
+mod race;
 mod random;
 mod regressions;
 mod run;

@@ -23,7 +23,7 @@ pub(crate) struct Run {
 }
 
 /// Plays one script in the world of a seed.
-fn play(seed: u64, plan: &Plan, ops: &[Op], readable: bool) -> Run {
+pub(crate) fn play(seed: u64, plan: &Plan, ops: &[Op], readable: bool) -> Run {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -47,11 +47,6 @@ fn play(seed: u64, plan: &Plan, ops: &[Op], readable: bool) -> Run {
 pub(crate) fn run_seed(seed: u64, property: Property, broken: Option<Break>) -> Run {
     let plan = Plan::of(seed, property, broken);
     play(seed, &plan, &script(seed, &plan), false)
-}
-
-/// Runs a script of its own in the world of a seed, and returns what was wrong.
-pub(crate) fn run_script(seed: u64, property: Property, ops: &[Op]) -> Option<String> {
-    play(seed, &Plan::of(seed, property, None), ops, false).violation
 }
 
 /// Explains a seed: the shortest script found that still fails, or all of it if none does.

@@ -60,6 +60,9 @@ pub(crate) struct Plan {
 /// Longest time for which a seed may ask a throttled handler to wait, or a batch to back off.
 pub(crate) const RETRY_MAX: Duration = Duration::from_secs(30);
 
+/// Shortest time without progress after which a handler is stopped.
+const STALL_MIN: Duration = Duration::from_secs(1);
+
 impl Plan {
     pub(crate) fn of(seed: u64, property: Property, broken: Option<Break>) -> Self {
         let mut random = Random::of(seed, 1);
@@ -79,7 +82,7 @@ impl Plan {
         let (some, limit) = (random.chance(50), random.within(1..=4));
         let refresh = random.ms(0..=300_000);
         let (noted, interval) = (random.chance(50), random.ms(1_000..=120_000));
-        let small_bytes = random.chance(20);
+        let (small_bytes, stalls) = (random.chance(20), random.chance(40));
         Self {
             calm,
             broken,
@@ -98,6 +101,7 @@ impl Plan {
                 batches_max: some.then_some(limit),
                 tick_time_max,
                 handler_stop_after: stop_after,
+                handler_stall_max: stalls.then_some(3 * Duration::from_millis(pace_ms) + STALL_MIN),
                 state_refresh: refresh,
                 status_interval: if noted { interval } else { Duration::ZERO },
                 retry_delay_min: random.ms(100..=2_000),

@@ -36,7 +36,14 @@ pub(crate) struct SimHandler {
 struct Behaviour {
     /// Rows it writes before anything else happens.
     writes: usize,
-    then: Option<HandlerError>,
+    then: Then,
+}
+
+enum Then {
+    Taken,
+    Fail(HandlerError),
+    /// It never answers: the stall guard, the tick's end of time or the lease's must stop it.
+    Hang,
 }
 
 /// A write on its way to the target.
@@ -78,6 +85,10 @@ impl Write {
 
 #[async_trait]
 impl Handler for SimHandler {
+    fn reports_progress(&self) -> bool {
+        true
+    }
+
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         let rows: Vec<(i64, u64)> = delivery
             .events
@@ -94,6 +105,7 @@ impl Handler for SimHandler {
         let plan = &self.world.plan;
         sleep(self.world.with(|state| state.pace())).await;
         for rows in rows[..behaviour.writes].chunks(plan.rows_per_write) {
+            delivery.progress.report(1);
             let rows = rows.to_vec();
             let write = Write { world: Arc::clone(&self.world), tick, term, fence, rows };
             let (there, back) = self.world.with(|state| (state.pace(), state.pace()));
@@ -108,16 +120,24 @@ impl Handler for SimHandler {
             tokio::spawn(write.arrive(there)).await.expect("a write does not panic")?;
             sleep(back).await;
         }
-        behaviour.then.map_or(Ok(()), Err)
+        match behaviour.then {
+            Then::Taken => Ok(()),
+            Then::Fail(error) => Err(error),
+            Then::Hang => std::future::pending().await,
+        }
     }
 }
 
 fn behaviour(state: &mut State, rows: usize) -> Behaviour {
     if !state.fault() {
-        return Behaviour { writes: rows, then: None };
+        return Behaviour { writes: rows, then: Then::Taken };
     }
     let text = || "injected".to_owned();
     let some = state.random.index(rows + 1);
+    if state.random.chance(15) {
+        state.coverage.saw("handler: hung");
+        return Behaviour { writes: some, then: Then::Hang };
+    }
     let (kind, writes, then) = match state.random.below(10) {
         0 => ("handler: failed before any write", 0, HandlerError::Retryable(text())),
         1 => ("handler: failed before any write", 0, HandlerError::Rejected(text())),
@@ -138,5 +158,5 @@ fn behaviour(state: &mut State, rows: usize) -> Behaviour {
     };
     state.coverage.saw(kind);
     state.note(format_args!("{kind}"));
-    Behaviour { writes, then: Some(then) }
+    Behaviour { writes, then: Then::Fail(then) }
 }

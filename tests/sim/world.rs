@@ -5,7 +5,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use highwater::handler::HandlerError;
 use highwater::lease::{Instance, Snapshot};
+use highwater::poller::TickError;
 use highwater::poller::{Poller, PollerParts, StopSignal, TickReport, TickRequest, outcome_row};
 use highwater::state::{LeaseAge, encode};
 use highwater::state::{MemoryStore, Paused, Precondition, StateDocument, StateKey, StateStore};
@@ -387,6 +389,9 @@ impl State {
         let row = outcome_row(&report.result);
         self.coverage.saw(&format!("tick: {}", row.outcome));
         self.note(format_args!("tick {}: {}", tick.0, report.summary));
+        if let Err(TickError::Handler(HandlerError::Stalled(_))) = report.result {
+            self.coverage.saw("handler: stalled");
+        }
         // Nobody removes or changes what these look at.
         if ["fingerprint", "normalize_failed", "state_vanished"].contains(&row.outcome) {
             self.judge.object(format!("alarm without a cause: {}", report.summary));
