@@ -14,7 +14,7 @@ use crate::state::{Loaded, MemoryStore, Precondition, StateKey, StateStore, Stor
 const FAULTS_MAX: u32 = 2;
 
 /// Longest way there or back.
-const LATENCY_MAX_MS: u64 = 10;
+const LATENCY_MAX_MS: u64 = 5;
 
 /// Draws latencies and faults from a seed (SplitMix64), and counts the faults.
 #[derive(Debug)]

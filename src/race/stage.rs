@@ -26,8 +26,14 @@ use crate::value::Value;
 /// The poller that both run; the trace calls it a job.
 pub(super) const POLLER: &str = "orders";
 
-/// As in the seed.
-const TTL: Duration = Duration::from_secs(1);
+/// As in the seed. The heartbeat is as late as it may be, so that none is due yet when the handler is
+/// called, not even after an acquisition that needed three tries: a renewal that was in the air at the
+/// freeze could tell the first worker of its loss before the fence does.
+const TERMS: LeaseTerms = LeaseTerms {
+    ttl: Duration::from_secs(1),
+    heartbeat_interval: Duration::from_millis(450),
+    margin: Duration::from_millis(100),
+};
 const FROZEN_PAST_LEASE: Duration = Duration::from_millis(2_500);
 
 /// How often a worker's timer fires.
@@ -68,7 +74,7 @@ pub(super) async fn play(chance: Arc<Chance>) {
     let frozen = Freezable { freezer: Arc::clone(&stage), work: Box::pin(first.run()) };
     let first = tokio::spawn(frozen);
     stage.pending.notified().await;
-    let lease_ends = Instant::now() + TTL;
+    let lease_ends = Instant::now() + TERMS.ttl;
     let second = tokio::spawn(second.run());
     stage.written.notified().await;
     sleep_until(lease_ends + FROZEN_PAST_LEASE).await;
@@ -153,7 +159,7 @@ impl Worker {
             handler: Arc::new(FencedWrite { role, stage: Arc::clone(stage) }),
             store: Arc::new(RaceStore { memory: Arc::clone(memory), luck }),
             instance: Arc::new(Instance::new(owner_id)),
-            terms: LeaseTerms::of(TTL),
+            terms: TERMS,
             limits: limits(),
             metrics: Arc::default(),
         });

@@ -1,17 +1,22 @@
 //! The trace: the engine's own log events, in the words of seed 004.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use serde_json::{Map, Value as Json, json};
 use tracing::field::{Field, Visit};
-use tracing::{Event, Subscriber};
+use tracing::{Dispatch, Event, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
 /// What the seed calls a job is a poller here.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JobId(pub(super) &'static str);
+
+/// While there is but one dispatcher, `tracing` judges a log line that is new to it by whatever thread
+/// comes by first, and keeps the verdict: a thread without a subscriber would turn it off for all. A
+/// second one, kept for good, prevents that.
+static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(tracing_subscriber::registry()));
 
 /// Collects the events of a race from the log.
 #[derive(Clone, Debug)]
@@ -22,6 +27,7 @@ pub(super) struct Trace {
 
 impl Trace {
     pub(super) fn of(job_id: JobId) -> Self {
+        LazyLock::force(&SECOND);
         Self { job_id, lines: Arc::default() }
     }
 

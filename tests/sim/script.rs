@@ -27,6 +27,8 @@ pub(crate) enum Break {
     NoIfMatch,
     /// The lease is not renewed.
     NoHeartbeat,
+    /// The store's clock runs ahead of its own `Last-Modified` by the margin for a lapsed lease.
+    NoMargin,
     /// The handler says "taken" before its writes have arrived: a commit before the handling.
     AnswersBeforeItWrote,
     /// The source shows rows while an older transaction is open.
@@ -67,7 +69,10 @@ impl Plan {
     pub(crate) fn of(seed: u64, property: Property, broken: Option<Break>) -> Self {
         let mut random = Random::of(seed, 1);
         let calm = property == Property::Calm;
-        let ttl_ms = 1_000 * random.within(3..=60);
+        // A tight world leaves the terms of the lease no slack: short ttl, late heartbeat, long ways,
+        // a clock as coarse and as wrong as it may be.
+        let tight = random.chance(25);
+        let ttl_ms = if tight { 3_000 } else { 1_000 * random.within(3..=60) };
         let rows_max = random.within(1..=8);
         let pace_ms = random.within(1..=ttl_ms / 2);
         let longest = Duration::from_millis(pace_ms * (2 * rows_max + 1));
@@ -78,7 +83,8 @@ impl Plan {
         } else {
             random.ms(ttl_ms / 2..=2 * ttl_ms)
         };
-        let heartbeat = random.ms(ttl_ms / 8..=ttl_ms * 45 / 100);
+        let latest = ttl_ms * 45 / 100;
+        let heartbeat = random.ms(if tight { latest } else { ttl_ms / 8 }..=latest);
         let (some, limit) = (random.chance(50), random.within(1..=4));
         let refresh = random.ms(0..=300_000);
         let (noted, interval) = (random.chance(50), random.ms(1_000..=120_000));
@@ -109,9 +115,9 @@ impl Plan {
                 lease_first: random.chance(25),
                 on_missing_state: OnMissingState::Stop,
             },
-            grain: Duration::from_secs(random.below(2)),
-            skew_ms: random.below(1_000),
-            latency_ms: random.within(1..=ttl_ms / 20),
+            grain: Duration::from_secs(if tight { 1 } else { random.below(2) }),
+            skew_ms: if tight { 999 } else { random.below(1_000) },
+            latency_ms: if tight { ttl_ms / 12 } else { random.within(1..=ttl_ms / 20) },
             pace_ms,
             fenced: random.chance(65),
             in_process: random.chance(40),
