@@ -52,7 +52,7 @@ const BREAKS = [
   ["a lost lease is written over", WRITE, "if !unchanged && !still_ours {", "if false {"],
   ["retry reads another range", BATCH, "&& in_flight.after == document.checkpoint.cursor", "&& false"],
   ["checkpoint of another source used", MEMORY, "if snapshot.document.source_fingerprint != *configured {", "if false && snapshot.document.source_fingerprint != *configured {"],
-  ["marker ignored", MEMORY, "match (&marker, self.limits.on_missing_state) {", "match (&marker, OnMissingState::Recreate) {"],
+  ["marker ignored", MEMORY, "match (marker, self.limits.on_missing_state) {", "match (marker, OnMissingState::Recreate) {"],
   ["batch id without its bytes", EVENT, "        update_sized(&mut hash, identity.digest.as_str().as_bytes());\n", ""],
   ["next batch not announced", POLLER, "Some(next) => AfterCommit::Handle(Box::new(next.in_flight())),", "Some(_) if false => unreachable!(),"],
 ];

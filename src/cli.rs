@@ -46,6 +46,9 @@ enum Command {
     /// Show delivery without loss on real data, with failures and kills; needs nothing installed.
     #[cfg(feature = "demo")]
     Demo(crate::demo::Options),
+    /// Force the race of a stale owner, and show it event by event; ends with 1 if one differs.
+    #[cfg(feature = "demo")]
+    Race(crate::race::Options),
 }
 
 const FAILED: u8 = 1;
@@ -76,6 +79,12 @@ pub async fn run() -> ExitCode {
         }
         #[cfg(feature = "demo")]
         Some(Command::Demo(options)) => crate::demo::run(options).await,
+        #[cfg(feature = "demo")]
+        Some(Command::Race(options)) => {
+            // It brings a runtime of its own, in which time is paused.
+            let race = tokio::task::spawn_blocking(move || crate::race::run(options));
+            race.await.unwrap_or_else(|error| fail(FAILED, &format!("race: {error}")))
+        }
     }
 }
 

@@ -31,7 +31,7 @@
 //! | layer | modules | may know |
 //! |---|---|---|
 //! | composition | `app` | everything but `cli` |
-//! | edges | [`host`], `cli`, `package`, [`telemetry`], `demo`, `fakehost` | the layers below |
+//! | edges | [`host`], `cli`, `package`, [`telemetry`], `demo`, `fakehost`, `race` | the layers below |
 //! | adapters | `state::{blob, file, logged, memory}`, `source::mssql`, `handler::{http, stdout}`, [`mssql`], [`azure`] | their port, their crate |
 //! | engine | [`poller`], [`lease`], [`metrics`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`] | vocabulary |
@@ -98,6 +98,8 @@ pub mod app;
 pub mod cli;
 #[cfg(feature = "demo")]
 pub mod demo;
+#[cfg(feature = "demo")]
+pub mod race;
 
 // The development stand-in for SQL Server.
 #[cfg(feature = "demo")]

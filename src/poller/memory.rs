@@ -47,8 +47,16 @@ impl Poller {
     }
 
     async fn read(&self) -> Result<Snapshot, TickError> {
-        let loaded = self.store.load(&self.key).await.map_err(LoadError::Store)?;
-        let Some(stored) = loaded.stored else { return self.begin(loaded.date).await };
+        let mut loaded = self.store.load(&self.key).await.map_err(LoadError::Store)?;
+        let mut marker = None;
+        if loaded.stored.is_none() {
+            marker = self.read_marker().await?;
+        }
+        if marker.is_some() {
+            // Another instance may have created both since the document was found missing.
+            loaded = self.store.load(&self.key).await.map_err(LoadError::Store)?;
+        }
+        let Some(stored) = loaded.stored else { return self.begin(marker, loaded.date) };
         let snapshot = Snapshot::read(&self.key, stored, loaded.date).map_err(LoadError::Format)?;
         let configured = &self.source.shape().fingerprint;
         if snapshot.document.source_fingerprint != *configured {
@@ -61,9 +69,12 @@ impl Poller {
     }
 
     /// Returns the document of a poller that has none, unless its marker says that it had one.
-    async fn begin(&self, date: time::OffsetDateTime) -> Result<Snapshot, TickError> {
-        let marker = self.read_marker().await?;
-        let floor = match (&marker, self.limits.on_missing_state) {
+    fn begin(
+        &self,
+        marker: Option<Marker>,
+        date: time::OffsetDateTime,
+    ) -> Result<Snapshot, TickError> {
+        let floor = match (marker, self.limits.on_missing_state) {
             (None, _) => 0,
             (Some(marker), OnMissingState::Recreate) => marker.generation.0 + 1,
             (Some(marker), OnMissingState::Stop) => {

@@ -622,6 +622,21 @@ async fn a_state_that_vanished_is_never_silently_replayed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_state_created_between_two_reads_has_not_vanished() {
+    let world = World::new();
+    world.source.put(0, "first");
+    // Document, then marker: another instance creates both in between.
+    world.store.break_next(Call::Load, Fault::Slow(Duration::ZERO));
+    world.store.break_next(Call::Load, Fault::Slow(Duration::from_secs(5)));
+    let second = world.instance("b");
+    let slow = tokio::spawn(async move { tick(&second).await });
+    sleep(1).await;
+    tick(&world.instance("a")).await.unwrap();
+    assert_eq!(slow.await.unwrap().unwrap(), TickOutcome::Idle);
+    assert_eq!(world.handler.ids(), [0]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_marker_that_could_not_be_written_is_written_by_the_next_tick() {
     let world = World::new();
     let poller = world.instance("a");

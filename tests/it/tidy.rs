@@ -78,7 +78,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
 ];
 
 /// Composition and what stands above it may name anything.
-const ABOVE_THE_MAP: &[&str] = &["app", "cli", "demo", "fakehost", "lib", "main"];
+const ABOVE_THE_MAP: &[&str] = &["app", "cli", "demo", "fakehost", "lib", "main", "race"];
 
 /// Crates that every module may name.
 const COMMON: &[&str] = &[

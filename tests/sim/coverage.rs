@@ -1,0 +1,84 @@
+//! Which kinds of trouble occurred, and how often: a simulation that never breaks anything proves
+//! nothing.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What a run of the default number of cases must have met at least once.
+pub(crate) const KINDS: &[&str] = &[
+    "handler: failed before any write",
+    "handler: failed after some writes",
+    "handler: failed after all writes",
+    "handler: fenced",
+    "handler: gone",
+    "handler: hung",
+    "handler: stalled",
+    "handler: partial",
+    "handler: throttled",
+    "handler: write landed after its writer was gone",
+    "instance: crash in a tick",
+    "instance: crash between ticks",
+    "instance: frozen in a tick",
+    "instance: frozen past its lease",
+    "instance: lapsed lease taken over",
+    "instance: second tick while one runs",
+    "instance: told to stop",
+    "operator: broke the lease",
+    "operator: paused under a held lease",
+    "operator: paused",
+    "source: late commit",
+    "source: read failed",
+    "source: rollback",
+    "source: rows held back",
+    "source: slow read",
+    "source: update of a row not yet delivered",
+    "store: answer of a write lost",
+    "store: late write landed",
+    "store: late write refused",
+    "store: read failed",
+    "store: slow",
+    "store: write landed after its writer was gone",
+    "store: write never arrived, writer cannot know",
+    "store: write refused by its precondition",
+    "store: write unreachable",
+    "tick: backing_off",
+    "tick: commit_failed",
+    "tick: committed",
+    "tick: fenced",
+    "tick: fetch_failed",
+    "tick: handler_failed",
+    "tick: idle",
+    "tick: lease_lost",
+    "tick: load_failed",
+    "tick: out_of_time",
+    "tick: paused",
+    "tick: skipped",
+];
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Coverage(BTreeMap<String, u64>);
+
+impl Coverage {
+    pub(crate) fn saw(&mut self, kind: &str) {
+        match self.0.get_mut(kind) {
+            Some(count) => *count += 1,
+            None => drop(self.0.insert(kind.to_owned(), 1)),
+        }
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (kind, count) in &other.0 {
+            *self.0.entry(kind.clone()).or_default() += count;
+        }
+    }
+
+    pub(crate) fn missing(&self) -> Vec<&'static str> {
+        KINDS.iter().copied().filter(|kind| !self.0.contains_key(*kind)).collect()
+    }
+}
+
+impl fmt::Display for Coverage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|(kind, count)| writeln!(formatter, "{count:>9}  {kind}"))
+    }
+}

@@ -1,0 +1,219 @@
+//! The judge: what must hold, seen from outside.
+//!
+//! Nothing here trusts the code's own tokens. Who holds the lease is told from whose request landed in
+//! which order: the judge counts the terms itself, and only then asks whether the tokens agree.
+
+use std::collections::BTreeMap;
+
+use highwater::handler::Delivery;
+use serde_json::Value;
+
+use crate::world::TickId;
+
+#[derive(Debug, Default)]
+pub(crate) struct Judge {
+    /// The first thing that was wrong.
+    pub(crate) violation: Option<String>,
+    /// Version up to which everything is committed.
+    pub(crate) checkpoint: u64,
+    token: u64,
+    /// Whose lease it is, told by whose write landed: set while it is not given up.
+    holder: Option<(TickId, String)>,
+    /// Terms in the order in which they were granted.
+    terms: u64,
+    term_of: BTreeMap<TickId, u64>,
+    /// The newest term that the target has taken a write of.
+    target_term: u64,
+    /// How often each state of each row was written.
+    written: BTreeMap<(i64, u64), u32>,
+    /// Each batch's rows as they were first delivered.
+    batches: BTreeMap<String, Vec<String>>,
+}
+
+/// What a document says, read as plain JSON.
+struct Seen {
+    checkpoint: u64,
+    token: u64,
+    owner_id: Option<String>,
+}
+
+impl Seen {
+    fn of(bytes: &[u8]) -> Self {
+        let document: Value = serde_json::from_slice(bytes).expect("a document is JSON");
+        let lease = &document["lease"];
+        let version = |text: &str| u64::from_str_radix(&text[2..], 16).expect("a rowversion");
+        Self {
+            checkpoint: document["checkpoint"]["cursor"]["value"].as_str().map_or(0, version),
+            token: lease["fencing_token"].as_u64().expect("a token"),
+            owner_id: lease["owner_id"]
+                .as_str()
+                .filter(|_| lease["released_at"].is_null())
+                .map(str::to_owned),
+        }
+    }
+}
+
+/// How a write of the document counts.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Landed {
+    /// A term began over a lease that nobody held.
+    Granted,
+    /// A term began over a lease whose holder had not given it up.
+    TakenOver,
+    /// Anything else.
+    Other,
+}
+
+impl Judge {
+    pub(crate) fn object(&mut self, what: String) {
+        self.violation.get_or_insert(what);
+    }
+
+    fn require(&mut self, holds: bool, what: impl FnOnce() -> String) {
+        if !holds {
+            self.object(what());
+        }
+    }
+
+    /// Whether somebody holds the lease, lapsed or not.
+    pub(crate) fn is_held(&self) -> bool {
+        self.holder.is_some()
+    }
+
+    /// Judges a write of the document by a tick, or by the operator, that landed just now.
+    pub(crate) fn document_landed(
+        &mut self,
+        writer: Option<(TickId, &str)>,
+        bytes: &[u8],
+        table: &BTreeMap<i64, u64>,
+    ) -> Landed {
+        let seen = Seen::of(bytes);
+        let (checkpoint, token) = (self.checkpoint, self.token);
+        self.require(seen.checkpoint >= checkpoint, || {
+            format!("checkpoint went back from {checkpoint} to {}", seen.checkpoint)
+        });
+        self.require(seen.token >= token, || {
+            format!("token went back from {token} to {}", seen.token)
+        });
+        let landed = match writer {
+            Some((tick, owner_id)) => self.tick_landed(tick, owner_id, &seen),
+            None => {
+                if seen.owner_id.is_none() {
+                    self.holder = None;
+                }
+                Landed::Other
+            }
+        };
+        self.checkpoint = seen.checkpoint;
+        self.token = seen.token;
+        let lost = table.iter().find(|(key, version)| {
+            **version <= seen.checkpoint && !self.written.contains_key(&(**key, **version))
+        });
+        if let Some((key, version)) = lost {
+            let at = seen.checkpoint;
+            self.object(format!("checkpoint {at} is past row {key} at {version}, never written"));
+        }
+        landed
+    }
+
+    fn tick_landed(&mut self, tick: TickId, owner_id: &str, seen: &Seen) -> Landed {
+        let (checkpoint, token) = (self.checkpoint, self.token);
+        let holds = self.holder.as_ref().is_some_and(|(holder, _)| *holder == tick);
+        let asks = seen.owner_id.as_deref() == Some(owner_id);
+        let landed = if asks && !holds {
+            self.require(seen.token > token, || {
+                format!("tick {} was granted the lease under used token {token}", tick.0)
+            });
+            self.require(seen.checkpoint == checkpoint, || {
+                format!("tick {} moved the checkpoint as it took the lease", tick.0)
+            });
+            self.terms += 1;
+            self.term_of.insert(tick, self.terms);
+            let other = self.holder.as_ref().is_some_and(|(_, holder)| holder != owner_id);
+            if other { Landed::TakenOver } else { Landed::Granted }
+        } else {
+            self.require(holds || self.holder.is_none(), || {
+                format!("tick {} wrote over the lease of another", tick.0)
+            });
+            self.require(holds || seen.checkpoint == checkpoint, || {
+                format!("tick {} moved the checkpoint without the lease", tick.0)
+            });
+            Landed::Other
+        };
+        self.holder = seen.owner_id.as_ref().map(|_| (tick, owner_id.to_owned()));
+        landed
+    }
+
+    /// Judges a call of the handler, and returns the term under which it runs.
+    pub(crate) fn delivered(
+        &mut self,
+        tick: TickId,
+        delivery: &Delivery<'_>,
+        rows: &[(i64, u64)],
+    ) -> u64 {
+        self.require(rows.is_sorted_by(|a, b| a.1 < b.1), || {
+            format!("tick {} was given rows out of order: {rows:?}", tick.0)
+        });
+        let events: Vec<String> = delivery.events.iter().map(|event| event.json.clone()).collect();
+        let batch_id = delivery.batch_id.as_str().to_owned();
+        let first = self.batches.entry(batch_id.clone()).or_insert_with(|| events.clone());
+        let same = *first == events;
+        self.require(same, || format!("batch {batch_id} stands for two different sets of rows"));
+        let term = self.term_of.get(&tick).copied();
+        self.require(term.is_some(), || format!("tick {} handles without a lease", tick.0));
+        term.unwrap_or_default()
+    }
+
+    /// Judges a write that the target has just taken.
+    ///
+    /// In order means: whoever is written, all committed rows before it have been written already.
+    pub(crate) fn rows_written(
+        &mut self,
+        term: u64,
+        fenced: bool,
+        rows: &[(i64, u64)],
+        table: &BTreeMap<i64, u64>,
+    ) {
+        if fenced {
+            let newest = self.target_term;
+            self.require(term >= newest, || {
+                format!("target took a write of term {term} after one of term {newest}")
+            });
+            self.target_term = newest.max(term);
+        }
+        for (key, version) in rows {
+            *self.written.entry((*key, *version)).or_default() += 1;
+            let skipped = table
+                .iter()
+                .find(|(k, v)| **v < *version && !self.written.contains_key(&(**k, **v)));
+            if let Some((k, v)) = skipped {
+                let text = format!("row {key} at {version} came before row {k} at {v}");
+                self.object(text);
+            }
+        }
+    }
+
+    /// Judges the end: all faults have stopped, and every instance has had time enough.
+    pub(crate) fn end(
+        &mut self,
+        calm: bool,
+        table: &BTreeMap<i64, u64>,
+        fenced_target: Option<&BTreeMap<i64, u64>>,
+    ) {
+        let newest = table.values().max().copied().unwrap_or(0);
+        let checkpoint = self.checkpoint;
+        self.require(checkpoint == newest, || {
+            format!("backlog did not drain: checkpoint {checkpoint}, newest row {newest}")
+        });
+        if let Some(target) = fenced_target {
+            self.require(target == table, || {
+                format!("fenced target differs from the source: {target:?} for {table:?}")
+            });
+        }
+        let twice = self.written.iter().find(|(_, times)| **times > 1);
+        if let Some(((key, version), times)) = twice.filter(|_| calm) {
+            let text = format!("row {key} at {version} written {times} times, nothing failed");
+            self.object(text);
+        }
+    }
+}

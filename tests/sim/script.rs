@@ -1,0 +1,209 @@
+//! What a seed stands for: the plan of a world, and the script of what happens in it.
+
+use std::time::Duration;
+
+use highwater::lease::LeaseTerms;
+use highwater::poller::Limits;
+use highwater::state::OnMissingState;
+
+use crate::random::Random;
+
+/// What is claimed of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Property {
+    /// Whatever fails: nothing is lost, skipped, taken back or written by a stale holder, and the
+    /// backlog drains once faults stop.
+    Faults,
+    /// Nothing fails: each state of a row that is delivered is delivered once.
+    Calm,
+}
+
+/// A fault of the engine's surroundings that makes them break their contract: the judge must see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Break {
+    /// The target takes everybody's writes.
+    NoFence,
+    /// The store ignores `If-Match`.
+    NoIfMatch,
+    /// The lease is not renewed.
+    NoHeartbeat,
+    /// The store's clock runs ahead of its own `Last-Modified` by the margin for a lapsed lease.
+    NoMargin,
+    /// The handler says "taken" before its writes have arrived: a commit before the handling.
+    AnswersBeforeItWrote,
+    /// The source shows rows while an older transaction is open.
+    NoHoldBack,
+}
+
+/// What does not change during a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) calm: bool,
+    pub(crate) broken: Option<Break>,
+    pub(crate) instances: usize,
+    pub(crate) terms: LeaseTerms,
+    pub(crate) limits: Limits,
+    /// Granularity of the store's clock.
+    pub(crate) grain: Duration,
+    /// How far two answers of the store may disagree on the time, in either direction.
+    pub(crate) skew_ms: u64,
+    /// Longest ordinary way there or back.
+    pub(crate) latency_ms: u64,
+    /// Longest step of the handler.
+    pub(crate) pace_ms: u64,
+    pub(crate) fenced: bool,
+    /// The target is written by the handler's own task, not by a request that outlives it.
+    pub(crate) in_process: bool,
+    pub(crate) rows_per_write: usize,
+    pub(crate) keys: u64,
+    pub(crate) fault_percent: u64,
+}
+
+/// Longest time for which a seed may ask a throttled handler to wait, or a batch to back off.
+pub(crate) const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// Shortest time without progress after which a handler is stopped.
+const STALL_MIN: Duration = Duration::from_secs(1);
+
+impl Plan {
+    pub(crate) fn of(seed: u64, property: Property, broken: Option<Break>) -> Self {
+        let mut random = Random::of(seed, 1);
+        let calm = property == Property::Calm;
+        // A tight world leaves the terms of the lease no slack: short ttl, late heartbeat, long ways,
+        // a clock as coarse and as wrong as it may be.
+        let tight = random.chance(25);
+        let ttl_ms = if tight { 3_000 } else { 1_000 * random.within(3..=60) };
+        let rows_max = random.within(1..=8);
+        let pace_ms = random.within(1..=ttl_ms / 2);
+        let longest = Duration::from_millis(pace_ms * (2 * rows_max + 1));
+        let tick_time_max = random.ms(ttl_ms..=6 * ttl_ms);
+        // A calm handler must fit into the time of its tick; one that may fail need not.
+        let stop_after = if calm || random.chance(70) {
+            tick_time_max + longest + Duration::from_millis(2 * ttl_ms)
+        } else {
+            random.ms(ttl_ms / 2..=2 * ttl_ms)
+        };
+        let latest = ttl_ms * 45 / 100;
+        let heartbeat = random.ms(if tight { latest } else { ttl_ms / 8 }..=latest);
+        let (some, limit) = (random.chance(50), random.within(1..=4));
+        let refresh = random.ms(0..=300_000);
+        let (noted, interval) = (random.chance(50), random.ms(1_000..=120_000));
+        let (small_bytes, stalls) = (random.chance(20), random.chance(40));
+        Self {
+            calm,
+            broken,
+            instances: random.index(2) + 2,
+            terms: LeaseTerms {
+                ttl: Duration::from_millis(ttl_ms),
+                heartbeat_interval: match broken {
+                    Some(Break::NoHeartbeat) => Duration::from_secs(86_400),
+                    Some(_) | None => heartbeat,
+                },
+                margin: random.ms(0..=ttl_ms / 5),
+            },
+            limits: Limits {
+                batch_rows_max: usize::try_from(rows_max).expect("at most 8"),
+                batch_bytes_max: if small_bytes { 600 } else { 1 << 20 },
+                batches_max: some.then_some(limit),
+                tick_time_max,
+                handler_stop_after: stop_after,
+                handler_stall_max: stalls.then_some(3 * Duration::from_millis(pace_ms) + STALL_MIN),
+                state_refresh: refresh,
+                status_interval: if noted { interval } else { Duration::ZERO },
+                retry_delay_min: random.ms(100..=2_000),
+                retry_delay_max: random.ms(2_000..=30_000),
+                lease_first: random.chance(25),
+                on_missing_state: OnMissingState::Stop,
+            },
+            grain: Duration::from_secs(if tight { 1 } else { random.below(2) }),
+            skew_ms: if tight { 999 } else { random.below(1_000) },
+            latency_ms: if tight { ttl_ms / 12 } else { random.within(1..=ttl_ms / 20) },
+            pace_ms,
+            fenced: random.chance(65),
+            in_process: random.chance(40),
+            rows_per_write: random.index(4) + 1,
+            keys: random.within(3..=40),
+            fault_percent: if calm { 0 } else { random.pick(&[0, 2, 5, 10, 20, 35]) },
+        }
+    }
+}
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    /// Time passes.
+    Wait(Duration),
+    /// The timer of an instance fires.
+    Tick(usize),
+    /// A transaction writes rows and stays open.
+    Begin(u64),
+    /// An open transaction ends.
+    End {
+        which: usize,
+        commit: bool,
+    },
+    /// An instance is suspended, timers and all.
+    Freeze(usize, Duration),
+    /// An instance dies at its n-th poll from now, and another takes its place.
+    Crash(usize, u64),
+    /// A running tick is asked to stop after the batch in hand.
+    Stop(usize),
+    FaultPercent(u64),
+    Pause,
+    Resume,
+    BreakLease,
+}
+
+/// Returns the script of a seed: what happens, until faults stop.
+pub(crate) fn script(seed: u64, plan: &Plan) -> Vec<Op> {
+    let mut random = Random::of(seed, 2);
+    let length = random.within(15..=45);
+    let mut ops = vec![Op::Begin(random.within(1..=10)), Op::End { which: 0, commit: true }];
+    for _ in 0..length {
+        add_step(&mut ops, plan, &mut random);
+    }
+    ops
+}
+
+fn add_step(ops: &mut Vec<Op>, plan: &Plan, random: &mut Random) {
+    let ttl_ms = u64::try_from(plan.terms.ttl.as_millis()).expect("at most a minute");
+    let slot = random.index(plan.instances);
+    let other = (slot + 1) % plan.instances;
+    let past_lease = random.ms(ttl_ms + 2_500..=3 * ttl_ms + 10_000);
+    let soon = random.ms(0..=4 * (plan.latency_ms + plan.pace_ms));
+    match random.below(if plan.calm { 70 } else { 100 }) {
+        0..15 => ops.push(Op::Wait(random.ms(0..=ttl_ms))),
+        15..18 => ops.push(Op::Wait(past_lease)),
+        18..38 => ops.extend([Op::Tick(slot), Op::Wait(soon)]),
+        38..50 => {
+            let commit = !random.chance(15);
+            ops.extend([Op::Begin(random.within(1..=12)), Op::End { which: 9, commit }]);
+        }
+        50..56 => ops.push(Op::Begin(random.within(1..=6))),
+        56..62 => ops.push(Op::End { which: random.index(4), commit: !random.chance(20) }),
+        62..64 => ops.push(Op::Stop(slot)),
+        64..67 => {
+            ops.push(Op::Pause);
+            if random.chance(70) {
+                ops.extend([Op::Wait(random.ms(0..=ttl_ms)), Op::Tick(other), Op::Resume]);
+            }
+        }
+        67..70 => ops.push(Op::Resume),
+        // A stale owner in the making: frozen past its lease with work in hand, while another ticks.
+        70..80 => {
+            let taken = random.ms(ttl_ms + 2_500..=ttl_ms + 8_000);
+            let ticks = [Op::Tick(slot), Op::Wait(soon), Op::Freeze(slot, past_lease)];
+            ops.extend(ticks);
+            ops.extend([Op::Wait(taken), Op::Tick(other), Op::Wait(random.ms(0..=ttl_ms))]);
+        }
+        80..84 => ops.push(Op::Freeze(slot, random.ms(0..=ttl_ms))),
+        84..92 => ops.extend([Op::Crash(slot, random.below(25)), Op::Tick(slot), Op::Wait(soon)]),
+        92..96 => ops.push(Op::FaultPercent(random.pick(&[0, 2, 5, 10, 20, 50]))),
+        // Everything is out of reach for a while, beginning in the middle of a tick.
+        96..98 => {
+            ops.extend([Op::Tick(slot), Op::Wait(soon), Op::FaultPercent(100)]);
+            ops.extend([Op::Wait(past_lease), Op::FaultPercent(plan.fault_percent)]);
+        }
+        _ => ops.push(Op::BreakLease),
+    }
+}

@@ -1,0 +1,170 @@
+//! A table with transactions that overlap, and its reader in the manner of the rowversion mode.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use highwater::cursor::{Cursor, CursorMode, RowVersion, SourceFingerprint};
+use highwater::error::ErrorKind;
+use highwater::event::{Operation, SourceLabel};
+use highwater::source::{FetchError, FetchWindow, Row, Rows, Source, SourceShape};
+use highwater::value::Value;
+use tokio::time::sleep;
+
+use crate::coverage::Coverage;
+use crate::random::Random;
+use crate::script::Break;
+use crate::world::{POLLER, World};
+
+/// Rows by key. A version is given at the write and shown at the commit, as SQL Server does it.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    /// The last version given.
+    version: u64,
+    /// Key to version: what readers see.
+    pub(crate) committed: BTreeMap<i64, u64>,
+    open: Vec<BTreeMap<i64, u64>>,
+}
+
+impl Table {
+    /// Begins a transaction that inserts or updates up to `rows` rows which no other one has locked.
+    pub(crate) fn begin(&mut self, rows: u64, keys: u64, random: &mut Random) {
+        let mut writes = BTreeMap::new();
+        for _ in 0..rows {
+            let key = i64::try_from(random.below(keys)).expect("few keys");
+            if self.open.iter().all(|transaction| !transaction.contains_key(&key)) {
+                self.version += 1;
+                writes.insert(key, self.version);
+            }
+        }
+        self.open.push(writes);
+    }
+
+    /// Ends one of the open transactions; a rollback leaves a gap in the versions.
+    pub(crate) fn end(&mut self, which: usize, commit: bool, coverage: &mut Coverage) {
+        if self.open.is_empty() {
+            return;
+        }
+        let writes = self.open.remove(which % self.open.len());
+        if !commit {
+            coverage.saw("source: rollback");
+            return;
+        }
+        let newest = self.committed.values().max().copied().unwrap_or(0);
+        if writes.values().any(|version| *version < newest) {
+            coverage.saw("source: late commit");
+        }
+        self.committed.extend(writes);
+    }
+
+    pub(crate) fn end_all(&mut self, coverage: &mut Coverage) {
+        while !self.open.is_empty() {
+            self.end(0, true, coverage);
+        }
+    }
+
+    /// Returns the newest committed version.
+    pub(crate) fn newest(&self) -> u64 {
+        self.committed.values().max().copied().unwrap_or(0)
+    }
+
+    /// Whether everything committed lies at or before `checkpoint`.
+    pub(crate) fn all_delivered(&self, checkpoint: u64) -> bool {
+        self.newest() <= checkpoint
+    }
+
+    /// Returns the lowest version that an open transaction may still show: `MIN_ACTIVE_ROWVERSION()`.
+    fn min_active(&self) -> u64 {
+        let open = self.open.iter().flat_map(BTreeMap::values).min();
+        open.copied().unwrap_or(self.version + 1)
+    }
+
+    /// Returns committed rows after `after`, up to `upto` and below `bound`, oldest first.
+    fn read(&self, after: u64, upto: u64, bound: u64) -> Vec<(i64, u64)> {
+        let inside = |version: u64| version > after && version <= upto && version < bound;
+        let mut rows: Vec<_> =
+            self.committed.iter().map(|(key, version)| (*key, *version)).collect();
+        rows.retain(|(_, version)| inside(*version));
+        rows.sort_by_key(|(_, version)| *version);
+        rows
+    }
+}
+
+/// Returns the version that a cursor stands for.
+pub(crate) fn version_of(cursor: &Cursor) -> u64 {
+    cursor.value.parse::<RowVersion>().expect("a cursor of this source is a rowversion").0
+}
+
+/// Reads the table for one instance.
+#[derive(Debug)]
+pub(crate) struct SimSource {
+    world: Arc<World>,
+    shape: SourceShape,
+}
+
+impl SimSource {
+    pub(crate) fn new(world: Arc<World>) -> Self {
+        let label = SourceLabel {
+            poller: POLLER.to_owned(),
+            object: "dbo.t".to_owned(),
+            mode: CursorMode::RowVersion.as_str(),
+        };
+        let fingerprint = SourceFingerprint::of(&[("object", "dbo.t")]);
+        let key = vec!["id".to_owned()];
+        Self { world, shape: SourceShape { label, mode: CursorMode::RowVersion, key, fingerprint } }
+    }
+}
+
+#[async_trait]
+impl Source for SimSource {
+    fn shape(&self) -> &SourceShape {
+        &self.shape
+    }
+
+    /// The bound is taken in a step of its own before the read, as the real query does.
+    async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
+        let (after, upto) = (window.after.map_or(0, version_of), window.upto.map(version_of));
+        let (there, fails, between) = self.world.with(|state| {
+            let fails = state.fault();
+            if fails {
+                state.coverage.saw("source: read failed");
+            }
+            let slow = state.is_slow();
+            if slow {
+                state.coverage.saw("source: slow read");
+            }
+            (state.latency(slow), fails, state.latency(false))
+        });
+        sleep(there).await;
+        if fails {
+            return Err(FetchError::new(ErrorKind::Transient, "injected"));
+        }
+        let held_back = self.world.plan.broken != Some(Break::NoHoldBack);
+        let bound =
+            self.world.with(|state| if held_back { state.table.min_active() } else { u64::MAX });
+        sleep(between).await;
+        let (mut found, back) = self.world.with(|state| {
+            if state.table.newest() >= bound {
+                state.coverage.saw("source: rows held back");
+            }
+            let found = state.table.read(after, upto.unwrap_or(u64::MAX), bound);
+            state.note(format_args!("read after {after} below {bound}: {found:?}"));
+            (found, state.latency(false))
+        });
+        sleep(back).await;
+        let more = found.len() > window.rows_max;
+        found.truncate(window.rows_max);
+        let rows = found.into_iter().map(row).collect();
+        let columns = vec!["id".to_owned(), "value".to_owned()];
+        Ok(Rows { columns, rows, more, lag: None })
+    }
+}
+
+fn row((id, version): (i64, u64)) -> Row {
+    Row {
+        op: Operation::Upsert,
+        position: Value::Int(i64::try_from(version).expect("few versions")),
+        key: vec![Value::Int(id)],
+        values: vec![Value::Int(id), Value::Text(format!("state {version}"))],
+    }
+}

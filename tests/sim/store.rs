@@ -1,0 +1,206 @@
+//! The memory store behind a network: latency, a coarse and skewed clock, and requests that fail
+//! before the write, lose their answer, or land long after they were given up.
+//!
+//! A request on its way is a task of its own: the death or the freeze of its sender does not stop it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use highwater::state::{Loaded, Precondition, StateKey, StateStore, StoreError, Written};
+use time::OffsetDateTime;
+use tokio::time::sleep;
+
+use crate::script::Break;
+use crate::world::{TickId, World};
+
+/// One instance's way to the store.
+#[derive(Debug)]
+pub(crate) struct SimStore {
+    pub(crate) world: Arc<World>,
+    pub(crate) slot: usize,
+    pub(crate) owner_id: String,
+}
+
+/// What happens to one write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Fine,
+    Unreachable,
+    LostRequest,
+    LostAnswer,
+    Late(Duration),
+}
+
+impl Fate {
+    fn kind(self) -> Option<&'static str> {
+        match self {
+            Self::Fine | Self::Late(_) => None,
+            Self::Unreachable => Some("store: write unreachable"),
+            Self::LostRequest => Some("store: write never arrived, writer cannot know"),
+            Self::LostAnswer => Some("store: answer of a write lost"),
+        }
+    }
+}
+
+/// A write on its way.
+struct Request {
+    world: Arc<World>,
+    tick: TickId,
+    owner_id: String,
+    key: StateKey,
+    bytes: Vec<u8>,
+    precondition: Precondition,
+    /// Whether it was given up before it arrived.
+    late: bool,
+}
+
+impl Request {
+    async fn arrive(self, after: Duration) -> Result<Written, StoreError> {
+        sleep(after).await;
+        let world = self.world;
+        let precondition = match self.precondition {
+            Precondition::Matches(_) if world.plan.broken == Some(Break::NoIfMatch) => {
+                let current = world.memory.load(&self.key).await?.stored;
+                current.map_or(Precondition::Absent, |stored| Precondition::Matches(stored.etag))
+            }
+            asked => asked,
+        };
+        let written = world.memory.store(&self.key, self.bytes.clone(), precondition).await;
+        world.with(|state| {
+            let landed = written.is_ok();
+            match (self.late, landed) {
+                (true, true) => state.coverage.saw("store: late write landed"),
+                (true, false) => state.coverage.saw("store: late write refused"),
+                (false, true) if !state.is_running(self.tick) => {
+                    state.coverage.saw("store: write landed after its writer was gone");
+                }
+                (false, true) => {}
+                (false, false) => state.coverage.saw("store: write refused by its precondition"),
+            }
+            state.note(format_args!(
+                "write of tick {} to {} {}",
+                self.tick.0,
+                self.key,
+                if landed { "landed" } else { "refused" }
+            ));
+            if landed && matches!(self.key, StateKey::Document(_)) {
+                state.document_landed(Some((self.tick, &self.owner_id)), &self.bytes);
+            }
+        });
+        written
+    }
+}
+
+impl SimStore {
+    /// Coarse as the store says, and wrong by up to the plan's skew: two front ends never agree.
+    fn seen(&self, at: OffsetDateTime, skewed: bool) -> OffsetDateTime {
+        let skew = self.world.plan.skew_ms;
+        let by = self.world.with(|state| state.random.below(2 * skew + 1));
+        let by = i64::try_from(by).expect("small") - i64::try_from(skew).expect("small");
+        let at = if skewed { at + time::Duration::milliseconds(by) } else { at };
+        if self.world.plan.grain.is_zero() {
+            return at;
+        }
+        at.replace_nanosecond(0).expect("zero nanoseconds exist")
+    }
+}
+
+fn unknown(key: &StateKey) -> StoreError {
+    StoreError::Unknown { key: key.path(), reason: "injected".to_owned() }
+}
+
+fn unreachable(key: &StateKey) -> StoreError {
+    StoreError::Unreachable { key: key.path(), reason: "injected".to_owned() }
+}
+
+#[async_trait]
+impl StateStore for SimStore {
+    fn grain(&self) -> Duration {
+        self.world.plan.grain
+    }
+
+    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+        let (there, back, failed, lost) = self.world.with(|state| {
+            let slow = state.is_slow();
+            if slow {
+                state.coverage.saw("store: slow");
+            }
+            let failed = state.fault();
+            if failed {
+                state.coverage.saw("store: read failed");
+            }
+            (state.latency(slow), state.latency(false), failed, state.random.chance(50))
+        });
+        sleep(there).await;
+        if failed {
+            return Err(if lost { unknown(key) } else { unreachable(key) });
+        }
+        let mut loaded = self.world.memory.load(key).await?;
+        loaded.date = self.seen(loaded.date, true);
+        if self.world.plan.broken == Some(Break::NoMargin) {
+            loaded.date += Duration::from_secs(2) + 2 * self.grain();
+        }
+        if let Some(stored) = &mut loaded.stored {
+            stored.last_modified = self.seen(stored.last_modified, false);
+        }
+        sleep(back).await;
+        Ok(loaded)
+    }
+
+    async fn store(
+        &self,
+        key: &StateKey,
+        bytes: Vec<u8>,
+        precondition: Precondition,
+    ) -> Result<Written, StoreError> {
+        let (fate, there, back, tick) = self.world.with(|state| {
+            let slow = state.is_slow();
+            if slow {
+                state.coverage.saw("store: slow");
+            }
+            let late = state.random.ms(1_000..=120_000);
+            let fates = [Fate::Unreachable, Fate::LostRequest, Fate::LostAnswer, Fate::Late(late)];
+            let fate = if state.fault() { state.random.pick(&fates) } else { Fate::Fine };
+            if let Some(kind) = fate.kind() {
+                state.coverage.saw(kind);
+            }
+            let tick = state.slots[self.slot].tick;
+            (fate, state.latency(slow), state.latency(false), tick)
+        });
+        let request = Request {
+            world: Arc::clone(&self.world),
+            tick,
+            owner_id: self.owner_id.clone(),
+            key: key.clone(),
+            bytes,
+            precondition,
+            late: matches!(fate, Fate::Late(_)),
+        };
+        match fate {
+            Fate::Unreachable => {
+                sleep(there).await;
+                Err(unreachable(key))
+            }
+            Fate::LostRequest => {
+                sleep(there + back).await;
+                Err(unknown(key))
+            }
+            Fate::Late(after) => {
+                drop(tokio::spawn(request.arrive(there + after)));
+                sleep(there + back).await;
+                Err(unknown(key))
+            }
+            Fate::Fine | Fate::LostAnswer => {
+                let answer = tokio::spawn(request.arrive(there)).await;
+                sleep(back).await;
+                if fate == Fate::LostAnswer {
+                    return Err(unknown(key));
+                }
+                let mut written = answer.expect("a request does not panic")?;
+                written.date = self.seen(written.date, true);
+                Ok(written)
+            }
+        }
+    }
+}

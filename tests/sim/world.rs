@@ -1,0 +1,414 @@
+//! One world: the clock, the instances, and what they share.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use highwater::handler::HandlerError;
+use highwater::lease::{Instance, Snapshot};
+use highwater::poller::TickError;
+use highwater::poller::{Poller, PollerParts, StopSignal, TickReport, TickRequest, outcome_row};
+use highwater::state::{LeaseAge, encode};
+use highwater::state::{MemoryStore, Paused, Precondition, StateDocument, StateKey, StateStore};
+use tokio::task::{JoinHandle, yield_now};
+use tokio::time::{Instant, sleep};
+
+use crate::coverage::Coverage;
+use crate::freeze::{Guarded, Hold};
+use crate::history::History;
+use crate::invariants::{Judge, Landed};
+use crate::random::Random;
+use crate::script::{Op, Plan, RETRY_MAX};
+use crate::source::{SimSource, Table};
+use crate::store::SimStore;
+use crate::target::{SimHandler, Target};
+
+pub(crate) const POLLER: &str = "orders";
+
+/// Number of a tick, over all instances.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TickId(pub(crate) u64);
+
+/// What an instance is, seen from the world.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    pub(crate) hold: Hold,
+    /// Its newest tick.
+    pub(crate) tick: TickId,
+    is_dead: bool,
+}
+
+impl Slot {
+    fn is_frozen(&self) -> bool {
+        self.hold.frozen_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Counts a poll, and says whether it was the last one.
+    pub(crate) fn dies_now(&mut self) -> bool {
+        match self.hold.dies_in.take() {
+            Some(0) => self.is_dead = true,
+            Some(left) => self.hold.dies_in = Some(left - 1),
+            None => {}
+        }
+        self.is_dead
+    }
+}
+
+/// Everything that changes.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) random: Random,
+    pub(crate) table: Table,
+    pub(crate) target: Target,
+    pub(crate) judge: Judge,
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) coverage: Coverage,
+    pub(crate) history: History,
+    running: BTreeSet<TickId>,
+    fault_percent: u64,
+    latency_ms: u64,
+    pace_ms: u64,
+    slow_ms: u64,
+}
+
+impl State {
+    pub(crate) fn fault(&mut self) -> bool {
+        let percent = self.fault_percent;
+        percent > 0 && self.random.chance(percent)
+    }
+
+    /// Now and then, where things may fail, something takes longer than a lease lives.
+    pub(crate) fn is_slow(&mut self) -> bool {
+        self.fault_percent > 0 && self.random.chance(2)
+    }
+
+    pub(crate) fn latency(&mut self, slow: bool) -> Duration {
+        if slow { self.random.ms(1..=self.slow_ms) } else { self.random.ms(0..=self.latency_ms) }
+    }
+
+    /// Returns how long one step of the handler takes.
+    pub(crate) fn pace(&mut self) -> Duration {
+        self.random.ms(0..=self.pace_ms)
+    }
+
+    pub(crate) fn is_running(&self, tick: TickId) -> bool {
+        self.running.contains(&tick)
+    }
+
+    pub(crate) fn note(&mut self, what: fmt::Arguments<'_>) {
+        self.history.note(what);
+    }
+
+    pub(crate) fn document_landed(&mut self, writer: Option<(TickId, &str)>, bytes: &[u8]) {
+        match self.judge.document_landed(writer, bytes, &self.table.committed) {
+            Landed::TakenOver => self.coverage.saw("instance: lapsed lease taken over"),
+            Landed::Granted | Landed::Other => {}
+        }
+        self.history.note_bytes(bytes);
+        let checkpoint = self.judge.checkpoint;
+        self.note(format_args!("checkpoint {checkpoint}"));
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) memory: MemoryStore,
+    state: Mutex<State>,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, plan: Plan, history: History) -> Arc<Self> {
+        let ttl_ms = u64::try_from(plan.terms.ttl.as_millis()).expect("at most a minute");
+        let state = State {
+            random: Random::of(seed, 3),
+            table: Table::default(),
+            target: Target::default(),
+            judge: Judge::default(),
+            slots: (0..plan.instances).map(|_| Slot::default()).collect(),
+            coverage: Coverage::default(),
+            history,
+            running: BTreeSet::new(),
+            fault_percent: plan.fault_percent,
+            latency_ms: plan.latency_ms,
+            pace_ms: plan.pace_ms,
+            slow_ms: 2 * ttl_ms,
+        };
+        Arc::new(Self { plan, memory: MemoryStore::default(), state: Mutex::new(state) })
+    }
+
+    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        act(&mut self.state.lock().expect("no holder of this lock panics"))
+    }
+
+    /// Lets the operator change the document, in one step that nobody can come between.
+    async fn operate(
+        &self,
+        change: impl FnOnce(&StateDocument, LeaseAge) -> StateDocument,
+    ) -> bool {
+        let key = StateKey::Document(POLLER.to_owned());
+        let loaded = self.memory.load(&key).await.expect("memory answers");
+        let Some(stored) = loaded.stored else { return false };
+        let etag = stored.etag.clone();
+        let snapshot = Snapshot::read(&key, stored, loaded.date).expect("our own document");
+        let mut document = change(&snapshot.document, snapshot.age(Duration::ZERO));
+        document.write_id = format!("operator#{}", self.with(|state| state.random.next()));
+        let bytes = encode(&document);
+        let written = self.memory.store(&key, bytes.clone(), Precondition::Matches(etag)).await;
+        written.expect("nobody came between");
+        self.with(|state| state.document_landed(None, &bytes));
+        true
+    }
+}
+
+/// An instance in its place: when one dies, another with a new name and nothing in memory follows.
+struct Seat {
+    poller: Arc<Poller>,
+    lives: u64,
+    running: Option<JoinHandle<Option<TickReport>>>,
+    stop: StopSignal,
+}
+
+/// Plays a script in a world.
+pub(crate) struct Player {
+    world: Arc<World>,
+    seats: Vec<Seat>,
+    ticks: u64,
+}
+
+impl Player {
+    pub(crate) fn new(world: Arc<World>) -> Self {
+        let seats = (0..world.plan.instances).map(|slot| Seat {
+            poller: poller(&world, slot, 0),
+            lives: 0,
+            running: None,
+            stop: StopSignal::new(),
+        });
+        Self { seats: seats.collect(), world, ticks: 0 }
+    }
+
+    pub(crate) async fn play(&mut self, ops: &[Op]) {
+        for op in ops {
+            self.world.with(|state| state.note(format_args!("{op:?}")));
+            self.act(*op).await;
+        }
+    }
+
+    async fn act(&mut self, op: Op) {
+        let world = Arc::clone(&self.world);
+        match op {
+            Op::Wait(duration) => sleep(duration).await,
+            Op::Tick(slot) => self.tick(slot).await,
+            Op::Begin(rows) => world.with(|state| {
+                state.table.begin(rows, world.plan.keys, &mut state.random);
+                if !state.table.all_delivered(state.judge.checkpoint) {
+                    state.coverage.saw("source: update of a row not yet delivered");
+                }
+            }),
+            Op::End { which, commit } => {
+                world.with(|state| state.table.end(which, commit, &mut state.coverage));
+            }
+            Op::Freeze(slot, duration) => self.freeze(slot, duration).await,
+            Op::Crash(slot, polls) => self.crash(slot, polls).await,
+            Op::Stop(slot) => {
+                self.seats[slot].stop.set();
+                world.with(|state| state.coverage.saw("instance: told to stop"));
+            }
+            Op::FaultPercent(percent) => world.with(|state| state.fault_percent = percent),
+            Op::Pause => self.pause().await,
+            Op::Resume => {
+                world.operate(StateDocument::resume).await;
+            }
+            Op::BreakLease => {
+                let broken = |document: &StateDocument, _| document.break_lease().unwrap();
+                if world.operate(broken).await {
+                    world.with(|state| state.coverage.saw("operator: broke the lease"));
+                }
+            }
+        }
+    }
+
+    async fn pause(&self) {
+        let held = self.world.with(|state| state.judge.is_held());
+        let pause = |document: &StateDocument, age| {
+            let at = time::OffsetDateTime::UNIX_EPOCH;
+            let (by, reason) = ("operator".to_owned(), "maintenance".to_owned());
+            document.pause(Paused { by, reason, at, extra: serde_json::Map::new() }, age)
+        };
+        if self.world.operate(pause).await {
+            let kind =
+                if held { "operator: paused under a held lease" } else { "operator: paused" };
+            self.world.with(|state| state.coverage.saw(kind));
+        }
+    }
+
+    async fn freeze(&mut self, slot: usize, duration: Duration) {
+        let busy = self.collect(slot).await;
+        let past_lease = duration > self.world.plan.terms.ttl + Duration::from_secs(2);
+        self.world.with(|state| {
+            let hold = &mut state.slots[slot].hold;
+            hold.frozen_until = hold.frozen_until.max(Some(Instant::now() + duration));
+            if busy {
+                let kind = if past_lease { "instance: frozen past its lease" } else { FROZEN };
+                state.coverage.saw(kind);
+            }
+        });
+    }
+
+    async fn crash(&mut self, slot: usize, polls: u64) {
+        self.collect(slot).await;
+        let busy = self.seats[slot].running.is_some();
+        self.world.with(|state| {
+            state.slots[slot].hold.dies_in = Some(polls);
+            if !busy && polls == 0 {
+                state.slots[slot].is_dead = true;
+                state.coverage.saw("instance: crash between ticks");
+            }
+        });
+    }
+
+    /// Takes note of a tick that has ended; returns whether one is still running.
+    async fn collect(&mut self, slot: usize) -> bool {
+        let seat = &mut self.seats[slot];
+        if seat.running.as_ref().is_some_and(|running| !running.is_finished()) {
+            return true;
+        }
+        if let Some(running) = seat.running.take() {
+            let ended = running.await;
+            self.world.with(|state| match ended {
+                Ok(Some(_)) => {}
+                Ok(None) => state.coverage.saw("instance: crash in a tick"),
+                Err(error) => state.judge.object(format!("a tick panicked: {error}")),
+            });
+        }
+        if self.world.with(|state| std::mem::take(&mut state.slots[slot].is_dead)) {
+            seat.lives += 1;
+            seat.poller = poller(&self.world, slot, seat.lives);
+            self.world.with(|state| state.slots[slot].hold = Hold::default());
+        }
+        false
+    }
+
+    async fn tick(&mut self, slot: usize) {
+        if self.collect(slot).await {
+            if self.world.with(|state| state.slots[slot].is_frozen()) {
+                return;
+            }
+            // The same process: its second tick must leave at once, whatever the first one does.
+            let report = self.seats[slot].poller.tick(&TickRequest::default()).await;
+            self.world.with(|state| {
+                state.coverage.saw("instance: second tick while one runs");
+                if outcome_row(&report.result).outcome != "skipped" {
+                    state.judge.object(format!("a second tick ran: {}", report.summary));
+                }
+            });
+            return;
+        }
+        self.ticks += 1;
+        let (world, tick) = (Arc::clone(&self.world), TickId(self.ticks));
+        let seat = &mut self.seats[slot];
+        seat.stop = StopSignal::new();
+        let (poller, stop) = (Arc::clone(&seat.poller), seat.stop.clone());
+        world.with(|state| {
+            state.slots[slot].tick = tick;
+            state.running.insert(tick);
+            state.note(format_args!("tick {} on instance {slot}", tick.0));
+        });
+        let run = async move { poller.tick(&TickRequest { stop, ..TickRequest::default() }).await };
+        let guarded = Guarded::new(Arc::clone(&world), slot, run);
+        seat.running = Some(tokio::spawn(async move {
+            let report = guarded.await;
+            world.with(|state| state.tick_ended(tick, report.as_ref()));
+            report
+        }));
+        // The first step of a tick belongs to its beginning.
+        yield_now().await;
+    }
+
+    /// Stops all faults, and lets every instance work until nothing is left or time is up.
+    pub(crate) async fn drain(&mut self) {
+        let world = Arc::clone(&self.world);
+        world.with(|state| {
+            state.note(format_args!("faults stop"));
+            state.fault_percent = 0;
+            // A handler that needs longer than its tick lasts would never be done.
+            state.pace_ms = state.pace_ms.min(20);
+            state.table.end_all(&mut state.coverage);
+            for slot in &mut state.slots {
+                slot.hold.dies_in = None;
+            }
+        });
+        world.operate(StateDocument::resume).await;
+        self.settle().await;
+        // What was given up long ago still lands; then the last look.
+        sleep(Duration::from_secs(300)).await;
+        world.operate(StateDocument::resume).await;
+        self.settle().await;
+        world.with(|state| {
+            let fenced = world.plan.fenced.then_some(&state.target.rows);
+            state.judge.end(world.plan.calm, &state.table.committed, fenced);
+        });
+    }
+
+    async fn settle(&mut self) {
+        // Each round can fail to advance for as long as a lease lapses or a batch backs off.
+        let pause = (self.world.plan.terms.ttl + RETRY_MAX) / 4;
+        for _ in 0..ROUNDS_MAX {
+            for slot in 0..self.seats.len() {
+                while self.collect(slot).await {
+                    sleep(Duration::from_secs(1)).await;
+                }
+                self.tick(slot).await;
+                while self.collect(slot).await {
+                    sleep(Duration::from_secs(1)).await;
+                }
+            }
+            let drained =
+                self.world.with(|state| state.table.all_delivered(state.judge.checkpoint));
+            if drained {
+                return;
+            }
+            sleep(pause).await;
+        }
+    }
+}
+
+const FROZEN: &str = "instance: frozen in a tick";
+
+/// Enough for the largest table, one row a tick, with time for a lapsed lease.
+const ROUNDS_MAX: u32 = 80;
+
+impl State {
+    fn tick_ended(&mut self, tick: TickId, report: Option<&TickReport>) {
+        self.running.remove(&tick);
+        let Some(report) = report else {
+            self.note(format_args!("tick {} died", tick.0));
+            return;
+        };
+        let row = outcome_row(&report.result);
+        self.coverage.saw(&format!("tick: {}", row.outcome));
+        self.note(format_args!("tick {}: {}", tick.0, report.summary));
+        if let Err(TickError::Handler(HandlerError::Stalled(_))) = report.result {
+            self.coverage.saw("handler: stalled");
+        }
+        // Nobody removes or changes what these look at.
+        if ["fingerprint", "normalize_failed", "state_vanished"].contains(&row.outcome) {
+            self.judge.object(format!("alarm without a cause: {}", report.summary));
+        }
+    }
+}
+
+fn poller(world: &Arc<World>, slot: usize, lives: u64) -> Arc<Poller> {
+    let owner_id = format!("instance-{slot}-life-{lives}");
+    Arc::new(Poller::new(PollerParts {
+        name: POLLER.to_owned(),
+        source: Arc::new(SimSource::new(Arc::clone(world))),
+        handler: Arc::new(SimHandler { world: Arc::clone(world), slot }),
+        store: Arc::new(SimStore { world: Arc::clone(world), slot, owner_id: owner_id.clone() }),
+        instance: Arc::new(Instance::new(owner_id)),
+        terms: world.plan.terms,
+        limits: world.plan.limits,
+        metrics: Arc::default(),
+    }))
+}
