@@ -79,6 +79,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
+    clippy::panic,
     clippy::string_slice,
     clippy::print_stdout,
     reason = "a test may panic and print; `allow-*-in-tests` does not reach helper functions"

@@ -117,7 +117,7 @@ impl Plan {
             },
             grain: Duration::from_secs(if tight { 1 } else { random.below(2) }),
             skew_ms: if tight { 999 } else { random.below(1_000) },
-            latency_ms: if tight { ttl_ms / 12 } else { random.within(1..=ttl_ms / 20) },
+            latency_ms: if tight { ttl_ms / 20 } else { random.within(1..=ttl_ms / 20) },
             pace_ms,
             fenced: random.chance(65),
             in_process: random.chance(40),

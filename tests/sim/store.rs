@@ -64,7 +64,7 @@ impl Request {
                 let current = world.memory.load(&self.key).await?.stored;
                 current.map_or(Precondition::Absent, |stored| Precondition::Matches(stored.etag))
             }
-            asked => asked,
+            asked @ (Precondition::Absent | Precondition::Matches(_)) => asked,
         };
         let written = world.memory.store(&self.key, self.bytes.clone(), precondition).await;
         world.with(|state| {
