@@ -16,7 +16,7 @@ const FAULTS_MAX: u32 = 2;
 /// Longest way there or back.
 const LATENCY_MAX_MS: u64 = 5;
 
-/// Draws latencies and faults from a seed (SplitMix64), and counts the faults.
+/// Draws latencies and faults from a seed (`SplitMix64`), and counts the faults.
 #[derive(Debug)]
 pub(super) struct Chance {
     state: Mutex<u64>,

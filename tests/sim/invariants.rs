@@ -95,14 +95,13 @@ impl Judge {
         self.require(seen.token >= token, || {
             format!("token went back from {token} to {}", seen.token)
         });
-        let landed = match writer {
-            Some((tick, owner_id)) => self.tick_landed(tick, owner_id, &seen),
-            None => {
-                if seen.owner_id.is_none() {
-                    self.holder = None;
-                }
-                Landed::Other
+        let landed = if let Some((tick, owner_id)) = writer {
+            self.tick_landed(tick, owner_id, &seen)
+        } else {
+            if seen.owner_id.is_none() {
+                self.holder = None;
             }
+            Landed::Other
         };
         self.checkpoint = seen.checkpoint;
         self.token = seen.token;

@@ -1,4 +1,4 @@
-//! The one generator of chance: SplitMix64, so that a history follows from its seed alone.
+//! The one generator of chance: `SplitMix64`, so that a history follows from its seed alone.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

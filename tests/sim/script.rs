@@ -27,8 +27,9 @@ pub(crate) enum Break {
     NoIfMatch,
     /// The lease is not renewed.
     NoHeartbeat,
-    /// The store's clock runs ahead of its own `Last-Modified` by the margin for a lapsed lease.
-    NoMargin,
+    /// The store's clock runs ahead of its own `Last-Modified` by a second more than the margin for a
+    /// lapsed lease allows.
+    FastClock,
     /// The handler says "taken" before its writes have arrived: a commit before the handling.
     AnswersBeforeItWrote,
     /// The source shows rows while an older transaction is open.
@@ -71,7 +72,8 @@ impl Plan {
         let calm = property == Property::Calm;
         // A tight world leaves the terms of the lease no slack: short ttl, late heartbeat, long ways,
         // a clock as coarse and as wrong as it may be.
-        let tight = random.chance(25);
+        let fast_clock = broken == Some(Break::FastClock);
+        let tight = random.chance(25) || fast_clock;
         let ttl_ms = if tight { 3_000 } else { 1_000 * random.within(3..=60) };
         let rows_max = random.within(1..=8);
         let pace_ms = random.within(1..=ttl_ms / 2);
@@ -112,12 +114,13 @@ impl Plan {
                 status_interval: if noted { interval } else { Duration::ZERO },
                 retry_delay_min: random.ms(100..=2_000),
                 retry_delay_max: random.ms(2_000..=30_000),
-                lease_first: random.chance(25),
+                // The shortest way from reading the document to taking its lease.
+                lease_first: random.chance(25) || fast_clock,
                 on_missing_state: OnMissingState::Stop,
             },
             grain: Duration::from_secs(if tight { 1 } else { random.below(2) }),
             skew_ms: if tight { 999 } else { random.below(1_000) },
-            latency_ms: if tight { ttl_ms / 12 } else { random.within(1..=ttl_ms / 20) },
+            latency_ms: if tight { ttl_ms / 20 } else { random.within(1..=ttl_ms / 20) },
             pace_ms,
             fenced: random.chance(65),
             in_process: random.chance(40),

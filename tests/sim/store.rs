@@ -64,7 +64,7 @@ impl Request {
                 let current = world.memory.load(&self.key).await?.stored;
                 current.map_or(Precondition::Absent, |stored| Precondition::Matches(stored.etag))
             }
-            asked => asked,
+            asked @ (Precondition::Absent | Precondition::Matches(_)) => asked,
         };
         let written = world.memory.store(&self.key, self.bytes.clone(), precondition).await;
         world.with(|state| {
@@ -138,8 +138,8 @@ impl StateStore for SimStore {
         }
         let mut loaded = self.world.memory.load(key).await?;
         loaded.date = self.seen(loaded.date, true);
-        if self.world.plan.broken == Some(Break::NoMargin) {
-            loaded.date += Duration::from_secs(2) + 2 * self.grain();
+        if self.world.plan.broken == Some(Break::FastClock) {
+            loaded.date += Duration::from_secs(3) + 2 * self.grain();
         }
         if let Some(stored) = &mut loaded.stored {
             stored.last_modified = self.seen(stored.last_modified, false);

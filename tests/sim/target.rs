@@ -103,7 +103,7 @@ impl Handler for SimHandler {
         });
         let fence = Fence { generation: delivery.generation, token: delivery.fencing_token };
         let plan = &self.world.plan;
-        sleep(self.world.with(|state| state.pace())).await;
+        sleep(self.world.with(State::pace)).await;
         for rows in rows[..behaviour.writes].chunks(plan.rows_per_write) {
             delivery.progress.report(1);
             let rows = rows.to_vec();

@@ -147,6 +147,10 @@ impl World {
         &self,
         change: impl FnOnce(&StateDocument, LeaseAge) -> StateDocument,
     ) -> bool {
+        if self.plan.calm {
+            // Each of these costs a renewal that it meets another try; no lease outlives a row of them.
+            sleep(self.plan.terms.ttl / 2).await;
+        }
         let key = StateKey::Document(POLLER.to_owned());
         let loaded = self.memory.load(&key).await.expect("memory answers");
         let Some(stored) = loaded.stored else { return false };
