@@ -403,6 +403,7 @@ impl Poller {
             return Ok(Next::Nothing);
         }
         let another = !seen.request().stop.is_set()
+            && lease.document().paused.is_none()
             && seen.began_at().elapsed() < self.limits.tick_time_max
             && self.limits.batches_max.is_none_or(|max| seen.batches() + 1 < max);
         if !another {
@@ -451,7 +452,7 @@ impl Poller {
             | LeaseError::Format(_) => TickError::Commit(error),
         })?;
         seen.batch_complete(batch, before.as_ref(), began_at.elapsed(), lease.now());
-        Ok(())
+        next.map_or(Ok(()), |_| lease.still_held()).map_err(TickError::LeaseLost)
     }
 
     async fn release(&self, lease: &mut Lease<'_>, seen: &mut Observation<'_>) {
