@@ -691,6 +691,23 @@ async fn a_marker_that_could_not_be_written_is_written_by_the_next_tick() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_no_marker_is_not_overwritten_by_one() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    let document = StateDocument { marked: false, ..world.document().await };
+    world.overwrite(&encode(&document)).await;
+    let key = StateKey::Marker("p".to_owned());
+    let marker = world.memory.load(&key).await.unwrap().stored.unwrap();
+    let precondition = Precondition::Matches(marker.etag);
+    world.memory.store(&key, b"precious".to_vec(), precondition).await.unwrap();
+    drop(poller);
+    world.source.put(1, "later");
+    tick(&world.instance("b")).await.unwrap();
+    assert_eq!(world.memory.load(&key).await.unwrap().stored.unwrap().bytes, b"precious");
+    assert!(!world.document().await.marked);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_store_that_cannot_be_reached_fails_the_tick_and_calls_no_handler() {
     let world = World::new();
     world.source.fill(1);
