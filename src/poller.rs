@@ -305,6 +305,7 @@ impl Poller {
         seen: &mut Observation<'_>,
     ) -> Result<TickOutcome, TickError> {
         memory.forget();
+        seen.note_idle_ticks(memory.take_idle_ticks());
         loop {
             self.handle(&mut lease, &batch, seen).await?;
             let next = self.next_batch(&mut lease, &batch, seen).await;

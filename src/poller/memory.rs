@@ -29,6 +29,11 @@ impl Memory {
         self.idle_ticks = 0;
         self.snapshot = Some(lease.into_snapshot());
     }
+
+    /// Returns how many ticks were idle since the last delivery, and starts over.
+    pub(super) fn take_idle_ticks(&mut self) -> u64 {
+        std::mem::take(&mut self.idle_ticks)
+    }
 }
 
 impl Poller {

@@ -420,6 +420,7 @@ async fn an_accepted_prefix_is_a_commit_at_its_last_row() {
     assert_eq!(world.store.take_calls().puts, 2, "acquire; prefix, failure and release");
     let document = world.document().await;
     assert_eq!(document.checkpoint.metadata.row_count, 2);
+    assert_eq!(document.recent.last().map(|tick| (tick.rows, tick.batches)), Some((2, 1)));
     assert_eq!(document.in_flight.unwrap().attempt, 1);
     sleep(2).await;
     tick(&poller).await.unwrap();
@@ -732,6 +733,7 @@ async fn idle_ticks_note_now_and_then_that_they_ran() {
     assert_eq!(world.document().await.observed.unwrap().idle_ticks, 10);
     world.source.put(1, "later");
     tick(&poller).await.unwrap();
+    assert_eq!(world.document().await.recent.last().unwrap().idle_before, 10);
     assert_eq!(world.handler.ids(), [0, 1]);
 }
 
