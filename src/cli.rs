@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
 use crate::app::App;
-use crate::config::{ProcessVars, Vars};
+use crate::config::{LOG_DEFAULT, ProcessVars, Vars};
 use crate::error::chain;
 use crate::host::server::{self, Functions, SHUTDOWN_GRACE};
 use crate::poller::StopSignal;
@@ -105,7 +105,9 @@ async fn serve(vars: &dyn Vars) -> ExitCode {
             return fail(UNAVAILABLE, &format!("cannot listen on 127.0.0.1:{port}: {error}"));
         }
     };
-    let filter = vars.get("HIGHWATER__LOG").unwrap_or_else(|| "info".to_owned());
+    // Blanks count as not set, here as in the settings.
+    let filter = vars.get("HIGHWATER__LOG").filter(|text| !text.trim().is_empty());
+    let filter = filter.unwrap_or_else(|| LOG_DEFAULT.to_owned());
     telemetry::start(&filter);
     let functions = match App::build(vars) {
         Ok(app) => {

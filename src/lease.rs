@@ -223,6 +223,21 @@ impl<'a> Lease<'a> {
         self.snapshot.now()
     }
 
+    /// Says whether the document that was read or written last still grants this lease.
+    ///
+    /// A commit whose answer was lost may be found landed under a newer grant: the checkpoint has
+    /// moved then, and nothing more may be begun.
+    ///
+    /// # Errors
+    ///
+    /// [`LeaseError::Lost`] if it grants it to another.
+    pub fn still_held(&self) -> Result<(), LeaseError> {
+        if self.document().is_held_by(&self.holder) {
+            return Ok(());
+        }
+        Err(LeaseError::Lost(self.document().superseded(&self.holder)))
+    }
+
     /// Notes that the marker exists; `marked` rides on the next write.
     pub fn mark(&mut self) {
         self.marked = true;

@@ -1,7 +1,8 @@
 //! Instrument names, units and attributes in one place; the OpenTelemetry API only.
 //!
 //! Without a meter provider every instrument is a no-op. The first three names are the seeds'
-//! (001 §10); the rest follow `highwater.<thing>.<what>`.
+//! (001 §10), `batches_total` and `events_total` go with them; the rest follow
+//! `highwater.<thing>.<what>`.
 
 use std::fmt;
 use std::time::Duration;

@@ -305,6 +305,7 @@ impl Poller {
         seen: &mut Observation<'_>,
     ) -> Result<TickOutcome, TickError> {
         memory.forget();
+        seen.note_idle_ticks(memory.take_idle_ticks());
         loop {
             self.handle(&mut lease, &batch, seen).await?;
             let next = self.next_batch(&mut lease, &batch, seen).await;
@@ -403,6 +404,7 @@ impl Poller {
             return Ok(Next::Nothing);
         }
         let another = !seen.request().stop.is_set()
+            && lease.document().paused.is_none()
             && seen.began_at().elapsed() < self.limits.tick_time_max
             && self.limits.batches_max.is_none_or(|max| seen.batches() + 1 < max);
         if !another {
@@ -451,7 +453,7 @@ impl Poller {
             | LeaseError::Format(_) => TickError::Commit(error),
         })?;
         seen.batch_complete(batch, before.as_ref(), began_at.elapsed(), lease.now());
-        Ok(())
+        next.map_or(Ok(()), |_| lease.still_held()).map_err(TickError::LeaseLost)
     }
 
     async fn release(&self, lease: &mut Lease<'_>, seen: &mut Observation<'_>) {

@@ -114,8 +114,11 @@ pub(super) const FUNCTION_TIMEOUT: Setting = Setting::new(
     Text("5m"),
     "The host's `functionTimeout`; 15 seconds before it a tick is given up in good order.",
 );
+/// Only warnings of libraries: a failed storage request is logged by them as information, and by us
+/// as the failure that it is.
+pub(crate) const LOG_DEFAULT: &str = "warn,highwater=info";
 pub(super) const LOG: Setting =
-    Setting::new("HIGHWATER__LOG", Text("info"), "What is logged, as a filter of `tracing`.");
+    Setting::new("HIGHWATER__LOG", Text(LOG_DEFAULT), "What is logged, as a filter of `tracing`.");
 pub(super) const FUNCTION_POLLER: Setting = Setting::new(
     "HIGHWATER__FUNCTIONS__<FUNCTION>__POLLER",
     Words("the poller of the same name"),

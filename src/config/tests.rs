@@ -99,7 +99,7 @@ fn defaults_are_those_of_the_table() {
                 container: "db-state",
             },
             function_timeout: 300s,
-            log: "info",
+            log: "warn,highwater=info",
             pollers: {
                 "orders": PollerConfig {
                     name: "orders",

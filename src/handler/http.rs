@@ -260,7 +260,11 @@ impl Handler for Http {
             let Some(pause) = pause else { return Err(counted(error, tries)) };
             let name = &delivery.source.poller;
             tracing::info!(
-                poller.name = %name, batch.id = %delivery.batch_id, tries, %error,
+                event = "delivery_retried",
+                poller.name = %name,
+                batch_id = %delivery.batch_id,
+                tries,
+                %error,
                 "Handler of poller `{name}` is tried again"
             );
             tokio::time::sleep(pause).await;

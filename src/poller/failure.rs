@@ -19,7 +19,7 @@ impl Poller {
         error: &HandlerError,
         seen: &mut Observation<'_>,
     ) {
-        let tick = seen.end_of_tick("handler_failed", None, lease);
+        let mut tick = seen.end_of_tick("handler_failed", None, lease);
         let written = match error {
             HandlerError::Gone(reason) => {
                 let paused = Paused {
@@ -43,8 +43,10 @@ impl Poller {
                             now: lease.now(),
                             then: AfterCommit::Handle(Box::new(rest)),
                         };
-                        let failure = self.failure(lease, error, 0, tick);
                         let rows = commit.rows;
+                        tick.recent.rows += rows;
+                        tick.recent.batches += 1;
+                        let failure = self.failure(lease, error, 0, tick);
                         let written = lease.commit_prefix(commit, failure).await;
                         if written.is_ok() {
                             seen.prefix_committed(rows);

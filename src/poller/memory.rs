@@ -29,6 +29,11 @@ impl Memory {
         self.idle_ticks = 0;
         self.snapshot = Some(lease.into_snapshot());
     }
+
+    /// Returns how many ticks were idle since the last delivery, and starts over.
+    pub(super) fn take_idle_ticks(&mut self) -> u64 {
+        std::mem::take(&mut self.idle_ticks)
+    }
 }
 
 impl Poller {
@@ -114,17 +119,26 @@ impl Poller {
         }
     }
 
-    async fn write_marker(&self, lease: &Lease<'_>) -> Result<(), crate::state::StoreError> {
+    async fn write_marker(&self, lease: &Lease<'_>) -> Result<(), LoadError> {
         let key = StateKey::Marker(self.name.clone());
         let marker = Marker {
             poller_name: self.name.clone(),
             generation: lease.generation(),
             created_at: lease.now(),
         };
-        let current = self.store.load(&key).await?.stored;
-        let precondition =
-            current.map_or(Precondition::Absent, |stored| Precondition::Matches(stored.etag));
-        self.store.store(&key, encode_marker(&marker), precondition).await.map(|_| ())
+        let precondition = match self.store.load(&key).await?.stored {
+            None => Precondition::Absent,
+            Some(stored) => {
+                // What is no marker is not ours to overwrite, nor is the one of a later document.
+                let found = decode_marker(&self.name, &stored.bytes)?;
+                if found.generation >= marker.generation {
+                    return Ok(());
+                }
+                Precondition::Matches(stored.etag)
+            }
+        };
+        self.store.store(&key, encode_marker(&marker), precondition).await?;
+        Ok(())
     }
 
     /// Returns why a tick may not run on the strength of `snapshot`.

@@ -24,6 +24,7 @@ pub(super) struct Observation<'a> {
     began_at: Instant,
     rows: u64,
     batches: u64,
+    idle_before: u64,
     fencing_token: u64,
     lag: Option<Duration>,
     service_time: Option<OffsetDateTime>,
@@ -45,6 +46,7 @@ impl<'a> Observation<'a> {
             began_at: Instant::now(),
             rows: 0,
             batches: 0,
+            idle_before: 0,
             fencing_token: 0,
             lag: None,
             service_time: None,
@@ -62,6 +64,10 @@ impl<'a> Observation<'a> {
 
     pub(super) fn batches(&self) -> u64 {
         self.batches
+    }
+
+    pub(super) fn note_idle_ticks(&mut self, ticks: u64) {
+        self.idle_before = ticks;
     }
 
     pub(super) fn note_time(&mut self, at: OffsetDateTime) {
@@ -188,7 +194,7 @@ impl<'a> Observation<'a> {
             rows: self.rows + batch.map_or(0, Batch::rows),
             batches: self.batches + u64::from(batch.is_some()),
             duration_ms: ms(self.began_at.elapsed()),
-            idle_before: 0,
+            idle_before: self.idle_before,
             extra: serde_json::Map::new(),
         };
         EndOfTick { recent, timings: std::mem::take(&mut self.timings) }

@@ -82,7 +82,7 @@ pub enum TickError {
     /// The poller has run before and its state is gone.
     #[error(
         "state document is gone though the poller has run since {created_at}: restore it, or set \
-         ON_MISSING_STATE to `recreate` to deliver everything again"
+         `HIGHWATER__POLLERS__<NAME>__ON_MISSING_STATE` to `recreate` to deliver everything again"
     )]
     StateVanished {
         /// When the lost document was created.

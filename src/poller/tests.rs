@@ -420,6 +420,7 @@ async fn an_accepted_prefix_is_a_commit_at_its_last_row() {
     assert_eq!(world.store.take_calls().puts, 2, "acquire; prefix, failure and release");
     let document = world.document().await;
     assert_eq!(document.checkpoint.metadata.row_count, 2);
+    assert_eq!(document.recent.last().map(|tick| (tick.rows, tick.batches)), Some((2, 1)));
     assert_eq!(document.in_flight.unwrap().attempt, 1);
     sleep(2).await;
     tick(&poller).await.unwrap();
@@ -566,6 +567,57 @@ async fn a_stale_owner_commits_nothing_and_its_rows_come_again() {
     assert_eq!(world.handler.ids(), [0, 1, 2, 1, 2]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn after_a_commit_found_landed_under_a_newer_lease_no_batch_is_begun() {
+    let world = World::new();
+    let (a, b) = (world.seasoned("a").await, world.instance("b"));
+    world.source.fill(20);
+    let store = world.store.clone();
+    world.handler.then(async move {
+        // The commit lands, its answer is lost, and so long is it looked for that B takes over.
+        store.break_next(Call::Store, Fault::LostAnswer);
+        store.break_next(Call::Load, Fault::Slow(Duration::from_secs(60)));
+        Ok(())
+    });
+    world.handler.then_take(Duration::from_secs(100));
+    let later = async {
+        sleep(45).await;
+        tick(&b).await
+    };
+    let request = TickRequest::default();
+    let (first, second) = tokio::join!(a.tick(&request), later);
+    assert!(matches!(first.result, Err(TickError::LeaseLost(LeaseError::Lost(_)))), "{first:?}");
+    assert_eq!(first.rows, 10, "the checkpoint did move");
+    assert_eq!(second.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(world.handler.ids()[1..], (1..=20).collect::<Vec<_>>(), "nothing came twice");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poller_that_is_paused_in_mid_tick_stops_after_the_batches_announced() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(40);
+    let memory = world.memory.clone();
+    world.handler.then(async move {
+        let key = StateKey::Document("p".to_owned());
+        let stored = memory.load(&key).await.unwrap().stored.unwrap();
+        let paused = crate::state::Paused {
+            by: "an operator".to_owned(),
+            reason: "maintenance".to_owned(),
+            at: stored.last_modified,
+            extra: serde_json::Map::new(),
+        };
+        let age = crate::state::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
+        let document = decode("p", &stored.bytes).unwrap().pause(paused, age);
+        let precondition = Precondition::Matches(stored.etag);
+        memory.store(&key, encode(&document), precondition).await.unwrap();
+        Ok(())
+    });
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: true });
+    assert_eq!(world.handler.ids()[1..], (1..=20).collect::<Vec<_>>());
+    assert!(matches!(tick(&poller).await.unwrap(), TickOutcome::Paused { .. }));
+}
+
 // State that must not be used.
 
 #[tokio::test(start_paused = true)]
@@ -655,6 +707,23 @@ async fn a_marker_that_could_not_be_written_is_written_by_the_next_tick() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_no_marker_is_not_overwritten_by_one() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    let document = StateDocument { marked: false, ..world.document().await };
+    world.overwrite(&encode(&document)).await;
+    let key = StateKey::Marker("p".to_owned());
+    let marker = world.memory.load(&key).await.unwrap().stored.unwrap();
+    let precondition = Precondition::Matches(marker.etag);
+    world.memory.store(&key, b"precious".to_vec(), precondition).await.unwrap();
+    drop(poller);
+    world.source.put(1, "later");
+    tick(&world.instance("b")).await.unwrap();
+    assert_eq!(world.memory.load(&key).await.unwrap().stored.unwrap().bytes, b"precious");
+    assert!(!world.document().await.marked);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_store_that_cannot_be_reached_fails_the_tick_and_calls_no_handler() {
     let world = World::new();
     world.source.fill(1);
@@ -679,6 +748,7 @@ async fn idle_ticks_note_now_and_then_that_they_ran() {
     assert_eq!(world.document().await.observed.unwrap().idle_ticks, 10);
     world.source.put(1, "later");
     tick(&poller).await.unwrap();
+    assert_eq!(world.document().await.recent.last().unwrap().idle_before, 10);
     assert_eq!(world.handler.ids(), [0, 1]);
 }
 

@@ -155,6 +155,7 @@ impl Mssql {
         match counted.map(|mut rows| rows.pop().flatten()) {
             Ok(Some(Value::Int(0))) => {}
             Ok(Some(Value::Int(rows))) => tracing::warn!(
+                event = "null_cursors",
                 poller.name = poller,
                 rows,
                 "{rows} rows of poller `{poller}` have NULL in cursor column `{column}` and are not \
@@ -162,6 +163,7 @@ impl Mssql {
             ),
             Ok(_) => {}
             Err(error) => tracing::warn!(
+                event = "null_cursors_not_counted",
                 poller.name = poller,
                 error = crate::error::chain(&error),
                 "Rows of poller `{poller}` with NULL in cursor column `{column}` could not be counted"

@@ -262,7 +262,7 @@ fn remedy(answer: &Answer, container: &str) -> Option<String> {
     };
     let remedy = match (answer.status, code) {
         (_, "ContainerNotFound") => {
-            format!("create the container `{container}`, or run `highwater init`")
+            format!("create the container `{container}` in the storage account")
         }
         (409, "ContainerBeingDeleted") => {
             format!("the container `{container}` is being deleted; use another, or wait")
@@ -411,7 +411,7 @@ mod tests {
             404 BlobNotFound
               conflict
             404 ContainerNotFound
-              refused: create the container `db-state`, or run `highwater init`
+              refused: create the container `db-state` in the storage account
             404 
               refused: check the storage address and the container's name
             408 
