@@ -97,14 +97,16 @@ impl Metrics {
         &self,
         poller: &str,
         rows: u64,
-        duration: Duration,
+        duration: Option<Duration>,
         lag: Option<Duration>,
     ) {
         let attributes = [named(poller)];
         self.batches.add(1, &attributes);
         self.events.add(rows, &attributes);
         self.batch_size.record(rows, &attributes);
-        self.commit_duration.record(duration.as_secs_f64(), &attributes);
+        if let Some(duration) = duration {
+            self.commit_duration.record(duration.as_secs_f64(), &attributes);
+        }
         if let Some(lag) = lag {
             self.lag.record(lag.as_secs_f64(), &attributes);
         }

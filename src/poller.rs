@@ -313,6 +313,7 @@ impl Poller {
                 Ok(Next::Batch(next)) => Some(&**next),
                 Ok(Next::Nothing | Next::NotNow) | Err(_) => None,
             };
+            seen.note_next(&next);
             self.commit(&mut lease, &batch, announced, seen).await?;
             match next {
                 Ok(Next::Batch(next)) => batch = *next,
@@ -432,9 +433,7 @@ impl Poller {
         let began_at = Instant::now();
         let then = match next {
             Some(next) => AfterCommit::Handle(Box::new(next.in_flight())),
-            None => {
-                AfterCommit::Release(Some(seen.end_of_tick("batch_complete", Some(batch), lease)))
-            }
+            None => AfterCommit::Release(Some(seen.end_of_tick(seen.end(), Some(batch), lease))),
         };
         let before = lease.document().checkpoint.cursor.clone();
         let commit = Commit {
@@ -454,13 +453,6 @@ impl Poller {
         })?;
         seen.batch_complete(batch, before.as_ref(), began_at.elapsed(), lease.now());
         next.map_or(Ok(()), |_| lease.still_held()).map_err(TickError::LeaseLost)
-    }
-
-    async fn release(&self, lease: &mut Lease<'_>, seen: &mut Observation<'_>) {
-        let tick = seen.end_of_tick("tick_complete", None, lease);
-        if let Err(error) = lease.release(Some(tick), None).await {
-            seen.could_not_release(&error);
-        }
     }
 }
 

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::observe::Observation;
 use super::{Poller, Position, TickError};
 use crate::cursor::Cursor;
+use crate::error::ErrorKind;
 use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested};
 use crate::lease::{Lease, Snapshot};
 use crate::normalize::normalize;
-use crate::source::FetchWindow;
+use crate::source::{FetchError, FetchWindow};
 use crate::state::InFlight;
 
 /// Rows on their way to the handler.
@@ -40,7 +41,23 @@ impl Poller {
     ///
     /// A batch that was in flight is read again as exactly its range, so that unchanged rows make the
     /// same batch with the same id; rows that have moved on since leave that range empty.
+    ///
+    /// A database that does not answer is given up at the tick's end of time, before the host kills
+    /// this process and all its pollers.
     pub(super) async fn first_batch(
+        &self,
+        base: &Snapshot,
+        seen: &mut Observation<'_>,
+    ) -> Result<Option<Batch>, TickError> {
+        let end_of_time = seen.began_at() + self.limits.handler_stop_after;
+        let read = timeout_at(end_of_time, self.read_first_batch(base, seen)).await;
+        read.unwrap_or_else(|_| {
+            let reason = "the source did not answer within the tick's time";
+            Err(TickError::Fetch(FetchError::new(ErrorKind::Transient, reason)))
+        })
+    }
+
+    async fn read_first_batch(
         &self,
         base: &Snapshot,
         seen: &mut Observation<'_>,

@@ -1,4 +1,4 @@
-//! Writing down that a handler did not take a batch.
+//! Ends without a commit: writing down that a handler did not take a batch, giving the lease up.
 
 use super::Poller;
 use super::batch::Batch;
@@ -43,13 +43,14 @@ impl Poller {
                             now: lease.now(),
                             then: AfterCommit::Handle(Box::new(rest)),
                         };
-                        let rows = commit.rows;
+                        let (id, upto, rows) =
+                            (commit.batch_id.clone(), commit.upto.clone(), commit.rows);
                         tick.recent.rows += rows;
                         tick.recent.batches += 1;
                         let failure = self.failure(lease, error, 0, tick);
                         let written = lease.commit_prefix(commit, failure).await;
                         if written.is_ok() {
-                            seen.prefix_committed(rows);
+                            seen.prefix_committed(&id, &upto, rows);
                         }
                         written
                     }
@@ -108,6 +109,14 @@ impl Poller {
             next_attempt_at: Some(now + delay),
             now,
             tick: Some(tick),
+        }
+    }
+
+    /// Gives the lease up; what cannot be is logged, and lapses by itself.
+    pub(super) async fn release(&self, lease: &mut Lease<'_>, seen: &mut Observation<'_>) {
+        let tick = seen.end_of_tick("tick_complete", None, lease);
+        if let Err(error) = lease.release(Some(tick), None).await {
+            seen.could_not_release(&error);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tracing::warn;
 
+use super::outcome::rfc3339;
 use super::{LoadError, Poller, TickError, TickOutcome, refused_outcome};
 use crate::error::chain;
 use crate::lease::{Lease, Snapshot};
@@ -83,7 +84,7 @@ impl Poller {
             (None, _) => 0,
             (Some(marker), OnMissingState::Recreate) => marker.generation.0 + 1,
             (Some(marker), OnMissingState::Stop) => {
-                return Err(TickError::StateVanished { created_at: marker.created_at });
+                return Err(TickError::StateVanished { created_at: rfc3339(marker.created_at) });
             }
         };
         let milliseconds = u64::try_from(date.unix_timestamp_nanos() / 1_000_000).unwrap_or(0);

@@ -10,9 +10,11 @@ use tokio::time::Instant;
 use tracing::{Level, debug, error, info, warn};
 
 use super::batch::Batch;
+use super::outcome::rfc3339;
 use super::{Poller, TickError, TickOutcome, TickReport, TickRequest, outcome_row};
 use crate::cursor::Cursor;
 use crate::error::chain;
+use crate::event::BatchId;
 use crate::handler::{Delivery, HandlerError};
 use crate::lease::{Lease, LeaseError, Snapshot};
 use crate::state::{EndOfTick, RecentTick};
@@ -22,6 +24,8 @@ pub(super) struct Observation<'a> {
     poller: &'a Poller,
     request: &'a TickRequest,
     began_at: Instant,
+    /// Name of the event with which the tick will end, as far as is known at its last commit.
+    end: &'static str,
     rows: u64,
     batches: u64,
     idle_before: u64,
@@ -44,6 +48,7 @@ impl<'a> Observation<'a> {
             poller,
             request,
             began_at: Instant::now(),
+            end: "tick_complete",
             rows: 0,
             batches: 0,
             idle_before: 0,
@@ -68,6 +73,15 @@ impl<'a> Observation<'a> {
 
     pub(super) fn note_idle_ticks(&mut self, ticks: u64) {
         self.idle_before = ticks;
+    }
+
+    /// Notes whether the read of the next batch went well.
+    pub(super) fn note_next(&mut self, next: &Result<super::Next, TickError>) {
+        self.end = if next.is_ok() { "tick_complete" } else { "fetch_failed" };
+    }
+
+    pub(super) fn end(&self) -> &'static str {
+        self.end
     }
 
     pub(super) fn note_time(&mut self, at: OffsetDateTime) {
@@ -144,7 +158,7 @@ impl<'a> Observation<'a> {
         self.lag = batch.lag;
         self.service_time = Some(at);
         self.timings.push(("commit", duration));
-        self.poller.metrics.committed(&self.poller.name, batch.rows(), duration, batch.lag);
+        self.poller.metrics.committed(&self.poller.name, batch.rows(), Some(duration), batch.lag);
         let rows = batch.rows();
         info!(
             event = "batch_complete",
@@ -161,10 +175,22 @@ impl<'a> Observation<'a> {
         );
     }
 
-    pub(super) fn prefix_committed(&mut self, rows: u64) {
+    /// Logs and counts the rows that were taken of a batch that was not.
+    pub(super) fn prefix_committed(&mut self, id: &BatchId, upto: &Cursor, rows: u64) {
         self.rows += rows;
         self.batches += 1;
-        self.poller.metrics.committed(&self.poller.name, rows, Duration::ZERO, None);
+        self.poller.metrics.committed(&self.poller.name, rows, None, None);
+        info!(
+            event = "batch_complete",
+            poller.name = self.poller.name,
+            invocation_id = self.request.invocation_id,
+            batch_id = id.as_str(),
+            token = self.fencing_token,
+            rows,
+            checkpoint_after = upto.value,
+            "Committed the first {rows} events of a batch of poller `{}`",
+            self.poller.name
+        );
     }
 
     /// Logs a lease that could not be given up; it lapses by itself.
@@ -234,7 +260,9 @@ impl<'a> Observation<'a> {
             Ok(TickOutcome::Skipped(super::Skipped::Conflict)) => {
                 "skipped: another instance was first".to_owned()
             }
-            Ok(TickOutcome::BackingOff { until }) => format!("backing off until {until}"),
+            Ok(TickOutcome::BackingOff { until }) => {
+                format!("backing off until {}", rfc3339(*until))
+            }
             Ok(TickOutcome::Paused { by, reason }) => format!("paused by {by}: {reason}"),
             Err(error) => format!("failed after {} rows: {}", self.rows, chain(error)),
         };

@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 use tracing::Level;
 
 use crate::error::ErrorKind;
@@ -71,7 +72,7 @@ pub enum TickError {
     /// The checkpoint belongs to another source.
     #[error(
         "source has changed: its fingerprint is `{configured}`, the checkpoint's is `{stored}`; \
-         restore the source settings, or reset the poller (or give it a new name) to start over"
+         restore the source settings, or give the poller a new name to start over"
     )]
     Fingerprint {
         /// Of the checkpoint.
@@ -85,8 +86,8 @@ pub enum TickError {
          `HIGHWATER__POLLERS__<NAME>__ON_MISSING_STATE` to `recreate` to deliver everything again"
     )]
     StateVanished {
-        /// When the lost document was created.
-        created_at: OffsetDateTime,
+        /// When the lost document was created, as RFC 3339 writes it.
+        created_at: String,
     },
     /// The lease could not be asked for.
     #[error("acquire lease")]
@@ -159,15 +160,19 @@ pub fn outcome_row(result: &Result<TickOutcome, TickError>) -> OutcomeRow {
     }
 }
 
+/// Writes a time as the state document does, so that one can be found by the other.
+pub(super) fn rfc3339(at: OffsetDateTime) -> String {
+    at.format(&Rfc3339).unwrap_or_else(|_| at.to_string())
+}
+
 fn quiet(outcome: &'static str, event: &'static str, level: Level) -> OutcomeRow {
     OutcomeRow { outcome, error: None, event, level, status: 200 }
 }
 
 fn failed(error: &TickError) -> OutcomeRow {
     let (outcome, name, event) = match error {
-        TickError::Load(_) | TickError::Acquire(_) => {
-            ("load_failed", "LeaseAcquireError", "lease_acquire_failed")
-        }
+        TickError::Load(_) => ("load_failed", "LeaseAcquireError", "lease_acquire_failed"),
+        TickError::Acquire(_) => ("acquire_failed", "LeaseAcquireError", "lease_acquire_failed"),
         TickError::Fingerprint { .. } => {
             ("fingerprint", "FingerprintMismatchError", "fingerprint_mismatch")
         }
@@ -193,16 +198,18 @@ impl TickError {
     /// Returns what the operator has to do.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Load(LoadError::Format(_)) | Self::StateVanished { .. } | Self::Normalize(_) => {
-                ErrorKind::Data
-            }
+            Self::Load(LoadError::Format(_))
+            | Self::Acquire(LeaseError::Refused(_))
+            | Self::StateVanished { .. }
+            | Self::Normalize(_)
+            | Self::Handler(HandlerError::Rejected(_)) => ErrorKind::Data,
             Self::Fetch(error) => error.kind,
             Self::Load(LoadError::Store(StoreError::Refused { .. }))
+            | Self::Acquire(LeaseError::Store(StoreError::Refused { .. }))
             | Self::Fingerprint { .. }
             | Self::Handler(HandlerError::Misconfigured(_) | HandlerError::Gone(_)) => {
                 ErrorKind::Configuration
             }
-            Self::Handler(HandlerError::Rejected(_)) => ErrorKind::Data,
             Self::Load(LoadError::Store(_))
             | Self::Acquire(_)
             | Self::Handler(_)

@@ -472,6 +472,19 @@ async fn a_fetch_failure_between_batches_still_commits_the_batch_in_hand() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_source_that_does_not_answer_is_given_up_at_the_end_of_time() {
+    for lease_first in [false, true] {
+        let world = World::with(Limits { lease_first, ..limits() });
+        let poller = world.seasoned("a").await;
+        world.source.delay(Duration::from_secs(10_000));
+        let began_at = Instant::now();
+        assert!(matches!(tick(&poller).await, Err(TickError::Fetch(_))), "{lease_first}");
+        assert_eq!(began_at.elapsed(), limits().handler_stop_after);
+        assert!(world.document().await.lease.released_at.is_some(), "no lease is left to lapse");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_row_that_cannot_be_ordered_never_reaches_the_handler() {
     let world = World::new();
     let poller = world.instance("a");
@@ -760,7 +773,7 @@ async fn recent_ticks_and_timings_ride_on_the_last_write() {
     tick(&poller).await.unwrap();
     let document = world.document().await;
     let last = document.recent.last().unwrap();
-    assert_eq!((last.rows, last.batches, last.outcome.as_str()), (15, 2, "batch_complete"));
+    assert_eq!((last.rows, last.batches, last.outcome.as_str()), (15, 2, "tick_complete"));
     assert!(document.timings["handler"].percentile_ms(99).is_some());
 }
 

@@ -95,20 +95,23 @@ impl FileStore {
         let date = self.clock.now();
         let floor = u64::try_from(date.unix_timestamp_nanos() / 1_000_000).unwrap_or(0);
         let header = Header { tag: before.max(floor) + 1, last_modified: date };
-        self.replace(&path, &header, bytes).map_err(failed)?;
+        Self::replace(&path, &header, bytes).map_err(failed)?;
+        // Without this the rename itself may be lost by a power cut; that it happened is sure, that
+        // it stays is not.
+        File::open(&self.folder).and_then(|folder| folder.sync_all()).map_err(|error| {
+            StoreError::Unknown { key: key.path(), reason: format!("flush folder: {error}") }
+        })?;
         Ok(Written { etag: ETag(header.tag.to_string()), date })
     }
 
-    fn replace(&self, path: &Path, header: &Header, bytes: &[u8]) -> io::Result<()> {
+    fn replace(path: &Path, header: &Header, bytes: &[u8]) -> io::Result<()> {
         let temporary = path.with_extension("tmp");
         let mut file = File::create(&temporary)?;
         serde_json::to_writer(&mut file, header)?;
         file.write_all(b"\n")?;
         file.write_all(bytes)?;
         file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        // Without this the rename itself may be lost by a power cut.
-        File::open(&self.folder)?.sync_all()
+        fs::rename(&temporary, path)
     }
 }
 

@@ -212,7 +212,8 @@ impl Plan {
                 ErrorKind::Data,
                 format!(
                     "the checkpoint is at rowversion `{version}`, the database's last one is \
-                     `{last}`: it was restored or replaced, and rows could be missed; reset the poller"
+                     `{last}`: it was restored or replaced, and rows could be missed; give the poller a new name to \
+                     start over"
                 ),
             )),
             // A cursor that cannot be read has been refused before the statement was sent.
