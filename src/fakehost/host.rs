@@ -235,6 +235,14 @@ impl FakeHost {
         self.exit(before + 1, KILL_WAIT).await
     }
 
+    /// Kills the handler (SIGKILL) as after a time-out: it is started again, and no error is counted.
+    pub async fn kill(&self) {
+        // Fails only where nothing is left to kill.
+        if self.0.kills.send(Kill).await.is_err() {
+            self.0.process.log(Level::Information, "The handler is gone already");
+        }
+    }
+
     async fn wait_for(&self, limit: Duration, fits: impl Fn(&Phase) -> bool) -> Phase {
         let mut phases = self.0.process.phase.subscribe();
         match timeout(limit, phases.wait_for(fits)).await {
@@ -279,13 +287,6 @@ impl FakeHost {
         let text = format!("Restarting the worker process; invocation {}", invocation.id);
         self.0.process.log(Level::Information, text);
         self.kill().await;
-    }
-
-    async fn kill(&self) {
-        // Fails only where nothing is left to kill.
-        if self.0.kills.send(Kill).await.is_err() {
-            self.0.process.log(Level::Information, "The handler is gone already");
-        }
     }
 
     fn turns(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Turn<()>>>> {

@@ -354,7 +354,11 @@ fn exit_code(status: &io::Result<ExitStatus>) -> i32 {
 ///
 /// It lies below the range from which systems serve outgoing connections and "any port", so that
 /// nobody else takes it before the handler does.
-fn free_port() -> io::Result<u16> {
+///
+/// # Errors
+///
+/// [`io::Error`] if a thousand ports are taken.
+pub fn free_port() -> io::Result<u16> {
     const PORTS: std::ops::Range<u16> = 12_000..32_000;
     static OFFSET: AtomicU16 = AtomicU16::new(0);
     let count = u32::from(PORTS.end - PORTS.start);

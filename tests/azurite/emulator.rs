@@ -1,35 +1,18 @@
-//! Azurite as a child process: installed on first use, on a port of its own, gone with the tests.
+//! The Azurite of these tests, with its data in memory, and how to connect to it.
+
+mod process;
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use highwater::azure::{BlobService, IdentitySource, ServiceOptions};
-use highwater::clock::SystemClock;
-use highwater::config::StorageConnection;
 use tokio::sync::OnceCell;
 
-/// The emulator's own account; its key is public.
-pub(crate) const ACCOUNT: &str = "devstoreaccount1";
-pub(crate) const KEY: &str =
-    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
+pub(crate) use self::process::{ACCOUNT, Azurite, KEY, service, with_key};
 
 /// Long enough for a busy machine: no test waits for it but those that are about it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
-
-/// A running Azurite with its data in memory; killed when dropped.
-#[derive(Debug)]
-pub(crate) struct Azurite {
-    address: SocketAddr,
-    child: Child,
-    /// Azurite ends when this closes, so it also goes when the tests are killed.
-    _stdin: ChildStdin,
-}
 
 impl Azurite {
     /// Returns the one that all tests of this process share; each takes a container of its own.
@@ -44,47 +27,12 @@ impl Azurite {
 
     /// Starts one, and waits until it listens.
     pub(crate) fn start() -> Self {
-        Self::start_with(&[])
+        Self::start_in_memory(&[])
     }
 
     /// Starts one with more arguments, such as those for https.
-    pub(crate) fn start_with(arguments: &[&OsStr]) -> Self {
-        let folder = install();
-        let mut child = Command::new(node(&folder))
-            .arg(folder.join("run.cjs"))
-            .args(["--inMemoryPersistence", "--disableTelemetry", "--silent"])
-            .args(["--blobHost", "127.0.0.1", "--blobPort", "0"])
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("Node.js starts");
-        let stdin = child.stdin.take().expect("stdin is piped");
-        let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
-        let address = lines
-            .by_ref()
-            .map_while(Result::ok)
-            .find_map(|line| {
-                let (_, url) = line.split_once("successfully listens on ")?;
-                let (_, address) = url.split_once("://")?;
-                address.trim().parse().ok()
-            })
-            .expect("Azurite says where it listens; its error is above");
-        // Nobody reads on, so a full pipe would stop it.
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
-        Self { address, child, _stdin: stdin }
-    }
-
-    /// Returns where it listens.
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
-    }
-}
-
-impl Drop for Azurite {
-    fn drop(&mut self) {
-        self.child.kill().expect("a child can be killed");
-        self.child.wait().expect("a killed child ends");
+    pub(crate) fn start_in_memory(arguments: &[&OsStr]) -> Self {
+        Self::start_with(0, &[&["--inMemoryPersistence".as_ref()], arguments].concat())
     }
 }
 
@@ -93,59 +41,8 @@ pub(crate) fn development(address: SocketAddr) -> String {
     format!("UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://{address}")
 }
 
-/// Returns the connection string of the emulator at `address`, as an account with a key.
-pub(crate) fn with_key(address: SocketAddr, key: &str) -> String {
-    let endpoint = format!("BlobEndpoint=http://{address}/{ACCOUNT}");
-    format!("AccountName={ACCOUNT};AccountKey={key};{endpoint}")
-}
-
-/// Returns a client of what `connection` names.
-pub(crate) fn service(connection: &str, timeout: Duration) -> BlobService {
-    let connection = StorageConnection::parse(connection).expect("a good connection string");
-    let options = ServiceOptions {
-        timeout,
-        clock: std::sync::Arc::new(SystemClock),
-        identity: IdentitySource::DeveloperTools,
-    };
-    BlobService::connect(&connection, &options).expect("a client needs no network")
-}
-
 /// Returns a container name that nobody has had.
 pub(crate) fn fresh_container() -> String {
     static MADE: AtomicU32 = AtomicU32::new(0);
     format!("test-{}", MADE.fetch_add(1, Ordering::Relaxed))
-}
-
-/// Returns the folder with Azurite in it, after installing what the lock file names if need be.
-fn install() -> PathBuf {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/azurite");
-    // Two test binaries may start at once; the lock goes with the process.
-    let lock = Path::new(env!("CARGO_TARGET_TMPDIR")).join("azurite-install.lock");
-    let lock = File::create(lock).expect("the target folder can be written");
-    lock.lock().expect("the target folder supports locks");
-    let wanted = version(&folder.join("package-lock.json"));
-    assert!(wanted.is_some(), "tests/azurite/package-lock.json names no Azurite");
-    // npm writes its hidden lock file last, so a broken installation has none.
-    let installed = folder.join("node_modules/.package-lock.json");
-    if version(&installed) != wanted {
-        let npm = if cfg!(windows) { "npm.cmd" } else { "npm" };
-        let status =
-            Command::new(npm).args(["ci", "--loglevel=error"]).current_dir(&folder).status();
-        let status = status.expect("npm, which comes with Node.js, is needed to install Azurite");
-        assert!(status.success(), "`npm ci` in tests/azurite ends with {status}");
-    }
-    folder
-}
-
-fn version(lock_file: &Path) -> Option<String> {
-    let text = fs::read(lock_file).ok()?;
-    let lock: serde_json::Value = serde_json::from_slice(&text).ok()?;
-    Some(lock.get("packages")?.get("node_modules/azurite")?.get("version")?.as_str()?.to_owned())
-}
-
-/// Returns the Node.js that was installed with it; on other platforms the machine's, which must be
-/// version 22 or newer.
-fn node(folder: &Path) -> PathBuf {
-    let installed = folder.join("node_modules/.bin/node");
-    if installed.exists() { installed } else { PathBuf::from("node") }
 }

@@ -32,7 +32,7 @@ async fn it_conforms_with_a_managed_identity() {
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
     let arguments = ["--oauth".as_ref(), "basic".as_ref(), "--cert".as_ref(), cert.as_ref()];
     let azurite =
-        Azurite::start_with(&[&arguments[..], &["--key".as_ref(), key.as_ref()]].concat());
+        Azurite::start_in_memory(&[&arguments[..], &["--key".as_ref(), key.as_ref()]].concat());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let host = format!("http://{}/msi/token", listener.local_addr().unwrap());
     let asked = tokio::spawn(give_tokens(listener));

@@ -2,4 +2,6 @@
 "use strict";
 
 process.stdin.resume().on("end", () => process.exit(0));
+// Not a reason to stay: SIGTERM lets Azurite write down what it has, and then nothing holds it.
+process.stdin.unref();
 require("azurite/dist/src/blob/main.js");

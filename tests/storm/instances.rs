@@ -1,0 +1,177 @@
+//! Two instances of the function app: the real program under the stand-in for the host, each with its
+//! timer.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use highwater::fakehost::{FakeHost, Options, Outcome, Phase, Signal, Verdict};
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::ledger::{Exit, Failed, Kind, Shared};
+use crate::rng::Rng;
+
+/// The function, its poller and the application.
+pub(crate) const FUNCTION: &str = "storm";
+/// What the instances are called; their leases show it.
+pub(crate) const NAMES: [&str; 2] = ["one", "two"];
+/// How long a lease lives without renewal; Azure needs 15 s.
+pub(crate) const TTL: Duration = Duration::from_secs(3);
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_highwater");
+/// How long a process may take to end: with SIGTERM, a second less than until it gives up.
+const END_MAX: Duration = Duration::from_secs(8);
+
+/// What the processes are told.
+pub(crate) struct Settings {
+    pub(crate) storage: String,
+    pub(crate) sql: String,
+    pub(crate) urls: [String; NAMES.len()],
+}
+
+/// The running instances; their processes end when this is dropped.
+pub(crate) struct Instances {
+    hosts: Vec<FakeHost>,
+    ledger: Shared,
+    tasks: JoinSet<()>,
+    // The last field: the processes run in it.
+    _root: TempDir,
+}
+
+impl Instances {
+    pub(crate) async fn start(settings: &Settings, ledger: Shared, seed: u64) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/host/data/config");
+        std::fs::create_dir(root.path().join(FUNCTION)).unwrap();
+        std::fs::copy(config.join("host.json"), root.path().join("host.json")).unwrap();
+        let function = root.path().join(FUNCTION).join("function.json");
+        std::fs::copy(config.join("nightly/function.json"), function).unwrap();
+        let (mut hosts, mut tasks) = (Vec::new(), JoinSet::new());
+        for (worker, name) in NAMES.iter().enumerate() {
+            let options = Options {
+                env: env(settings, worker),
+                inherit_env: false,
+                terminate_first: true,
+                ..Options::new(PROGRAM, root.path())
+            };
+            let host = FakeHost::start(options).unwrap();
+            tasks.spawn(fire(host.clone(), worker, ledger.clone(), Rng::new(seed, name)));
+            tasks.spawn(note_exits(host.clone(), worker, ledger.clone()));
+            hosts.push(host);
+        }
+        for host in &hosts {
+            let phase = host.ready(1).await;
+            assert!(matches!(phase, Phase::Ready { .. }), "{phase:?}");
+        }
+        Self { hosts, ledger, tasks, _root: root }
+    }
+
+    /// Kills a process, and waits until it is gone; returns the fault's number.
+    pub(crate) async fn kill(&self, worker: usize) -> usize {
+        let fault = self.ledger.fault(Kind::Kill(worker));
+        let mut exit = None;
+        // A kill that meets no process is for nobody, so it is repeated.
+        while exit.is_none() {
+            self.hosts[worker].kill().await;
+            exit = self.exit(worker, fault, Duration::from_secs(2)).await;
+        }
+        self.ledger.fault_over(fault);
+        fault
+    }
+
+    /// Asks a process to stop, and waits until it has; returns when it was gone.
+    pub(crate) async fn terminate(&self, worker: usize) -> Option<Instant> {
+        let fault = self.ledger.fault(Kind::Terminate(worker));
+        self.hosts[worker].signal(Signal::Terminate).await.unwrap();
+        let exit = self.exit(worker, fault, END_MAX).await;
+        self.ledger.fault_over(fault);
+        exit.filter(|exit| exit.code == 0).map(|exit| exit.at)
+    }
+
+    /// Waits for the end of a process after the beginning of a fault.
+    async fn exit(&self, worker: usize, fault: usize, limit: Duration) -> Option<Exit> {
+        let find = |ledger: &crate::ledger::Ledger| {
+            let from = ledger.faults[fault].from;
+            ledger.exits.iter().rev().find(|exit| exit.worker == worker && exit.at >= from).copied()
+        };
+        self.ledger.wait(limit, find).await
+    }
+
+    /// Stops the timers, then the processes; returns what they had to say above Information.
+    pub(crate) async fn finish(mut self) -> Vec<String> {
+        self.tasks.shutdown().await;
+        let mut codes = Vec::new();
+        for host in &self.hosts {
+            codes.push(host.stop().await.map(|exit| exit.code));
+        }
+        if codes.iter().any(|code| *code != Some(0)) {
+            let text = format!("the processes ended with {codes:?} when they were asked to");
+            self.ledger.write(|ledger| ledger.violations.push(text));
+        }
+        let records = self.hosts.iter().flat_map(|host| host.journal().records());
+        records.map(|record| format!("{} {}", record.category, record.message)).collect()
+    }
+}
+
+fn env(settings: &Settings, worker: usize) -> BTreeMap<String, String> {
+    let general = [
+        ("AzureWebJobsStorage", settings.storage.clone()),
+        ("SqlConnection", settings.sql.clone()),
+        ("WEBSITE_INSTANCE_ID", NAMES[worker].to_owned()),
+        ("HIGHWATER__APP", FUNCTION.to_owned()),
+        ("HIGHWATER__LOG", "warn".to_owned()),
+    ];
+    let poller = [
+        ("SOURCE__CONNECTION", "SqlConnection".to_owned()),
+        ("SOURCE__TABLE", "dbo.orders".to_owned()),
+        ("SOURCE__CURSOR", "version".to_owned()),
+        ("SOURCE__KEY", "id".to_owned()),
+        ("HANDLER__KIND", "http".to_owned()),
+        ("HANDLER__URL", settings.urls[worker].clone()),
+        // Within a term nothing comes twice then.
+        ("HANDLER__TRIES_MAX", "1".to_owned()),
+        ("LEASE__TTL", format!("{}s", TTL.as_secs())),
+        ("BATCH_ROWS_MAX", "10".to_owned()),
+        ("RETRY_DELAY_MIN", "200ms".to_owned()),
+    ];
+    let prefix = format!("HIGHWATER__POLLERS__{}__", FUNCTION.to_uppercase());
+    let poller = poller.into_iter().map(|(name, value)| (format!("{prefix}{name}"), value));
+    general.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(poller).collect()
+}
+
+/// The timer of an instance.
+async fn fire(host: FakeHost, worker: usize, ledger: Shared, mut rng: Rng) {
+    loop {
+        let outcome = host.fire(FUNCTION).await;
+        let at = Instant::now();
+        ledger.write(|ledger| {
+            ledger.invocations += 1;
+            let Outcome { verdict, reply, .. } = outcome;
+            match verdict {
+                // Without a reply the process was killed, or is not there.
+                Verdict::Failure(text) if reply.is_some() => {
+                    ledger.failed.push(Failed { worker, at, text });
+                }
+                Verdict::Success(_) | Verdict::Failure(_) => {}
+                verdict @ (Verdict::Hang(_) | Verdict::Follows(_) | Verdict::TimedOut) => {
+                    ledger.violations.push(format!("an invocation ended as {verdict:?}"));
+                }
+            }
+        });
+        sleep(rng.millis(100..=200)).await;
+    }
+}
+
+async fn note_exits(host: FakeHost, worker: usize, ledger: Shared) {
+    for number in 1.. {
+        let exit = loop {
+            if let Some(exit) = host.exit(number, Duration::from_secs(3600)).await {
+                break exit;
+            }
+        };
+        let exit = Exit { worker, at: Instant::now(), code: exit.code };
+        ledger.write(|ledger| ledger.exits.push(exit));
+    }
+}
