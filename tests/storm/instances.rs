@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use highwater::fakehost::{FakeHost, Options, Outcome, Phase, Signal, Verdict};
+use highwater::fakehost::{FakeHost, Level, Options, Outcome, Phase, Signal, Verdict};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -111,7 +111,8 @@ impl Instances {
             self.ledger.write(|ledger| ledger.violations.push(text));
         }
         let records = self.hosts.iter().flat_map(|host| host.journal().records());
-        records.map(|record| format!("{} {}", record.category, record.message)).collect()
+        let loud = records.filter(|record| record.level > Level::Information);
+        loud.map(|record| format!("{} {}", record.category, record.message)).collect()
     }
 }
 

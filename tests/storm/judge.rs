@@ -194,7 +194,7 @@ fn measure_kills(ledger: &Ledger, judgement: &mut Judgement) {
                 let is_meanwhile = other.from > fault.from && other.from < ended;
                 is_meanwhile && other.term_after.is_none_or(|(after, _)| after > term)
             }
-            Kind::Terminate(_) | Kind::Cut => false,
+            Kind::Terminate(_) | Kind::Cut(_) => false,
         };
         if ledger.faults.iter().find(disturbs).is_none() {
             judgement.after_kill.push(ended - fault.from);
@@ -262,7 +262,7 @@ mod tests {
             let code = match kind {
                 Kind::Kill(worker) => (worker, 137),
                 Kind::Terminate(worker) => (worker, 0),
-                Kind::Freeze | Kind::Restart | Kind::Cut => return,
+                Kind::Freeze | Kind::Restart | Kind::Cut(_) => return,
             };
             self.ledger.exits.push(Exit { worker: code.0, at: to, code: code.1 });
         }
@@ -296,7 +296,7 @@ mod tests {
             (Some(Kind::Restart), Some(Cause::Restarted)),
             (Some(Kind::Kill(1)), None),
             (Some(Kind::Terminate(0)), None),
-            (Some(Kind::Cut), None),
+            (Some(Kind::Cut(1)), None),
             (None, None),
         ] {
             let mut history = History::new();

@@ -55,7 +55,8 @@ pub(crate) enum Kind {
     Terminate(usize),
     Freeze,
     Restart,
-    Cut,
+    /// So many connections to the database.
+    Cut(u64),
 }
 
 impl Kind {

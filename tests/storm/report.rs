@@ -1,5 +1,6 @@
 //! What is printed at the end.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -10,13 +11,14 @@ pub(crate) struct Report<'a> {
     pub(crate) ledger: &'a Ledger,
     pub(crate) judgement: &'a Judgement,
     pub(crate) written: u64,
+    pub(crate) drained: Duration,
     pub(crate) took: Duration,
     pub(crate) seed: u64,
 }
 
 impl fmt::Display for Report<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { ledger, judgement, written, took, seed } = self;
+        let Self { ledger, judgement, written, drained, took, seed } = self;
         let mut line =
             |name: &str, what: &dyn fmt::Display| writeln!(formatter, "{name:<38}{what:>12}");
         let count = |fits: fn(Kind) -> bool| ledger.count(fits);
@@ -24,9 +26,12 @@ impl fmt::Display for Report<'_> {
         line("processes stopped (SIGTERM)", &count(|kind| matches!(kind, Kind::Terminate(_))))?;
         line("storage frozen (SIGSTOP)", &count(|kind| kind == Kind::Freeze))?;
         line("storage restarted (SIGTERM)", &count(|kind| kind == Kind::Restart))?;
-        line("database connections cut", &count(|kind| kind == Kind::Cut))?;
+        line("database connections cut", &cut(ledger))?;
         line("invocations", &ledger.invocations)?;
         line("  answered with an error", &ledger.failed.len())?;
+        for (error, count) in errors(ledger) {
+            line(&format!("    {error}"), &count)?;
+        }
         line("handler calls", &ledger.calls.len())?;
         line("state documents sampled", &ledger.samples)?;
         line("rows written", written)?;
@@ -46,9 +51,26 @@ impl fmt::Display for Report<'_> {
         line("otherwise wrong", &judgement.violations.len())?;
         line("takeover after a kill, seconds", &spread(&judgement.after_kill))?;
         line("takeover after SIGTERM, seconds", &spread(&judgement.after_terminate))?;
-        line("seconds", &took.as_secs())?;
+        line("seconds until all was done", &format!("{:.1}", drained.as_secs_f64()))?;
+        line("seconds in all", &took.as_secs())?;
         line("seed", seed)
     }
+}
+
+/// Counts errors by their names, as they stand in the replies.
+fn errors(ledger: &Ledger) -> BTreeMap<&str, u64> {
+    let is_name = |word: &&str| word.ends_with("Error");
+    let mut counts = BTreeMap::new();
+    for failed in &ledger.failed {
+        let words = failed.text.split([':', ' ', '(']).filter(|word| !word.is_empty());
+        *counts.entry(words.clone().find(is_name).unwrap_or("other")).or_default() += 1;
+    }
+    counts
+}
+
+fn cut(ledger: &Ledger) -> u64 {
+    let connections = |kind: Kind| if let Kind::Cut(connections) = kind { connections } else { 0 };
+    ledger.faults.iter().map(|fault| connections(fault.kind)).sum()
 }
 
 /// Returns number, median and maximum.

@@ -76,6 +76,7 @@ impl Weather<'_> {
             println!("{} of {kills} kills", killed(self));
         }
         self.calm().await;
+        self.database.clear();
     }
 
     /// Waits until nothing is done to storage any more.
@@ -114,8 +115,8 @@ impl Weather<'_> {
                 self.brewing = Some(tokio::spawn(async move { storage.restart(pause).await }));
             }
             Card::Cut => {
-                let fault = self.ledger.fault(Kind::Cut);
                 let times = self.rng.between(1..=3);
+                let fault = self.ledger.fault(Kind::Cut(times));
                 let cut = self.cut();
                 self.database.arm(times, cut);
                 self.ledger.fault_over(fault);
