@@ -97,7 +97,7 @@ async fn write(
             ids += inserts;
             count.fetch_add(rows, Ordering::Relaxed);
         }
-        sleep(rng.millis(10..=70)).await;
+        sleep(rng.millis(60..=140)).await;
     }
     Ok(())
 }
