@@ -23,7 +23,8 @@ use crate::metrics::Metrics;
 use crate::poller::{Limits, Poller, PollerParts};
 use crate::source::mssql::{Mssql, SourceSettings};
 use crate::source::{FetchError, Source};
-use crate::state::{BlobStore, FileStore, LoggedStore, StateStore};
+use crate::state::sql::TableNameError;
+use crate::state::{BlobStore, FileStore, LoggedStore, SqlStore, SqlStoreSettings, StateStore};
 
 /// Why the parts could not be put together.
 #[derive(Debug, Error)]
@@ -34,6 +35,9 @@ pub enum BuildError {
     /// The state store cannot be set up.
     #[error("set up the state store")]
     State(#[source] ConnectError),
+    /// The state table has a name that cannot be.
+    #[error("read setting `HIGHWATER__STATE__TABLE`")]
+    StateTable(#[source] TableNameError),
     /// A source cannot be set up.
     #[error("set up the source of poller `{poller}`")]
     Source {
@@ -185,16 +189,30 @@ impl Surroundings {
     }
 
     fn store(&self, config: &Config) -> Result<Arc<dyn StateStore>, BuildError> {
+        // The shortest lease decides how long a request may take.
+        let ttl = config.pollers.values().map(|poller| poller.lease.ttl).min();
+        let timeout = request_timeout(ttl.unwrap_or_default());
         match &config.state {
             StateConfig::File { folder } => {
                 Ok(Arc::new(FileStore::new(folder, &config.app, Arc::new(SystemClock))))
             }
             StateConfig::Blob { access, container, .. } => {
-                let ttl = config.pollers.values().map(|poller| poller.lease.ttl).min();
-                let timeout = request_timeout(ttl.unwrap_or_default());
                 let service = self.service(access, timeout)?;
                 let store = BlobStore::new(&service, container, &config.app);
                 Ok(Arc::new(store.map_err(BuildError::State)?))
+            }
+            StateConfig::Sql { connection, table, .. } => {
+                let settings = SqlStoreSettings {
+                    connection: connection.clone(),
+                    table: table.clone(),
+                    app: config.app.clone(),
+                    request_timeout: timeout,
+                };
+                let store = SqlStore::new(settings).map_err(BuildError::StateTable)?;
+                Ok(match self.credential(&connection.auth)? {
+                    Some(credential) => Arc::new(store.with_credential(credential)),
+                    None => Arc::new(store),
+                })
             }
         }
     }

@@ -13,10 +13,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
 use crate::app::App;
-use crate::config::{LOG_DEFAULT, ProcessVars, Vars};
+use crate::config::{LOG_DEFAULT, ProcessVars, STATE_TABLE_DEFAULT, Vars};
 use crate::error::chain;
 use crate::host::server::{self, Functions, SHUTDOWN_GRACE};
 use crate::poller::StopSignal;
+use crate::state::sql;
 use crate::{package, telemetry};
 
 /// A polling trigger for Microsoft SQL Server on Azure Functions.
@@ -43,12 +44,30 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         binary: Option<PathBuf>,
     },
+    /// Print what the state store needs.
+    State {
+        #[command(subcommand)]
+        command: StateCommand,
+    },
     /// Show delivery without loss on real data, with failures and kills; needs nothing installed.
     #[cfg(feature = "demo")]
     Demo(crate::demo::Options),
     /// Force the race of a stale owner, and show it event by event; ends with 1 if one differs.
     #[cfg(feature = "demo")]
     Race(crate::race::Options),
+}
+
+#[derive(Debug, Subcommand)]
+enum StateCommand {
+    /// Print the statements that create the table of the state store `sql`; runs none of them.
+    Ddl {
+        /// Name of the table, as in the setting `HIGHWATER__STATE__TABLE`.
+        #[arg(long, value_name = "NAME", default_value = STATE_TABLE_DEFAULT)]
+        table: String,
+        /// The database's user that the app connects as.
+        #[arg(long, value_name = "NAME", default_value = "highwater")]
+        user: String,
+    },
 }
 
 const FAILED: u8 = 1;
@@ -75,6 +94,15 @@ pub async fn run() -> ExitCode {
                     ExitCode::SUCCESS
                 }
                 Err(error) => fail(FAILED, &chain(&error)),
+            }
+        }
+        Some(Command::State { command: StateCommand::Ddl { table, user } }) => {
+            match sql::table_name(&table) {
+                Ok(table) => {
+                    say(&format!("{}\n{}", sql::create_table(&table), sql::grant(&table, &user)));
+                    ExitCode::SUCCESS
+                }
+                Err(error) => fail(USAGE, &format!("`--table`: {}", chain(&error))),
             }
         }
         #[cfg(feature = "demo")]

@@ -38,7 +38,7 @@ pub use self::handler::{HandlerConfig, HttpConfig};
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
 pub use self::poller::{LeaseConfig, LimitsConfig, PollerConfig};
 pub(crate) use self::settings::LOG_DEFAULT;
-pub use self::settings::{Fallback, SETTINGS, Setting, settings_table};
+pub use self::settings::{Fallback, SETTINGS, STATE_TABLE_DEFAULT, Setting, settings_table};
 pub use self::source::SourceConfig;
 pub use self::sql_connection::{Encrypt, SqlAuth, SqlConnection};
 pub use self::state::StateConfig;

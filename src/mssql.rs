@@ -79,16 +79,48 @@ impl Connection {
         params: &[Param],
         mut read: impl FnMut(Row) -> Result<T, SqlError>,
     ) -> Result<Vec<T>, SqlError> {
-        if let Some(idle) = self.idle.take().filter(|idle| idle.since.elapsed() <= IDLE_MAX) {
-            match self.run(idle.client, sql, params, &mut read).await {
+        if let Some(client) = self.take() {
+            match self.run(client, sql, params, &mut read).await {
                 Err(Failure::BeforeFirstRow(error)) if error.is_broken_connection() => {
                     tracing::debug!(%error, "Connection broke while it rested, connecting again");
                 }
                 other => return other.map_err(Failure::into_error),
             }
         }
-        let client = Box::new(connect(&self.settings, self.credential.as_deref()).await?);
+        let client = self.connect().await?;
         self.run(client, sql, params, &mut read).await.map_err(Failure::into_error)
+    }
+
+    /// Runs one statement as [`Connection::query`] does, but never sends it twice.
+    ///
+    /// For a statement that writes: if the connection breaks, it may have run.
+    ///
+    /// # Errors
+    ///
+    /// As [`Connection::query`], and if a connection broke while it rested.
+    /// [`SqlError::is_unsent`] tells what never left from what may have run.
+    pub async fn query_once<T>(
+        &mut self,
+        sql: &str,
+        params: &[Param],
+        mut read: impl FnMut(Row) -> Result<T, SqlError>,
+    ) -> Result<Vec<T>, SqlError> {
+        let client = match self.take() {
+            Some(client) => client,
+            None => self.connect().await?,
+        };
+        self.run(client, sql, params, &mut read).await.map_err(Failure::into_error)
+    }
+
+    /// Takes the client out, unless it has rested for too long.
+    fn take(&mut self) -> Option<Box<Client>> {
+        let idle = self.idle.take().filter(|idle| idle.since.elapsed() <= IDLE_MAX);
+        idle.map(|idle| idle.client)
+    }
+
+    async fn connect(&self) -> Result<Box<Client>, SqlError> {
+        let client = connect(&self.settings, self.credential.as_deref()).await;
+        client.map(Box::new).map_err(SqlError::before_sending)
     }
 
     async fn run<T>(

@@ -18,6 +18,7 @@ pub mod conformance;
 mod file;
 mod logged;
 mod memory;
+pub mod sql;
 mod store;
 
 use std::collections::BTreeMap;
@@ -35,6 +36,7 @@ pub use self::format::{
 };
 pub use self::logged::LoggedStore;
 pub use self::memory::MemoryStore;
+pub use self::sql::{SqlStore, SqlStoreSettings};
 pub use self::store::{
     ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Stored, Written,
 };

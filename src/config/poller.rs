@@ -21,10 +21,10 @@ pub(super) const FUNCTIONS: &str = "HIGHWATER__FUNCTIONS__";
 const BATCH_ROWS_MAX: u32 = 100_000;
 /// A function time-out must leave this much.
 const FUNCTION_TIMEOUT_ABOVE: Duration = Duration::from_secs(20);
-/// Shortest lease in Azure: two grains of the service's clock and a heartbeat must fit in.
+/// Shortest lease in Azure Blob Storage: two grains of the service's clock and a heartbeat must fit in.
 const BLOB_LEASE_TTL_MIN: Duration = Duration::from_secs(15);
-/// Shortest lease on one machine.
-const LOCAL_LEASE_TTL_MIN: Duration = Duration::from_secs(2);
+/// Shortest lease elsewhere: the clocks of a machine and of a database move in milliseconds.
+const LEASE_TTL_MIN: Duration = Duration::from_secs(2);
 
 /// One poller.
 #[derive(Clone, Debug)]
@@ -186,7 +186,8 @@ fn read_lease(
 ) -> Option<LeaseConfig> {
     let ttl_min = match state {
         Some(StateConfig::Blob { access, .. }) if !access.is_development() => BLOB_LEASE_TTL_MIN,
-        Some(StateConfig::Blob { .. } | StateConfig::File { .. }) | None => LOCAL_LEASE_TTL_MIN,
+        Some(StateConfig::Blob { .. } | StateConfig::File { .. } | StateConfig::Sql { .. })
+        | None => LEASE_TTL_MIN,
     };
     let at = Some(segment);
     let ttl = reader.read(&settings::LEASE_TTL, at, parse::duration_from(ttl_min));

@@ -53,6 +53,7 @@ pub const SETTINGS: &[Setting] = &[
     STATE_STORE,
     STATE_CONNECTION,
     STATE_CONTAINER,
+    STATE_TABLE,
     STATE_FOLDER,
     FUNCTION_TIMEOUT,
     LOG,
@@ -86,6 +87,9 @@ pub const SETTINGS: &[Setting] = &[
 
 use Fallback::{Required, Text, Words};
 
+/// Name of the state table where none is set.
+pub const STATE_TABLE_DEFAULT: &str = "dbo.highwater_state";
+
 pub(super) const APP: Setting = Setting::new(
     "HIGHWATER__APP",
     Words("`WEBSITE_SITE_NAME`, else `local`"),
@@ -94,16 +98,22 @@ pub(super) const APP: Setting = Setting::new(
 pub(super) const STATE_STORE: Setting = Setting::new(
     "HIGHWATER__STATE__STORE",
     Text("blob"),
-    "Where state documents live: `blob`, or `file` on one machine only.",
+    "Where state documents live: `blob`, `sql`, or `file` on one machine only.",
 );
 pub(super) const STATE_CONNECTION: Setting = Setting::new(
     "HIGHWATER__STATE__CONNECTION",
     Text("AzureWebJobsStorage"),
     "blob: name of the storage connection: of a setting with a connection string, or the prefix of \
-     `…__accountName` or `…__blobServiceUri`, with `…__clientId` for a user-assigned identity.",
+     `…__accountName` or `…__blobServiceUri`, with `…__clientId` for a user-assigned identity. sql: \
+     name of the setting that holds the ADO.NET connection string; it has no default there.",
 );
 pub(super) const STATE_CONTAINER: Setting =
     Setting::new("HIGHWATER__STATE__CONTAINER", Text("db-state"), "blob: name of the container.");
+pub(super) const STATE_TABLE: Setting = Setting::new(
+    "HIGHWATER__STATE__TABLE",
+    Text(STATE_TABLE_DEFAULT),
+    "sql: name of the table; `highwater state ddl` prints how to create it.",
+);
 pub(super) const STATE_FOLDER: Setting = Setting::new(
     "HIGHWATER__STATE__FOLDER",
     Words("required for `file`"),

@@ -68,27 +68,37 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfi
 fn read_connection(reader: &mut Reader<'_>, segment: &str) -> Option<(String, SqlConnection)> {
     let setting = &settings::SOURCE_CONNECTION;
     let name = reader.read(setting, Some(segment), parse::setting_name)?;
-    let Some(text) = reader.text(&name) else {
+    let connection = read_sql_connection(reader, &name, &setting.name_for(Some(segment)))?;
+    Some((name, connection))
+}
+
+/// Reads the connection string in the setting `name`, which another setting, `named_by`, names.
+pub(super) fn read_sql_connection(
+    reader: &mut Reader<'_>,
+    name: &str,
+    named_by: &str,
+) -> Option<SqlConnection> {
+    let Some(text) = reader.text(name) else {
         reader.note(Mistake {
-            setting: name,
+            setting: name.to_owned(),
             shown: Shown::Missing,
             expected: "an ADO.NET connection string".to_owned(),
-            hint: Some(format!("`{}` names this setting", setting.name_for(Some(segment)))),
+            hint: Some(format!("`{named_by}` names this setting")),
         });
         return None;
     };
     match SqlConnection::parse(&text) {
-        Ok(connection) => Some((name, connection)),
+        Ok(connection) => Some(connection),
         Err(problems) => {
             for problem in problems {
-                reader.wrong(&name, "", connection_string(&problem));
+                reader.wrong(name, "", connection_string(&problem));
             }
             None
         }
     }
 }
 
-fn connection_string(problem: &str) -> Expected {
+pub(super) fn connection_string(problem: &str) -> Expected {
     Expected::new(format!("a connection string that can be used: {problem}")).shown(Shown::Secret)
 }
 

@@ -6,6 +6,8 @@ use super::mistake::{Mistake, Shown};
 use super::parse::{self, Expected};
 use super::read::Reader;
 use super::settings;
+use super::source::{connection_string, read_sql_connection};
+use super::sql_connection::SqlConnection;
 use super::storage_connection::StorageConnection;
 
 /// Name that App Service gives its application.
@@ -29,12 +31,22 @@ pub enum StateConfig {
         /// The folder.
         folder: PathBuf,
     },
+    /// A table of SQL Server.
+    Sql {
+        /// Name of the setting that holds the connection string.
+        connection_setting: String,
+        /// What that connection string says.
+        connection: SqlConnection,
+        /// The table, as written.
+        table: String,
+    },
 }
 
 #[derive(Clone, Copy)]
 enum Store {
     Blob,
     File,
+    Sql,
 }
 
 pub(super) fn read_app(reader: &mut Reader<'_>) -> Option<String> {
@@ -48,7 +60,7 @@ pub(super) fn read_app(reader: &mut Reader<'_>) -> Option<String> {
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<StateConfig> {
-    let stores = [("blob", Store::Blob), ("file", Store::File)];
+    let stores = [("blob", Store::Blob), ("sql", Store::Sql), ("file", Store::File)];
     match reader.read(&settings::STATE_STORE, None, parse::one_of(&stores))? {
         Store::Blob => {
             let access = read_access(reader);
@@ -60,7 +72,38 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<StateConfig> {
             let folder = reader.read(&settings::STATE_FOLDER, None, parse::any)?;
             Some(StateConfig::File { folder: folder.into() })
         }
+        Store::Sql => {
+            let connection = read_sql(reader);
+            let table = reader.read(&settings::STATE_TABLE, None, parse::any);
+            let (connection_setting, connection) = connection?;
+            Some(StateConfig::Sql { connection_setting, connection, table: table? })
+        }
     }
+}
+
+/// Reads a connection to a database. The default names the host's storage account, so it must be set.
+fn read_sql(reader: &mut Reader<'_>) -> Option<(String, SqlConnection)> {
+    let setting = settings::STATE_CONNECTION.name;
+    let Some(name) = reader.text(setting) else {
+        reader.note(Mistake {
+            setting: setting.to_owned(),
+            shown: Shown::Missing,
+            expected: "the name of the setting that holds an ADO.NET connection string".to_owned(),
+            hint: Some(format!(
+                "`{}` is `sql`, for which there is no default",
+                settings::STATE_STORE.name
+            )),
+        });
+        return None;
+    };
+    reader.read(&settings::STATE_CONNECTION, None, parse::setting_name)?;
+    let connection = read_sql_connection(reader, &name, setting)?;
+    if connection.application_intent_read_only {
+        let problem = "`ApplicationIntent` must not be `ReadOnly`, since state is written";
+        reader.wrong(&name, "", connection_string(problem));
+        return None;
+    }
+    Some((name, connection))
 }
 
 fn read_access(reader: &mut Reader<'_>) -> Option<(String, StorageConnection)> {

@@ -289,7 +289,7 @@ fn a_full_example_of_the_rest_reads_back_without_any_secret() {
 
 #[test]
 fn every_setting_of_the_table_is_in_the_full_example() {
-    let full = vars(&[FULL, "HIGHWATER__STATE__FOLDER = /tmp/state"]);
+    let full = vars(&[FULL, "HIGHWATER__STATE__FOLDER = /tmp/state\nHIGHWATER__STATE__TABLE = t"]);
     for setting in SETTINGS {
         let of_poller = setting.name_for(Some("ORDERS"));
         let of_function = setting.name_for(Some("ORDERS_TIMER"));
@@ -478,4 +478,52 @@ fn the_table_of_settings_is_markdown() {
     assert!(table.contains("| `HIGHWATER__POLLERS__<NAME>__LEASE__TTL` | `120s` | How long"));
     let modes = [CursorMode::RowVersion, CursorMode::TimestampPk];
     assert!(modes.iter().all(|mode| table.contains(&format!("`{mode}`"))));
+}
+
+const SQL_STATE: &str = "
+    AzureWebJobsStorage =
+    HIGHWATER__STATE__STORE = sql
+    HIGHWATER__STATE__CONNECTION = SQL
+";
+
+#[test]
+fn state_in_a_table_needs_a_connection_of_its_own_and_no_storage_account() {
+    let config = read(&[MINIMAL, SQL_STATE, "HIGHWATER__POLLERS__ORDERS__LEASE__TTL = 2s"]);
+    let StateConfig::Sql { connection_setting, connection, table } = config.state else {
+        panic!("{:?}", config.state);
+    };
+    assert_eq!(connection_setting, "SQL");
+    assert_eq!(connection.database.as_deref(), Some("shop"));
+    assert_eq!(table, "dbo.highwater_state");
+    let named = read(&[MINIMAL, SQL_STATE, "HIGHWATER__STATE__TABLE = ops.state"]);
+    assert!(matches!(named.state, StateConfig::Sql { table, .. } if table == "ops.state"));
+
+    check_mistakes(
+        &[MINIMAL, SQL_STATE, "HIGHWATER__STATE__CONNECTION ="],
+        &expect![[r#"
+        1 mistake in the settings
+        setting `HIGHWATER__STATE__CONNECTION` is not set, expected the name of the setting that holds an ADO.NET connection string
+          hint: `HIGHWATER__STATE__STORE` is `sql`, for which there is no default
+    "#]],
+    );
+    check_mistakes(
+        &[MINIMAL, SQL_STATE, "HIGHWATER__STATE__CONNECTION = NONE"],
+        &expect![[r#"
+        1 mistake in the settings
+        setting `NONE` is not set, expected an ADO.NET connection string
+          hint: `HIGHWATER__STATE__CONNECTION` names this setting
+    "#]],
+    );
+    check_mistakes(
+        &[
+            MINIMAL,
+            SQL_STATE,
+            "HIGHWATER__STATE__CONNECTION = REPLICA\nREPLICA = Server=db;Database=shop;\
+             User Id=me;Password=hunter2;ApplicationIntent=ReadOnly",
+        ],
+        &expect![[r#"
+            1 mistake in the settings
+            setting `REPLICA` is `(not shown)`, expected a connection string that can be used: `ApplicationIntent` must not be `ReadOnly`, since state is written
+        "#]],
+    );
 }

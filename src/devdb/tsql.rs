@@ -10,7 +10,8 @@
 //!   `IDENTITY_INSERT` do something), `IF … [ELSE …]`, `BEGIN … END`, `PRINT`;
 //! - `INSERT`, `UPDATE [TOP (n)]`, `DELETE [TOP (n)]` of one table, with `OUTPUT`; `TRUNCATE TABLE`;
 //! - `BEGIN`, `COMMIT` and `ROLLBACK` of transactions;
-//! - `CREATE TABLE` with keys, `UNIQUE`, `IDENTITY` (seed and increment are always 1), `DEFAULT`;
+//! - `CREATE TABLE` with keys, `UNIQUE`, `IDENTITY` (seed and increment are always 1), `DEFAULT`,
+//!   `COLLATE` (the collations that end in `_BIN` or `_BIN2` tell upper from lower case);
 //!   `CREATE [UNIQUE] INDEX`, `CREATE VIEW`, `CREATE SCHEMA`, `ALTER TABLE … ADD` of one column,
 //!   `DROP TABLE | VIEW | INDEX`;
 //! - operators, `CASE`, `IN`, `LIKE`, `BETWEEN`, `EXISTS`, `IS NULL`, `CAST`, `CONVERT` (styles 0,
@@ -19,7 +20,7 @@
 //! - the catalogue views `sys.tables`, `sys.columns` and `sys.types`, as far as they have columns.
 //!
 //! Anything else fails with error 102, 195 or 40515. Known differences: strings compare without
-//! regard to case for ASCII letters only; GUIDs order as text; decimals of up to 15 digits are
+//! regard to case for ASCII letters only, and always with regard to blanks at the end; GUIDs order as text; decimals of up to 15 digits are
 //! floats inside, and longer ones become floats in arithmetic.
 
 pub(crate) mod coerce;

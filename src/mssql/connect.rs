@@ -19,8 +19,10 @@ pub(super) type Client = tiberius::Client<Compat<TcpStream>>;
 const REDIRECTS_MAX: usize = 2;
 /// What a token for the database is asked for.
 const TOKEN_SCOPE: &str = "https://database.windows.net/.default";
-/// A poller gives way to the work of others, and never waits long for a lock.
+/// A poller gives way to the work of others, and never waits long for a lock. Where a server's
+/// `user options` begin transactions by themselves, a single statement would never be committed.
 const SESSION: &str = "SET LOCK_TIMEOUT 5000; SET DEADLOCK_PRIORITY LOW; \
+                       SET IMPLICIT_TRANSACTIONS OFF; \
                        SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET XACT_ABORT ON;";
 
 /// Connects, logs in and sets the session up, all within the connect time-out.

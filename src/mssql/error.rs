@@ -14,6 +14,8 @@ pub struct SqlError {
     pub kind: ErrorKind,
     /// What was tried and what to do about it, without secrets.
     pub reason: String,
+    /// Whether no connection could be made, so that the statement was never sent.
+    unsent: bool,
     /// What the driver or the credential says.
     #[source]
     source: Option<Box<Cause>>,
@@ -36,7 +38,12 @@ enum Cause {
 impl SqlError {
     /// Returns an error without a cause.
     pub(crate) fn new(kind: ErrorKind, reason: impl Into<String>) -> Self {
-        Self { kind, reason: reason.into(), source: None }
+        Self { kind, reason: reason.into(), unsent: false, source: None }
+    }
+
+    /// Returns the same error, as one of a statement that was never sent.
+    pub(crate) fn before_sending(self) -> Self {
+        Self { unsent: true, ..self }
     }
 
     /// Returns what an error of the driver means, met while doing `action`.
@@ -49,7 +56,8 @@ impl SqlError {
             Driver::Server(token) => {
                 let (kind, advice) = class(token.code());
                 let reason = format!("{action}: error {}{advice}", token.code());
-                Self { kind, reason, source: Some(Box::new(Cause::Server(token))) }
+                let source = Some(Box::new(Cause::Server(token)));
+                Self { kind, reason, unsent: false, source }
             }
             Driver::Tls(text) if text.contains("certificate") => certificate(action, &text),
             Driver::Io { kind: InvalidData | InvalidInput, message }
@@ -83,7 +91,8 @@ impl SqlError {
         elapsed: tokio::time::error::Elapsed,
     ) -> Self {
         let reason = format!("{action}: no complete answer within {limit:?}");
-        Self { kind: ErrorKind::Transient, reason, source: Some(Box::new(Cause::Elapsed(elapsed))) }
+        let source = Some(Box::new(Cause::Elapsed(elapsed)));
+        Self { kind: ErrorKind::Transient, reason, unsent: false, source }
     }
 
     /// Returns the error of a network connection that could not be made.
@@ -101,6 +110,18 @@ impl SqlError {
     /// Returns the server's error number.
     pub fn number(&self) -> Option<u32> {
         self.server().map(tiberius::error::TokenError::code)
+    }
+
+    /// Returns the server's own words.
+    pub fn message(&self) -> Option<&str> {
+        self.server().map(tiberius::error::TokenError::message)
+    }
+
+    /// Returns whether the statement was never sent, as no connection could be made.
+    ///
+    /// Otherwise it may have run, unless the server's own error says that it did not.
+    pub fn is_unsent(&self) -> bool {
+        self.unsent
     }
 
     /// Returns how severe the server calls the error, from 0 to 25.
@@ -136,7 +157,7 @@ impl SqlError {
     }
 
     fn caused(kind: ErrorKind, reason: &str, cause: Cause) -> Self {
-        Self { kind, reason: reason.to_owned(), source: Some(Box::new(cause)) }
+        Self { kind, reason: reason.to_owned(), unsent: false, source: Some(Box::new(cause)) }
     }
 }
 

@@ -15,4 +15,7 @@ mod settings;
 mod source;
 mod source_connection;
 mod sql;
+mod state_ddl;
+mod state_sql;
+mod state_sql_ticks;
 mod tidy;

@@ -53,6 +53,11 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["azure_core", "futures_util", "secrecy", "tiberius", "tokio::net", "tokio_util"],
     ),
     (
+        "state::sql",
+        &["config", "cursor", "error", "mssql"],
+        &["azure_core", "tiberius", "tokio::sync"],
+    ),
+    (
         "source::mssql",
         &["config", "cursor", "error", "event", "mssql", "source", "value"],
         &["azure_core", "base64", "tiberius", "tokio::sync"],

@@ -359,3 +359,19 @@ fn the_rest_of_the_written_list_runs() {
         assert_eq!(database.execute(sql), Ok(count), "{sql}");
     }
 }
+
+#[tokio::test]
+async fn binary_collations_tell_upper_from_lower_case() {
+    let (server, database) = plain().await;
+    database
+        .execute(
+            "CREATE TABLE dbo.T (a nvarchar(9) COLLATE Latin1_General_100_BIN2 NOT NULL PRIMARY KEY, \
+             b nvarchar(9) COLLATE Latin1_General_CI_AS NOT NULL UNIQUE); \
+             INSERT INTO dbo.T VALUES ('x', 'y'), ('X', 'z')",
+        )
+        .unwrap();
+    let mut client = connect(&server).await;
+    assert_eq!(rows(&mut client, "SELECT b FROM dbo.T WHERE a = @P1", &[&"X"]).await.len(), 1);
+    assert_eq!(rows(&mut client, "SELECT b FROM dbo.T WHERE b = @P1", &[&"Y"]).await.len(), 1);
+    assert_eq!(error_number(&mut client, "INSERT INTO dbo.T VALUES ('w', 'Z')").await, 2601);
+}

@@ -14,6 +14,8 @@ pub(crate) struct Table {
     pub(crate) name: String,
     pub(crate) columns: Vec<TableColumn>,
     pub(crate) primary_key: Vec<String>,
+    /// Columns with a binary collation.
+    binary: Vec<String>,
     unique: Vec<Vec<String>>,
 }
 
@@ -22,12 +24,20 @@ impl Table {
     pub(crate) fn sql(&self) -> String {
         let list =
             |names: &[String]| names.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
-        let mut parts: Vec<_> = self.columns.iter().map(column_sql).collect();
+        let mut parts: Vec<_> =
+            self.columns.iter().map(|c| column_sql(c, self.storage(c))).collect();
         if !self.primary_key.is_empty() {
             parts.push(format!("PRIMARY KEY ({})", list(&self.primary_key)));
         }
         parts.extend(self.unique.iter().map(|names| format!("UNIQUE ({})", list(names))));
         format!("CREATE TABLE dbo.{} ({})", quoted(&self.name), parts.join(", "))
+    }
+
+    fn storage(&self, column: &TableColumn) -> &'static str {
+        match storage(column.ty) {
+            FOLDED_TEXT if self.binary.contains(&column.name) => "TEXT COLLATE BINARY",
+            other => other,
+        }
     }
 }
 
@@ -109,7 +119,10 @@ impl Parser<'_> {
                 self.sum(&Scope::default())?;
                 column.default = Some(self.text_since(start));
             } else if self.eat("COLLATE") {
-                self.name()?;
+                let collation = self.name()?.to_ascii_uppercase();
+                if collation.ends_with("_BIN") || collation.ends_with("_BIN2") {
+                    table.binary.push(column.name.clone());
+                }
             } else if self.eat("PRIMARY") {
                 self.expect("KEY")?;
                 self.clustering();
@@ -189,7 +202,7 @@ impl Parser<'_> {
             return Err(SqlError::unsupported("A key in ALTER TABLE"));
         }
         let (name, target) = (quoted(&column.name), quoted(&table.name));
-        let add = format!("ALTER TABLE dbo.{target} ADD COLUMN {name} {}", storage(column.ty));
+        let add = format!("ALTER TABLE dbo.{target} ADD COLUMN {name} {}", table.storage(&column));
         let value = if column.ty == Type::RowVersion {
             "hw_next_rowversion()".to_owned()
         } else if let Some(default) = &column.default {
@@ -272,11 +285,14 @@ fn index_name(table: &str, index: &str) -> String {
     format!("{table}/{index}")
 }
 
-fn column_sql(column: &TableColumn) -> String {
+fn column_sql(column: &TableColumn, storage: &str) -> String {
     let null = if column.nullable { "" } else { " NOT NULL" };
     let rowversion = if column.ty == Type::RowVersion { " UNIQUE" } else { "" };
-    format!("{} {}{null}{rowversion}", quoted(&column.name), storage(column.ty))
+    format!("{} {storage}{null}{rowversion}", quoted(&column.name))
 }
+
+/// How text is stored and compared where no collation says otherwise.
+const FOLDED_TEXT: &str = "TEXT COLLATE NOCASE";
 
 /// Type that gives a column the right affinity and, for text, the server's collation.
 fn storage(ty: Type) -> &'static str {
@@ -285,7 +301,7 @@ fn storage(ty: Type) -> &'static str {
         Class::Number if matches!(ty, Type::Real | Type::Float) => "REAL",
         // Not INTEGER, which would make a key an alias of the row id and fill in missing values.
         Class::Number => "INT",
-        Class::Text => "TEXT COLLATE NOCASE",
+        Class::Text => FOLDED_TEXT,
         Class::Binary => "BLOB",
         Class::Decimal(_)
         | Class::Guid

@@ -1,0 +1,48 @@
+//! What `highwater state ddl` prints.
+
+use std::process::{Command, Output};
+
+use expect_test::expect;
+
+fn ddl(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
+    command.args(["state", "ddl"]).args(arguments).env_clear().output().unwrap()
+}
+
+#[test]
+fn the_statements_go_to_standard_output_and_nothing_else_does() {
+    let output = ddl(&[]);
+    assert!(output.status.success());
+    assert!(output.stderr.is_empty());
+    expect![[r#"
+        CREATE TABLE [dbo].[highwater_state] (
+            [app] nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+            [name] nvarchar(200) COLLATE Latin1_General_100_BIN2 NOT NULL,
+            [content] varbinary(max) NOT NULL,
+            [etag] rowversion NOT NULL,
+            [last_modified] datetime2(7) NOT NULL,
+            PRIMARY KEY CLUSTERED ([app], [name])
+        );
+        GRANT SELECT ON [dbo].[highwater_state] TO [highwater];
+        GRANT INSERT ON [dbo].[highwater_state] TO [highwater];
+        GRANT UPDATE ON [dbo].[highwater_state] TO [highwater];
+    "#]]
+    .assert_eq(&String::from_utf8(output.stdout).unwrap());
+}
+
+#[test]
+fn table_and_user_are_quoted() {
+    let output = ddl(&["--table", "ops.[High Water]", "--user", "my]app"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("CREATE TABLE [ops].[High Water] ("), "{text}");
+    assert!(text.ends_with("GRANT UPDATE ON [ops].[High Water] TO [my]]app];\n"), "{text}");
+}
+
+#[test]
+fn a_name_that_no_table_can_have_is_wrong_usage() {
+    let output = ddl(&["--table", "other.dbo.state"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stdout.is_empty());
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("`--table`: table `other.dbo.state` names a database"), "{text}");
+}
