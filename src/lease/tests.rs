@@ -205,6 +205,34 @@ async fn a_commit_whose_answer_is_lost_is_recognised_as_landed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_failure_whose_answer_is_lost_is_recorded_once_and_is_no_lost_lease() {
+    let world = World::new();
+    let mut lease = world.acquire(&world.a).await;
+    let failure = Failure {
+        error: "the handler answered 500".to_owned(),
+        counted: true,
+        next_attempt_at: None,
+        now: lease.now(),
+        tick: None,
+    };
+    world.store.take_calls();
+    world.store.break_next(Call::Store, Fault::LostAnswer);
+    lease.fail(failure).await.unwrap();
+    assert_eq!(world.store.take_calls().puts, 1);
+    assert!(world.document().await.lease.released_at.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_whose_answer_is_lost_is_not_written_twice() {
+    let world = World::new();
+    let mut lease = world.acquire(&world.a).await;
+    world.store.take_calls();
+    world.store.break_next(Call::Store, Fault::LostAnswer);
+    lease.hold_while(sleep(11)).await.unwrap();
+    assert_eq!(world.store.take_calls().puts, 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_acquisition_whose_answer_is_lost_leaves_no_ghost_lease() {
     for fault in [Fault::LostAnswer, Fault::LostRequest, Fault::Unreachable] {
         let world = World::new();
