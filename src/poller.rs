@@ -353,7 +353,15 @@ impl Poller {
         };
         seen.execution_started(&delivery);
         let began_at = Instant::now();
-        let handled = lease.hold_while(self.guarded(delivery)).await;
+        let mut stale = None;
+        let work = async {
+            let handled = self.guarded(delivery).await;
+            if let Err(HandlerError::Fenced(refused)) = &handled {
+                stale = Some(HandlerError::from(*refused));
+            }
+            handled
+        };
+        let handled = lease.hold_while(work).await;
         seen.handler_ran(began_at.elapsed());
         match handled {
             Ok(Ok(())) => Ok(()),
@@ -366,7 +374,8 @@ impl Poller {
                 self.write_down(lease, batch, &error, seen).await;
                 Err(TickError::OutOfTime)
             }
-            Err(error) => Err(TickError::LeaseLost(error)),
+            // A renewal in the air has found the lease lost too, but the target says who took it.
+            Err(error) => Err(stale.map_or(TickError::LeaseLost(error), TickError::Handler)),
         }
     }
 

@@ -538,6 +538,32 @@ async fn seed_003_split_execution() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn seed_003_split_execution_while_a_renewal_is_in_the_air() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    let generation = world.document().await.generation;
+    let (memory, store) = (world.memory.clone(), world.store.clone());
+    world.handler.then(async move {
+        sleep(5).await;
+        steal(&memory).await;
+        // The heartbeat at 10 s is refused, and learns why only after the target has answered.
+        store.break_next(Call::Load, Fault::Slow(Duration::from_secs(3)));
+        sleep(6).await;
+        let current = Fence { generation, token: crate::state::FencingToken(3) };
+        current.admit(generation, crate::state::FencingToken(2))?;
+        Ok(())
+    });
+    world.store.take_calls();
+    let result = tick(&poller).await;
+    assert!(matches!(result, Err(TickError::Handler(HandlerError::Fenced(_)))), "{result:?}");
+    watched.assert_failed_once("stale_write_blocked", "WARN", "LostLeaseError");
+    assert_eq!(watched.count_of("lease_lost"), 0, "the same loss, told once");
+    assert_eq!(world.store.take_calls().puts, 1, "nothing is written after a loss");
+}
+
+#[tokio::test(start_paused = true)]
 async fn seed_003_lost_heartbeat() {
     let watched = Watched::new();
     let world = &watched.world;
