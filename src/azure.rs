@@ -151,7 +151,7 @@ impl BlobService {
             credential,
             options: client,
             timeout: options.timeout,
-            is_development: matches!(connection, StorageConnection::Development { .. }),
+            is_development: connection.is_development(),
         })
     }
 
@@ -160,7 +160,7 @@ impl BlobService {
         self.timeout
     }
 
-    /// Returns whether this is the emulator on a developer's machine.
+    /// Returns whether this is development storage: see [`StorageConnection::is_development`].
     pub fn is_development(&self) -> bool {
         self.is_development
     }

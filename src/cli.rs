@@ -146,7 +146,12 @@ async fn serve(vars: &dyn Vars) -> ExitCode {
         }
         Err(error) => {
             let reason = chain(&error);
-            error!(event = "configuration_invalid", port, error = reason, "{reason}");
+            error!(
+                event = "configuration_invalid",
+                port,
+                error = reason,
+                "Settings are wrong: every invocation fails until they are mended"
+            );
             Functions::Broken(reason)
         }
     };

@@ -124,5 +124,5 @@ impl Metrics {
 }
 
 fn named(poller: &str) -> KeyValue {
-    KeyValue::new("poller", poller.to_owned())
+    KeyValue::new("poller.name", poller.to_owned())
 }

@@ -98,13 +98,13 @@ impl StorageConnection {
         Ok(Self::Identity { endpoint, client_id: given(client_id) })
     }
 
-    /// Whether this is the storage emulator, which may be held to less.
+    /// Whether this is development storage, which is held to less: leases may be shorter, and the
+    /// container is made where it is missing.
+    ///
+    /// Only `UseDevelopmentStorage=true` says so. An account name and key do not, whatever account
+    /// they name: who writes them out gets what a real account gets.
     pub fn is_development(&self) -> bool {
-        match self {
-            Self::Development { .. } => true,
-            Self::Key { account, .. } => account == DEVELOPMENT_ACCOUNT,
-            Self::Sas { .. } | Self::Identity { .. } => false,
-        }
+        matches!(self, Self::Development { .. })
     }
 
     /// Returns the address of the blobs, without secrets.
@@ -297,6 +297,18 @@ mod tests {
         let lines: Vec<_> =
             texts.iter().map(|text| format!("{text}\n  {}\n", shown(text))).collect();
         expected.assert_eq(&lines.concat());
+    }
+
+    #[test]
+    fn development_storage_is_what_says_so_not_an_account_of_its_name() {
+        for (text, expected) in [
+            ("UseDevelopmentStorage=true", true),
+            ("UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://azurite", true),
+            ("AccountName=devstoreaccount1;AccountKey=a2V5PT0=", false),
+        ] {
+            let connection = StorageConnection::parse(text).unwrap();
+            assert_eq!(connection.is_development(), expected, "{text}");
+        }
     }
 
     #[test]

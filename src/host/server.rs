@@ -106,7 +106,13 @@ async fn invoke(
     let pollers = match &shared.functions {
         Functions::Ready(pollers) => pollers,
         Functions::Broken(reason) => {
-            error!(event = "configuration_invalid", invocation_id = id, error = reason, "{reason}");
+            error!(
+                event = "configuration_invalid",
+                invocation_id = id,
+                function,
+                error = reason,
+                "Settings are wrong: function `{function}` cannot run"
+            );
             return reply(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 &format!("ConfigurationError: {reason}"),

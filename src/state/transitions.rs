@@ -92,7 +92,10 @@ pub enum Refusal {
         to: String,
     },
     /// There is no higher token that every JSON reader keeps exact.
-    #[error("fencing token has reached {TOKEN_MAX}: reset the poller to start a new generation")]
+    #[error(
+        "fencing token has reached {TOKEN_MAX}, beyond which JSON readers lose count: give the poller \
+         a new name to start over"
+    )]
     TokensExhausted,
 }
 

@@ -110,6 +110,8 @@ impl Watched {
         assert_eq!(logged["level"], level);
         assert_eq!(logged["error.type"], error);
         assert_eq!(self.failures(error), 1, "one failure");
+        let poller = Some(("poller.name", logged["poller.name"].as_str()));
+        assert_eq!(self.counted("failures_total", poller), 1, "one name in logs and metrics");
         assert_eq!(self.counted("failures_total", None), 1, "and no other");
     }
 }

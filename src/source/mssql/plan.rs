@@ -137,7 +137,8 @@ impl Plan {
         let data = |reason: String| FetchError::new(ErrorKind::Data, reason);
         if cursor.mode != self.mode {
             return Err(data(format!(
-                "the checkpoint is of mode `{}`, the source of `{}`: reset the poller",
+                "the checkpoint is of mode `{}`, the source of `{}`: restore the mode, or give the \
+                 poller a new name to start over",
                 cursor.mode, self.mode
             )));
         }
@@ -153,8 +154,8 @@ impl Plan {
             let value = cursor.key.get(name).and_then(|value| column.key_param(value));
             params.push(value.ok_or_else(|| {
                 data(format!(
-                    "the checkpoint has no value of type `{}` for key column `{name}`: reset the \
-                     poller",
+                    "the checkpoint has no value of type `{}` for key column `{name}`: \
+                     restore the key, or give the poller a new name to start over",
                     column.type_name
                 ))
             })?);
