@@ -5,7 +5,9 @@
 //! list of statements (see `tsql.rs`), not T-SQL at large.
 //!
 //! It is a development stand-in. It has no permissions, no locks but one writer at a time, no query
-//! plans; what it only models must be verified against a real server.
+//! plans; what it only models must be verified against a real server. `Database::concurrent` makes
+//! one in which several transactions write at once, each row visible from its commit on: what a
+//! poller has to live with, in an order that a test decides.
 //!
 //! It stands alone: nothing here imports another module of the crate.
 //!

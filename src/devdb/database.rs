@@ -38,7 +38,7 @@ impl Database {
     /// # Errors
     /// Fails where SQLite cannot open the file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, SqlError> {
-        Self::prepare(Shared::new(path.as_ref().into(), false))
+        Self::prepare(Shared::new(path.as_ref().into(), false, false))
     }
 
     /// Makes a database that goes away with its last handle.
@@ -49,8 +49,25 @@ impl Database {
     /// # Errors
     /// Fails where the file cannot be made.
     pub fn in_memory() -> Result<Self, SqlError> {
+        Self::temporary(false)
+    }
+
+    /// Makes a database as [`Self::in_memory`] does, in which several transactions write at once.
+    ///
+    /// Each sees what was committed before its statement, and its own rows; others see those from
+    /// the commit on, while rowversions and identities are taken by the statement that writes. To
+    /// write a row that another open transaction has written fails at once (1222), where SQL Server
+    /// would wait: so whoever calls decides what happens in which order.
+    ///
+    /// # Errors
+    /// Fails where the file cannot be made.
+    pub fn concurrent() -> Result<Self, SqlError> {
+        Self::temporary(true)
+    }
+
+    fn temporary(concurrent: bool) -> Result<Self, SqlError> {
         let path = temporary_file().map_err(|error| SqlError::new(5123, 16, error.to_string()))?;
-        Self::prepare(Shared::new(path, true))
+        Self::prepare(Shared::new(path, true, concurrent))
     }
 
     fn prepare(shared: Shared) -> Result<Self, SqlError> {

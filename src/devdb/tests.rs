@@ -1,5 +1,6 @@
 //! The real client against the server.
 
+mod concurrent;
 mod faults;
 mod polling;
 mod statements;

@@ -65,8 +65,9 @@ pub(crate) enum Statement {
         columns: Vec<Column>,
         targets: Vec<String>,
     },
-    /// `identity`: the table and its identity column.
+    /// `table` is the one that is written, `identity` it and its identity column.
     Write {
+        table: String,
         sql: String,
         returning: Vec<Column>,
         identity: Option<(String, String)>,

@@ -3,10 +3,15 @@
 //! Reads run outside of SQLite transactions, each with a snapshot of its own, and a transaction of
 //! the client becomes one of SQLite with its first write: that is READ COMMITTED with row
 //! versioning, with the one difference that only one transaction writes at a time and others wait.
+//! A database for concurrent writers has no such limit: see `session/concurrent.rs`.
+
+mod concurrent;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use rusqlite::{Connection, types::Value as Stored};
+
+use self::concurrent::Pending;
 
 use super::{
     catalog, definition,
@@ -42,6 +47,8 @@ pub(crate) struct SqliteSession {
     identity_insert: String,
     abort_on_error: bool,
     transaction: Option<Transaction>,
+    /// What the transaction has written, where several write at once.
+    pending: Pending,
     transactions: u64,
     rolled_back: bool,
 }
@@ -70,6 +77,7 @@ impl SqliteSession {
             identity_insert: String::new(),
             abort_on_error: false,
             transaction: None,
+            pending: Pending::default(),
             transactions: 0,
             rolled_back: false,
         })
@@ -163,8 +171,8 @@ impl SqliteSession {
                     }
                 }
             }
-            Statement::Write { sql, returning, identity } => {
-                replies.push(self.write(&sql, returning, identity.as_ref())?);
+            Statement::Write { table, sql, returning, identity } => {
+                replies.push(self.write(&table, &sql, returning, identity.as_ref())?);
             }
             Statement::Declare { name, ty, value } => {
                 let value = value.map_or(Ok(Stored::Null), |sql| self.value(&sql))?;
@@ -202,22 +210,17 @@ impl SqliteSession {
 
     fn write(
         &mut self,
+        table: &str,
         sql: &str,
         returning: Vec<Column>,
         identity: Option<&(String, String)>,
     ) -> Result<Reply, SqlError> {
-        let reply = self.writing(|session| {
-            session.seed_identity(identity)?;
-            if returning.is_empty() {
-                let mut statement =
-                    session.connection.prepare_cached(sql).map_err(|e| sql_error(&e))?;
-                bind(&mut statement, &session.variables)?;
-                let count = statement.raw_execute().map_err(|error| sql_error(&error))?;
-                return Ok(Reply::Affected(count.try_into().unwrap_or(u64::MAX)));
-            }
-            let rows = session.rows(sql, &returning)?;
-            Ok(Reply::Rows { columns: returning, rows })
-        })?;
+        let reply = if self.shared.concurrent {
+            self.seed_identity(identity)?;
+            self.write_beside(table, sql, returning)?
+        } else {
+            self.write_in_place(sql, returning, identity)?
+        };
         if let Some((table, _)) = identity.filter(|(table, _)| *table == self.identity_insert) {
             self.shared.set_identity(table, None);
         }
@@ -229,11 +232,37 @@ impl SqliteSession {
         Ok(reply)
     }
 
+    fn write_in_place(
+        &mut self,
+        sql: &str,
+        returning: Vec<Column>,
+        identity: Option<&(String, String)>,
+    ) -> Result<Reply, SqlError> {
+        self.writing(|session| {
+            session.seed_identity(identity)?;
+            if returning.is_empty() {
+                let mut statement =
+                    session.connection.prepare_cached(sql).map_err(|e| sql_error(&e))?;
+                bind(&mut statement, &session.variables)?;
+                let count = statement.raw_execute().map_err(|error| sql_error(&error))?;
+                return Ok(Reply::Affected(count.try_into().unwrap_or(u64::MAX)));
+            }
+            let rows = session.stored_rows(sql, &returning)?;
+            Ok(Reply::Rows { columns: returning, rows })
+        })
+    }
+
     /// Runs a part that writes, in the client's transaction or in one of its own.
     fn writing<T>(
         &mut self,
         part: impl FnOnce(&mut Self) -> Result<T, SqlError>,
     ) -> Result<T, SqlError> {
+        let open = self.transaction.is_some() || self.shared.has_locked_rows();
+        if self.shared.concurrent && open {
+            return Err(SqlError::unsupported(
+                "A change of the schema while a transaction is open",
+            ));
+        }
         let own = self.transaction.is_none();
         let begun = self.transaction.as_ref().is_some_and(|transaction| transaction.writing);
         if !begun {
@@ -266,6 +295,10 @@ impl SqliteSession {
     }
 
     fn rows(&self, sql: &str, columns: &[Column]) -> Result<Vec<Vec<Value>>, SqlError> {
+        self.with_pending(|| self.stored_rows(sql, columns))
+    }
+
+    fn stored_rows(&self, sql: &str, columns: &[Column]) -> Result<Vec<Vec<Value>>, SqlError> {
         let read = || -> rusqlite::Result<Vec<Vec<Value>>> {
             let mut statement = self.connection.prepare_cached(sql)?;
             bind_to(&mut statement, &self.variables)?;
@@ -289,7 +322,7 @@ impl SqliteSession {
             let mut rows = statement.raw_query();
             rows.next()?.map_or(Ok(Stored::Null), |row| row.get(0))
         };
-        read().map_err(|error| sql_error(&error))
+        self.with_pending(|| read().map_err(|error| sql_error(&error)))
     }
 
     fn assign(&mut self, name: &str, from: Type, value: &Value) -> Result<(), SqlError> {
@@ -327,9 +360,14 @@ impl SqliteSession {
     /// Ends the transaction, SQLite's with it where one has begun.
     fn end(&mut self, sql: &str) -> Result<(), SqlError> {
         let writing = self.transaction.take().is_some_and(|transaction| transaction.writing);
-        let ended = if writing { self.sqlite(sql) } else { Ok(()) };
+        let ended = match sql {
+            "COMMIT" if self.shared.concurrent => self.commit_pending(),
+            _ if writing => self.sqlite(sql),
+            _ => Ok(()),
+        };
+        self.pending = Pending::default();
         self.state.update(|facts| facts.transactions = 0);
-        self.rolled_back = sql == "ROLLBACK";
+        self.rolled_back = sql == "ROLLBACK" || ended.is_err();
         self.shared.transaction_ended(self.state.id);
         ended
     }

@@ -18,6 +18,8 @@ pub(crate) struct Shared {
     pub(crate) path: PathBuf,
     /// Whether the file goes away with the last handle.
     pub(crate) temporary: bool,
+    /// Whether several transactions write at once.
+    pub(crate) concurrent: bool,
     now: Mutex<Option<Stamp>>,
     counters: Mutex<Counters>,
     sessions: AtomicU64,
@@ -29,13 +31,18 @@ struct Counters {
     /// First version that each open transaction took, by session.
     active: BTreeMap<u64, u64>,
     identities: BTreeMap<String, i64>,
+    /// Sessions whose open transaction has written a row, by table and row.
+    rows: BTreeMap<(String, i64), u64>,
+    /// Last id of a row, where several transactions write at once.
+    last_row: i64,
 }
 
 impl Shared {
-    pub(crate) fn new(path: PathBuf, temporary: bool) -> Self {
+    pub(crate) fn new(path: PathBuf, temporary: bool, concurrent: bool) -> Self {
         Self {
             path,
             temporary,
+            concurrent,
             now: Mutex::new(None),
             counters: Mutex::default(),
             sessions: AtomicU64::new(1),
@@ -94,7 +101,29 @@ impl Shared {
 
     /// Tells that a session's transaction is over.
     pub(crate) fn transaction_ended(&self, session: u64) {
-        self.counters().active.remove(&session);
+        let mut counters = self.counters();
+        counters.active.remove(&session);
+        counters.rows.retain(|_, holder| *holder != session);
+    }
+
+    /// Keeps a row from other sessions until the transaction ends; `false` where one has it.
+    pub(crate) fn lock_row(&self, table: &str, row: i64, session: u64) -> bool {
+        *self.counters().rows.entry((table.to_lowercase(), row)).or_insert(session) == session
+    }
+
+    /// Takes an id for a new row that no other open transaction has.
+    pub(crate) fn next_row(&self, table: &str, session: u64) -> i64 {
+        let mut counters = self.counters();
+        // Below zero, where SQLite itself takes none.
+        counters.last_row -= 1;
+        let row = counters.last_row;
+        counters.rows.insert((table.to_lowercase(), row), session);
+        row
+    }
+
+    /// Whether open transactions have written rows.
+    pub(crate) fn has_locked_rows(&self) -> bool {
+        !self.counters().rows.is_empty()
     }
 
     pub(crate) fn knows_identity(&self, table: &str) -> bool {

@@ -245,7 +245,7 @@ impl Parser<'_> {
         let name = self.table_name()?;
         self.table_columns(&name)?;
         let sql = format!("DELETE FROM dbo.{}", quoted(&name));
-        Ok(Statement::Write { sql, returning: Vec::new(), identity: None })
+        Ok(Statement::Write { table: name, sql, returning: Vec::new(), identity: None })
     }
 
     fn eat_if_exists(&mut self) -> Result<bool, SqlError> {

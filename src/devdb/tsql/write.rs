@@ -48,7 +48,8 @@ impl Parser<'_> {
         } else {
             format!("INSERT INTO dbo.{} ({}) {rows}", quoted(&table), names.join(", "))
         };
-        Ok(write(sql, &returning, identity_of(&table, &columns)))
+        let identity = identity_of(&table, &columns);
+        Ok(write(table, sql, &returning, identity))
     }
 
     /// `UPDATE table|alias SET … [OUTPUT …] [FROM table AS alias] [WHERE …]`.
@@ -77,7 +78,7 @@ impl Parser<'_> {
             quoted(&target.alias),
             assignments.join(", ")
         );
-        Ok(write(sql, &returning, None))
+        Ok(write(target.table, sql, &returning, None))
     }
 
     /// `DELETE [FROM] table|alias [OUTPUT …] [FROM table AS alias] [WHERE …]`.
@@ -91,7 +92,8 @@ impl Parser<'_> {
         let scope = target.scope();
         let filter = self.row_filter(&target, &scope, limit)?;
         let (table, alias) = (quoted(&target.table), quoted(&target.alias));
-        Ok(write(format!("DELETE FROM dbo.{table} AS {alias}{filter}"), &returning, None))
+        let sql = format!("DELETE FROM dbo.{table} AS {alias}{filter}");
+        Ok(write(target.table, sql, &returning, None))
     }
 
     fn insert_columns(
@@ -345,14 +347,19 @@ impl Target {
     }
 }
 
-fn write(sql: String, returning: &[Expression], identity: Option<(String, String)>) -> Statement {
+fn write(
+    table: String,
+    sql: String,
+    returning: &[Expression],
+    identity: Option<(String, String)>,
+) -> Statement {
     let columns: Vec<Column> = returning.iter().map(result_column).collect();
     if returning.is_empty() {
-        return Statement::Write { sql, returning: columns, identity };
+        return Statement::Write { table, sql, returning: columns, identity };
     }
     let items: Vec<_> = returning.iter().map(|item| item.sql.as_str()).collect();
     let sql = format!("{sql} RETURNING {}", items.join(", "));
-    Statement::Write { sql, returning: columns, identity }
+    Statement::Write { table, sql, returning: columns, identity }
 }
 
 fn identity_of(table: &str, columns: &[TableColumn]) -> Option<(String, String)> {
