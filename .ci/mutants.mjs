@@ -22,6 +22,7 @@ const LEASE = "src/lease.rs";
 const WRITE = "src/lease/write.rs";
 const MEMORY = "src/poller/memory.rs";
 const BATCH = "src/poller/batch.rs";
+const PART = "src/poller/part.rs";
 const EVENT = "src/event.rs";
 
 const BREAKS = [
@@ -50,6 +51,7 @@ const BREAKS = [
   ["refused write taken for a loss", WRITE, "Err(StoreError::Conflict { .. } | StoreError::Unknown { .. }) => {}", "Err(StoreError::Conflict { .. }) => return Err(LeaseError::Gone),\n                Err(StoreError::Unknown { .. }) => {}"],
   ["own write not recognised", WRITE, "if found.document.write_id == write_id\n                || ", "if "],
   ["retry reads another range", BATCH, "&& in_flight.after == document.checkpoint.cursor", "&& false"],
+  ["rest of a batch begins where the whole did", PART, "let after = position(Some(front.upto.clone()));", "let after = position(self.after.clone());"],
   ["checkpoint of another source used", MEMORY, "if snapshot.document.source_fingerprint != *configured {", "if false && snapshot.document.source_fingerprint != *configured {"],
   ["marker ignored", MEMORY, "match (marker, self.limits.on_missing_state) {", "match (marker, OnMissingState::Recreate) {"],
   ["batch id without its bytes", EVENT, "        update_sized(&mut hash, identity.digest.as_str().as_bytes());\n", ""],

@@ -19,6 +19,7 @@ mod failure;
 mod memory;
 mod observe;
 mod outcome;
+mod part;
 
 use std::fmt;
 use std::pin::pin;
@@ -29,7 +30,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-use self::batch::Batch;
+use self::batch::{Batch, Next};
 use self::memory::Memory;
 use self::observe::Observation;
 pub use self::outcome::{LoadError, OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
@@ -306,9 +307,10 @@ impl Poller {
     ) -> Result<TickOutcome, TickError> {
         memory.forget();
         seen.note_idle_ticks(memory.take_idle_ticks());
+        let mut waiting = Vec::new();
         loop {
-            self.handle(&mut lease, &batch, seen).await?;
-            let next = self.next_batch(&mut lease, &batch, seen).await;
+            self.handle_what_fits(&mut lease, &mut batch, &mut waiting, seen).await?;
+            let next = self.next_after(&mut lease, &batch, &mut waiting, seen).await;
             let announced = match &next {
                 Ok(Next::Batch(next)) => Some(&**next),
                 Ok(Next::Nothing | Next::NotNow) | Err(_) => None,
@@ -335,7 +337,7 @@ impl Poller {
         lease: &mut Lease<'_>,
         batch: &Batch,
         seen: &mut Observation<'_>,
-    ) -> Result<(), TickError> {
+    ) -> Result<Handled, TickError> {
         let in_flight = lease.document().in_flight.as_ref();
         let earlier = in_flight.map_or(0, |f| f.attempt.saturating_add(f.crashes));
         let replay_id = lease.document().replay_id.clone();
@@ -364,7 +366,8 @@ impl Poller {
         let handled = lease.hold_while(work).await;
         seen.handler_ran(began_at.elapsed());
         match handled {
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(())) => Ok(Handled::Taken),
+            Ok(Err(HandlerError::TooLarge(reason))) => Ok(Handled::TooLarge(reason)),
             Ok(Err(error)) => {
                 self.write_down(lease, batch, &error, seen).await;
                 Err(TickError::Handler(error))
@@ -403,35 +406,6 @@ impl Poller {
         }
     }
 
-    /// Reads the batch after `batch`, where limits allow another one.
-    async fn next_batch(
-        &self,
-        lease: &mut Lease<'_>,
-        batch: &Batch,
-        seen: &mut Observation<'_>,
-    ) -> Result<Next, TickError> {
-        if !batch.more {
-            return Ok(Next::Nothing);
-        }
-        let another = !seen.request().stop.is_set()
-            && lease.document().paused.is_none()
-            && seen.began_at().elapsed() < self.limits.tick_time_max
-            && self.limits.batches_max.is_none_or(|max| seen.batches() + 1 < max);
-        if !another {
-            return Ok(Next::NotNow);
-        }
-        let position = Position {
-            generation: lease.generation().0,
-            replay_id: lease.document().replay_id.clone(),
-            after: Some(batch.upto.clone()),
-        };
-        match lease.hold_while(self.fetch(position, None, seen)).await {
-            Ok(fetched) => Ok(fetched?.map_or(Next::Nothing, |batch| Next::Batch(Box::new(batch)))),
-            // The batch in hand was taken; whether it can still be committed is the commit's to find.
-            Err(_) => Ok(Next::NotNow),
-        }
-    }
-
     async fn commit(
         &self,
         lease: &mut Lease<'_>,
@@ -465,14 +439,11 @@ impl Poller {
     }
 }
 
-/// What follows a batch within the same tick.
-enum Next {
-    /// Another one.
-    Batch(Box<Batch>),
-    /// The source has no more rows now.
-    Nothing,
-    /// Rows are waiting, but a limit is met.
-    NotNow,
+/// What became of a batch that was handed over.
+enum Handled {
+    Taken,
+    /// Nothing was taken, and less at once may be.
+    TooLarge(String),
 }
 
 /// Where a fetch begins, and what else makes a batch what it is.

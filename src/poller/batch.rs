@@ -28,12 +28,14 @@ pub(super) struct Batch {
     pub(super) lag: Option<Duration>,
 }
 
-/// The front part of a batch that was taken, and the rest that was not.
-pub(super) struct Prefix {
-    pub(super) id: BatchId,
-    pub(super) upto: Cursor,
-    pub(super) rows: u64,
-    pub(super) rest: Batch,
+/// What follows a batch within the same tick.
+pub(super) enum Next {
+    /// Another one.
+    Batch(Box<Batch>),
+    /// The source has no more rows now.
+    Nothing,
+    /// Rows are waiting, but a limit is met.
+    NotNow,
 }
 
 impl Poller {
@@ -79,6 +81,39 @@ impl Poller {
         self.fetch(position(), None, seen).await
     }
 
+    /// Whether limits allow another batch after the one in hand.
+    pub(super) fn may_go_on(&self, lease: &Lease<'_>, seen: &Observation<'_>) -> bool {
+        !seen.request().stop.is_set()
+            && lease.document().paused.is_none()
+            && seen.began_at().elapsed() < self.limits.tick_time_max
+            && self.limits.batches_max.is_none_or(|max| seen.batches() + 1 < max)
+    }
+
+    /// Reads the batch after `batch`, where limits allow another one.
+    pub(super) async fn next_batch(
+        &self,
+        lease: &mut Lease<'_>,
+        batch: &Batch,
+        seen: &mut Observation<'_>,
+    ) -> Result<Next, TickError> {
+        if !batch.more {
+            return Ok(Next::Nothing);
+        }
+        if !self.may_go_on(lease, seen) {
+            return Ok(Next::NotNow);
+        }
+        let position = Position {
+            generation: lease.generation().0,
+            replay_id: lease.document().replay_id.clone(),
+            after: Some(batch.upto.clone()),
+        };
+        match lease.hold_while(self.fetch(position, None, seen)).await {
+            Ok(fetched) => Ok(fetched?.map_or(Next::Nothing, |batch| Next::Batch(Box::new(batch)))),
+            // The batch in hand was taken; whether it can still be committed is the commit's to find.
+            Err(_) => Ok(Next::NotNow),
+        }
+    }
+
     pub(super) async fn fetch(
         &self,
         position: Position,
@@ -106,7 +141,7 @@ impl Poller {
 
 impl Batch {
     /// Identifies `events`; `None` where there are none.
-    fn of(
+    pub(super) fn of(
         poller: &str,
         position: Position,
         events: Vec<ChangeEvent>,
@@ -146,26 +181,6 @@ impl Batch {
             steps: Vec::new(),
             extra: serde_json::Map::new(),
         }
-    }
-
-    /// Splits off the first `accepted` events as a batch of their own; `None` where none were taken.
-    pub(super) fn prefix(
-        &self,
-        poller: &str,
-        lease: &Lease<'_>,
-        accepted: usize,
-    ) -> Option<Prefix> {
-        let (taken, rest) = self.events.split_at_checked(accepted)?;
-        let position = |after| Position {
-            generation: lease.generation().0,
-            replay_id: lease.document().replay_id.clone(),
-            after,
-        };
-        let front = Self::of(poller, position(self.after.clone()), taken.to_vec(), true, self.lag)?;
-        let after = Some(front.upto.clone());
-        let rest = Self::of(poller, position(after), rest.to_vec(), self.more, self.lag)?;
-        let rows = front.rows();
-        Some(Prefix { id: front.id, upto: front.upto, rows, rest })
     }
 }
 

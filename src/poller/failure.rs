@@ -33,15 +33,14 @@ impl Poller {
             // A newer holder has written the target: nothing is written any more.
             HandlerError::Fenced(_) => return,
             HandlerError::Partial { accepted, .. } => {
-                match batch.prefix(&self.name, lease, *accepted) {
-                    Some(prefix) => {
-                        let rest = prefix.rest.in_flight();
+                match batch.split(&self.name, lease, *accepted) {
+                    Some((front, rest)) => {
                         let commit = Commit {
-                            batch_id: prefix.id,
-                            upto: prefix.upto,
-                            rows: prefix.rows,
+                            rows: front.rows(),
+                            batch_id: front.id,
+                            upto: front.upto,
                             now: lease.now(),
-                            then: AfterCommit::Handle(Box::new(rest)),
+                            then: AfterCommit::Handle(Box::new(rest.in_flight())),
                         };
                         let (id, upto, rows) =
                             (commit.batch_id.clone(), commit.upto.clone(), commit.rows);

@@ -76,7 +76,7 @@ impl<'a> Observation<'a> {
     }
 
     /// Notes whether the read of the next batch went well.
-    pub(super) fn note_next(&mut self, next: &Result<super::Next, TickError>) {
+    pub(super) fn note_next(&mut self, next: &Result<super::batch::Next, TickError>) {
         self.end = if next.is_ok() { "tick_complete" } else { "fetch_failed" };
     }
 
@@ -189,6 +189,23 @@ impl<'a> Observation<'a> {
             rows,
             checkpoint_after = upto.value,
             "Committed the first {rows} events of a batch of poller `{}`",
+            self.poller.name
+        );
+    }
+
+    /// Logs that a target takes less at once than the settings allow.
+    pub(super) fn batch_halved(&self, batch: &Batch, front: &Batch, reason: &str) {
+        let (rows, half) = (batch.rows(), front.rows());
+        warn!(
+            event = "batch_halved",
+            poller.name = self.poller.name,
+            invocation_id = self.request.invocation_id,
+            batch_id = batch.id.as_str(),
+            token = self.fencing_token,
+            rows,
+            error = reason,
+            "A batch of {rows} rows is too large for the handler of poller `{}`, so {half} are tried; \
+             lower `BATCH_ROWS_MAX` or `BATCH_BYTES_MAX`",
             self.poller.name
         );
     }
