@@ -22,7 +22,8 @@
 //! commits and rollbacks, read below the lowest open version (`source.rs`); a handler that writes in
 //! steps and fails anywhere, before a target with or without a fence (`target.rs`); instances that are
 //! frozen, timers too, or die at any await and come back with a new name and no memory (`freeze.rs`);
-//! an operator who pauses, resumes and breaks leases (`world.rs`).
+//! an operator who pauses, resumes and breaks leases, and one who deletes the document, so that it is
+//! made again under a higher generation; the request that once created it may land again (`world.rs`).
 //!
 //! # What counts as a failure
 //!
@@ -31,8 +32,10 @@
 //!
 //! - The checkpoint passes a committed row that was never written to the target.
 //! - A row is written before a committed row that lies before it; a batch is out of order.
-//! - Checkpoint or token go back; a term begins under a token that was used before; the checkpoint
-//!   moves without the lease, or together with its taking; somebody writes over the lease of another.
+//! - Checkpoint or (generation, token) go back, but for the checkpoint of a document that was deleted;
+//!   after that everything must be written again. A term begins under a grant that was used before; the
+//!   checkpoint moves without the lease, or together with its taking; somebody writes over the lease of
+//!   another.
 //! - A fenced target takes a write of a term after one of a later term, or ends up different from the
 //!   source.
 //! - One batch id stands for two sets of rows; a handler runs without a lease.
@@ -61,7 +64,8 @@
 //!
 //! `the_judge_sees_every_break` breaks the surroundings in each run: a target without fence, a store
 //! that ignores `If-Match`, no heartbeat, a clock a second faster than the margin of a lapsed
-//! lease allows, an answer before the writes (a commit before the handling), a source without hold-back.
+//! lease allows, an answer before the writes (a commit before the handling), a source without hold-back,
+//! a target that is told the token without the generation.
 //!
 //! By hand, in the code itself, with the number of cases it took:
 //!
@@ -200,6 +204,7 @@ fn the_judge_sees_every_break() {
         (Break::FastClock, Property::Calm),
         (Break::AnswersBeforeItWrote, Property::Faults),
         (Break::NoHoldBack, Property::Faults),
+        (Break::NoGeneration, Property::Faults),
     ] {
         let summary = run_many(1, CASES, property, Some(broken));
         let (seed, violation) = summary.failure.unwrap_or_else(|| panic!("{broken:?} not seen"));
