@@ -365,6 +365,25 @@ async fn rows_that_changed_before_the_retry_make_a_batch_with_another_id() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_row_that_changes_all_the_time_does_not_start_the_attempts_beside_it_over() {
+    let world = World::new();
+    let poller = world.instance("a");
+    world.source.put(1, "never taken");
+    for attempt in 1..=5 {
+        // The hot row is the last of its batch, so each change of it takes it out of the retry.
+        world.source.put(2, "hot");
+        world.handler.then_fail(HandlerError::Rejected("422".to_owned()));
+        tick(&poller).await.unwrap_err();
+        assert_eq!(world.document().await.in_flight.unwrap().attempt, attempt);
+        sleep(300).await;
+    }
+    let attempts: Vec<_> = world.handler.received().iter().map(|call| call.attempt).collect();
+    assert_eq!(attempts, [1, 2, 3, 4, 5]);
+    tick(&poller).await.unwrap();
+    assert!(world.document().await.in_flight.is_none(), "ends when the checkpoint moves");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failed_range_that_has_become_empty_does_not_stall_the_poller() {
     let world = World::new();
     let poller = world.instance("a");

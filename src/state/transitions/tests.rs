@@ -213,7 +213,7 @@ fn back_pressure_does_not_count_as_an_attempt() {
 }
 
 #[test]
-fn a_retry_of_the_same_range_keeps_its_counts_and_a_new_range_starts_at_zero() {
+fn attempts_are_counted_by_position_whatever_became_of_the_rows() {
     let document = fresh()
         .acquire(Acquire { in_flight: Some(batch(None, 9, "a")), ..request("a", 0) })
         .unwrap();
@@ -222,9 +222,12 @@ fn a_retry_of_the_same_range_keeps_its_counts_and_a_new_range_starts_at_zero() {
     let failed = failed.unwrap();
     for (retry, attempts) in [
         (batch(None, 9, "a"), 1),
-        // The same rows with other content: a new batch, yet the range has failed once.
+        // The same rows with other content: a new batch, yet the position has failed once.
         (batch(None, 9, "b"), 1),
-        (batch(None, 10, "a"), 0),
+        // The last row has changed and is no longer among them, or all have.
+        (batch(None, 8, "c"), 1),
+        (batch(None, 12, "d"), 1),
+        // The checkpoint has moved: what stands behind it has never failed.
         (batch(Some(3), 9, "a"), 0),
     ] {
         let next = failed.acquire(Acquire { in_flight: Some(retry.clone()), ..request("a", 0) });
