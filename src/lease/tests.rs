@@ -5,6 +5,8 @@ use crate::cursor::{Cursor, KeyValues, RowVersion, SourceFingerprint};
 use crate::state::{AfterCommit, LeaseAge, MemoryStore, Paused, decode};
 use crate::testing::{Call, Fault, FaultyStore};
 
+mod judging;
+
 const TTL: Duration = Duration::from_secs(30);
 
 struct World {
