@@ -18,7 +18,7 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
 use super::{LeaseError, Snapshot};
 use crate::event::BatchId;
@@ -184,10 +184,12 @@ impl Pause {
 
     /// Pauses, or returns `error` where the deadline comes first.
     async fn or_give_up(&mut self, error: StoreError) -> Result<(), LeaseError> {
-        if Instant::now() + self.next >= self.until {
+        let now = Instant::now();
+        if now >= self.until {
             return Err(error.into());
         }
-        sleep(self.next).await;
+        // The last one is cut, so that no time is given away before the deadline.
+        sleep_until(self.until.min(now + self.next)).await;
         self.next = (self.next * 2).min(PAUSE_MAX);
         Ok(())
     }
