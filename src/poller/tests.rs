@@ -804,11 +804,36 @@ async fn the_table_of_outcomes_names_error_event_and_status() {
     let reason = || "r".to_owned();
     let stale = crate::state::Fence::default();
     let stale = crate::state::StaleWrite { stale, current: stale };
+    let until = time::OffsetDateTime::UNIX_EPOCH;
+    let unreachable = || crate::state::StoreError::Unreachable { key: reason(), reason: reason() };
+    let fetch = crate::source::FetchError::new(crate::error::ErrorKind::Transient, "r");
+    let null = crate::normalize::NormalizeError::NullKey { row: 0, column: reason() };
     for (result, error, event, status) in [
         (Ok(TickOutcome::Committed { more: true }), None, "tick_complete", 200),
         (Ok(TickOutcome::Idle), None, "fetch_empty", 200),
         (Ok(TickOutcome::Skipped(held)), Some("LeaseAcquireError"), "lease_acquire_skipped", 200),
         (Ok(TickOutcome::Paused { by: reason(), reason: reason() }), None, "tick_paused", 200),
+        (Ok(TickOutcome::BackingOff { until }), None, "tick_backing_off", 200),
+        (
+            Err(TickError::Load(LoadError::Store(unreachable()))),
+            Some("LeaseAcquireError"),
+            "lease_acquire_failed",
+            500,
+        ),
+        (
+            Err(TickError::Fingerprint { stored: reason(), configured: reason() }),
+            Some("FingerprintMismatchError"),
+            "fingerprint_mismatch",
+            500,
+        ),
+        (
+            Err(TickError::StateVanished { created_at: reason() }),
+            Some("LeaseAcquireError"),
+            "state_vanished",
+            500,
+        ),
+        (Err(TickError::Fetch(fetch)), Some("FetchError"), "fetch_failed", 500),
+        (Err(TickError::Normalize(null)), Some("SerializationError"), "normalize_failed", 500),
         (Err(TickError::OutOfTime), Some("HandlerError"), "handler_failed", 500),
         (
             Err(TickError::Handler(HandlerError::Rejected(reason()))),

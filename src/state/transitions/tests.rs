@@ -92,6 +92,23 @@ fn the_ttl_of_the_document_counts_not_the_challengers() {
 }
 
 #[test]
+fn the_timestamps_of_a_lease_are_for_people_only() {
+    let (document, holder) = held_by("a");
+    for at in [None, Some(NOW - Duration::from_secs(1_000_000)), Some(NOW + TTL * 1_000)] {
+        let mut odd = document.clone();
+        odd.lease.acquired_at = at;
+        odd.lease.heartbeat_at = at;
+        odd.lease.expires_at = at;
+        for (seconds, standing) in
+            [(123, Standing::Held { owner_id: "a".to_owned() }), (124, Standing::Lapsed)]
+        {
+            assert_eq!(odd.standing("b", age(seconds)), standing, "{at:?}");
+        }
+        assert!(odd.commit(&holder, commit(9, AfterCommit::Release(None))).is_ok(), "{at:?}");
+    }
+}
+
+#[test]
 fn a_foreign_write_does_not_keep_a_dead_lease_alive() {
     let (document, _) = held_by("a");
     let paused = Paused {
@@ -251,6 +268,18 @@ fn a_holder_that_died_is_counted_by_whoever_takes_over() {
 }
 
 #[test]
+fn a_lease_that_was_given_up_or_broken_counts_no_crash() {
+    let taken = Acquire { in_flight: Some(batch(None, 9, "a")), ..request("a", 0) };
+    let document = fresh().acquire(taken).unwrap();
+    let failed = document.fail(&document.holder("a"), failure(true)).unwrap();
+    let broken = document.break_lease().unwrap();
+    for ended in [failed, broken] {
+        let later = Acquire { now: NOW + TTL, ..request("b", 500) };
+        assert_eq!(ended.acquire(later).unwrap().in_flight.unwrap().crashes, 0);
+    }
+}
+
+#[test]
 fn steps_belong_to_the_bytes() {
     let mut first = batch(None, 9, "a");
     first.steps = vec![serde_json::json!("done")];
@@ -297,6 +326,8 @@ fn tokens_stop_where_json_readers_lose_count() {
     document.lease =
         LeaseRecord { fencing_token: FencingToken(TOKEN_MAX), ..LeaseRecord::default() };
     assert_eq!(document.acquire(request("a", 0)), Err(Refusal::TokensExhausted));
+    assert_eq!(document.break_lease(), Err(Refusal::TokensExhausted));
+    assert_eq!(document.reset(None, "r".to_owned()), Err(Refusal::TokensExhausted));
     document.lease.fencing_token = FencingToken(TOKEN_MAX - 1);
     assert_eq!(document.acquire(request("a", 0)).unwrap().lease.fencing_token.0, TOKEN_MAX);
 }
