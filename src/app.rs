@@ -283,3 +283,18 @@ fn folders_with_function(root: &Path) -> Vec<String> {
     folders.sort();
     folders
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_starts_of_one_instance_have_different_owner_ids() {
+        let mut vars = BTreeMap::new();
+        vars.insert("WEBSITE_INSTANCE_ID".to_owned(), "0123456789abcdef".to_owned());
+        let surroundings = Surroundings::of(&vars);
+        let (first, second) = (surroundings.owner_id("shop"), surroundings.owner_id("shop"));
+        assert!(first.starts_with("shop/0123456789ab-"), "{first}");
+        assert_ne!(first, second, "else each would take the other's lease for its own");
+    }
+}

@@ -249,7 +249,7 @@ impl<'a> Lease<'a> {
     }
 
     /// Runs `work` while renewing the lease, and drops it when the lease is lost, has lapsed, or the
-    /// tick's time is over.
+    /// tick's time is over. Work does not begin under a lease that has lapsed already.
     ///
     /// # Errors
     ///
@@ -257,6 +257,9 @@ impl<'a> Lease<'a> {
     pub async fn hold_while<T>(&mut self, work: impl Future<Output = T>) -> Result<T, LeaseError> {
         let mut work = pin!(work);
         let stop_at = self.context.stop_at;
+        if Instant::now() >= self.deadline() {
+            return Err(LeaseError::Lapsed);
+        }
         loop {
             // Counted from the last renewal, not from now: a run of short holds must renew too.
             let beat_at = self.renewed_at + self.context.terms.heartbeat_interval;

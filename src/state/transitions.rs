@@ -431,13 +431,15 @@ impl StateDocument {
 }
 
 impl InFlight {
-    /// Takes over what is known of an earlier try at the same rows.
+    /// Takes over what is known of earlier tries at the same position.
     ///
-    /// The counts belong to the range; the results of steps belong to the bytes, so they stay only
-    /// where the batch id is the same.
+    /// The counts belong to the position at which the poller is stuck, not to the batch: its last row
+    /// may have changed meanwhile and so left it, and a row that changes all the time must not keep one
+    /// beside it, which is never taken, from being counted. They end when the checkpoint moves. The
+    /// results of steps belong to the bytes, so they stay only where the batch id is the same.
     fn continuing(self, previous: Option<&Self>) -> Self {
         match previous {
-            Some(previous) if previous.after == self.after && previous.upto == self.upto => Self {
+            Some(previous) if previous.after == self.after => Self {
                 attempt: previous.attempt,
                 crashes: previous.crashes,
                 first_failed_at: previous.first_failed_at,

@@ -47,3 +47,11 @@ fn the_example_settings_are_good_and_every_function_has_a_poller() {
         assert!(example().contains_key(schedule), "`{schedule}` is not in the example settings");
     }
 }
+
+#[test]
+fn no_retry_policy_of_the_host_is_shipped_since_it_would_multiply_attempts() {
+    for name in ["host.json", "function-definitions/orders/function.json"] {
+        let json: serde_json::Value = serde_json::from_str(&read(name)).unwrap();
+        assert!(json.get("retry").is_none(), "{name} has a retry policy");
+    }
+}

@@ -308,26 +308,3 @@ fn no_file_names_a_machine_path_or_a_download_host() {
         }
     }
 }
-
-#[test]
-fn the_page_of_failure_windows_names_tests_that_exist_and_all_of_them() {
-    let page = fs::read_to_string(root().join("docs/failure-windows.md")).unwrap();
-    let tests = fs::read_to_string(root().join("src/poller/tests/windows.rs")).unwrap();
-    let defined: Vec<&str> = tests
-        .split("#[tokio::test(start_paused = true)]\nasync fn ")
-        .skip(1)
-        .filter_map(|rest| rest.split('(').next())
-        .collect();
-    let named: Vec<&str> = page
-        .lines()
-        .skip_while(|line| !line.starts_with("|---"))
-        .skip(1)
-        .filter_map(|line| line.rsplit('`').nth(1))
-        .collect();
-    for name in &named {
-        assert!(defined.contains(name), "the page names `{name}`, which is no test");
-    }
-    for name in &defined {
-        assert!(named.contains(name), "the page does not name the test `{name}`");
-    }
-}
