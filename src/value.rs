@@ -63,7 +63,47 @@ impl Value {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// What a reader of the JSON text makes of a number.
+    fn read_back(value: &Value) -> f64 {
+        let text = value.to_json().to_string();
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        json.as_f64().unwrap_or_else(|| panic!("{text} is no number"))
+    }
+
+    #[test]
+    fn the_ends_of_the_floats_read_back_bit_for_bit() {
+        for number in [0.0, -0.0, f64::MAX, f64::MIN, f64::MIN_POSITIVE, 5e-324, -5e-324] {
+            assert_eq!(read_back(&Value::Float(number)).to_bits(), number.to_bits());
+        }
+        for number in [0.0, -0.0, f32::MAX, f32::MIN, f32::MIN_POSITIVE, 1e-45, 16_777_217.0] {
+            let json = Value::Real(number).to_json().to_string();
+            assert_eq!(json.parse::<f32>().unwrap().to_bits(), number.to_bits(), "{json}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        // A key that reads back one bit off repeats or skips its row.
+        #[test]
+        fn floats_read_back_bit_for_bit(bits: u64) {
+            let number = f64::from_bits(bits);
+            prop_assume!(number.is_finite());
+            prop_assert_eq!(read_back(&Value::Float(number)).to_bits(), bits);
+        }
+
+        #[test]
+        fn reals_read_back_bit_for_bit(bits: u32) {
+            let number = f32::from_bits(bits);
+            prop_assume!(number.is_finite());
+            let json = Value::Real(number).to_json().to_string();
+            prop_assert_eq!(json.parse::<f32>().unwrap().to_bits(), bits, "{}", json);
+        }
+    }
 
     #[test]
     fn each_value_has_its_json_form() {
