@@ -19,3 +19,4 @@ mod state_ddl;
 mod state_sql;
 mod state_sql_ticks;
 mod tidy;
+mod types;
