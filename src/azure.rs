@@ -19,11 +19,12 @@ use std::time::Duration;
 use azure_core::credentials::{Secret, TokenCredential};
 use azure_core::http::{ClientOptions, ExponentialRetryOptions, RetryOptions, Transport};
 use azure_identity::{
-    DeveloperToolsCredential, ManagedIdentityCredential, ManagedIdentityCredentialOptions,
-    UserAssignedId, WorkloadIdentityCredential, WorkloadIdentityCredentialOptions,
+    ClientSecretCredential, DeveloperToolsCredential, ManagedIdentityCredential,
+    ManagedIdentityCredentialOptions, UserAssignedId, WorkloadIdentityCredential,
+    WorkloadIdentityCredentialOptions,
 };
 use azure_storage_blob::{BlobContainerClient, BlobContainerClientOptions};
-use secrecy::ExposeSecret as _;
+use secrecy::{ExposeSecret as _, SecretString};
 use thiserror::Error;
 use url::Url;
 
@@ -217,7 +218,6 @@ fn http_client(endpoint: &Url, timeout: Duration) -> Result<reqwest::Client, Con
     builder.build().map_err(|error| ConnectError(failure::describe(&error)))
 }
 
-/// Returns the credential of an identity. Asking for a token changes nothing, so it may be repeated.
 /// Returns a credential for a service other than storage, such as a database.
 ///
 /// # Errors
@@ -230,6 +230,23 @@ pub fn credential(
     token_credential(source, client_id, ClientOptions::default())
 }
 
+/// Returns a credential of an application that has a secret.
+///
+/// # Errors
+///
+/// [`ConnectError`] if the tenant's name cannot be one.
+pub fn service_principal(
+    tenant: &str,
+    client_id: &str,
+    secret: &SecretString,
+) -> Result<Arc<dyn TokenCredential>, ConnectError> {
+    let secret = Secret::new(secret.expose_secret().to_owned());
+    let credential = ClientSecretCredential::new(tenant, client_id.to_owned(), secret, None)
+        .map_err(|error| ConnectError(failure::describe(&error)))?;
+    Ok(credential)
+}
+
+/// Returns the credential of an identity. Asking for a token changes nothing, so it may be repeated.
 fn identity(
     options: &ServiceOptions,
     client_id: Option<&str>,

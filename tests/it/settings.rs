@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use highwater::config::{Config, settings_table};
+use highwater::config::{Config, connection_keys_table, settings_table};
 
 fn read(name: &str) -> String {
     fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
@@ -16,12 +16,24 @@ fn example() -> BTreeMap<String, String> {
     serde_json::from_value(json["Values"].clone()).unwrap()
 }
 
+/// Returns what a document holds between two comments of one name.
+fn part(document: &str, name: &str) -> String {
+    let text = read(document);
+    let (_, rest) = text.split_once(&format!("<!-- {name} -->\n")).unwrap();
+    rest.split_once(&format!("<!-- /{name} -->")).unwrap().0.trim().to_owned()
+}
+
 #[test]
 fn the_table_of_the_readme_is_the_one_of_the_code() {
-    let readme = read("README.md");
-    let (_, rest) = readme.split_once("<!-- settings -->\n").unwrap();
-    let (table, _) = rest.split_once("<!-- /settings -->").unwrap();
-    assert_eq!(table.trim(), settings_table().trim(), "copy the table of the code into README.md");
+    let table = settings_table();
+    assert_eq!(part("README.md", "settings"), table.trim(), "copy it into README.md:\n{table}");
+}
+
+#[test]
+fn the_keys_of_the_document_are_those_of_the_code() {
+    let table = connection_keys_table();
+    let document = "docs/connections.md";
+    assert_eq!(part(document, "keys"), table.trim(), "copy it into {document}:\n{table}");
 }
 
 #[test]
