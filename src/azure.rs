@@ -11,6 +11,7 @@
 
 mod failure;
 mod shared_key;
+mod token;
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,7 +31,8 @@ use url::Url;
 
 pub(crate) use self::failure::{Answer, Failure, date};
 use self::shared_key::SharedKey;
-use crate::clock::Clock;
+pub use self::token::KeptToken;
+use crate::clock::{Clock, SystemClock};
 use crate::config::{DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, StorageConnection};
 
 /// Where the tokens of an identity come from.
@@ -227,7 +229,7 @@ pub fn credential(
     source: IdentitySource,
     client_id: Option<&str>,
 ) -> Result<Arc<dyn TokenCredential>, ConnectError> {
-    token_credential(source, client_id, ClientOptions::default())
+    token_credential(source, client_id, ClientOptions::default()).map(kept)
 }
 
 /// Returns a credential of an application that has a secret.
@@ -243,7 +245,11 @@ pub fn service_principal(
     let secret = Secret::new(secret.expose_secret().to_owned());
     let credential = ClientSecretCredential::new(tenant, client_id.to_owned(), secret, None)
         .map_err(|error| ConnectError(failure::describe(&error)))?;
-    Ok(credential)
+    Ok(kept(credential))
+}
+
+fn kept(credential: Arc<dyn TokenCredential>) -> Arc<dyn TokenCredential> {
+    Arc::new(KeptToken::new(credential, Arc::new(SystemClock)))
 }
 
 /// Returns the credential of an identity. Asking for a token changes nothing, so it may be repeated.
@@ -292,7 +298,6 @@ fn token_credential(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::SystemClock;
 
     fn service(connection: &str) -> BlobService {
         let options = ServiceOptions {
