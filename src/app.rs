@@ -20,6 +20,7 @@ use crate::handler::http::{Client, ClientError, Http};
 use crate::handler::stdout::Stdout;
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
+use crate::mssql::RetryTerms;
 use crate::poller::{Limits, Poller, PollerParts};
 use crate::source::mssql::{Mssql, SourceSettings};
 use crate::source::{FetchError, Source};
@@ -244,7 +245,8 @@ impl Surroundings {
             filter: source.filter.clone(),
             settle: source.settle,
         };
-        let mssql = Mssql::new(settings).map_err(wrong)?;
+        let retry = RetryTerms::within(poller.limits.tick_time_max);
+        let mssql = Mssql::new(settings).map_err(wrong)?.with_retries(retry);
         let mssql = match self.credential(&source.connection.auth)? {
             Some(credential) => mssql.with_credential(credential),
             None => mssql,

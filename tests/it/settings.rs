@@ -37,6 +37,13 @@ fn the_keys_of_the_document_are_those_of_the_code() {
 }
 
 #[test]
+fn the_errors_of_the_document_are_those_of_the_code() {
+    let table = highwater::mssql::errors_table();
+    let document = "docs/connections.md";
+    assert_eq!(part(document, "errors"), table.trim(), "copy it into {document}:\n{table}");
+}
+
+#[test]
 fn the_example_settings_are_good_and_every_function_has_a_poller() {
     let config = Config::from_vars(&example()).unwrap_or_else(|error| panic!("{error}"));
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("function-definitions");
