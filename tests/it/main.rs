@@ -11,11 +11,14 @@
 
 mod bad_input;
 mod flights;
+mod protocol;
 mod settings;
 mod source;
 mod source_connection;
+mod source_faults;
 mod sql;
 mod state_ddl;
 mod state_sql;
 mod state_sql_ticks;
 mod tidy;
+mod types;

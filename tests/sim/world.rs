@@ -466,6 +466,7 @@ fn poller(world: &Arc<World>, slot: usize, lives: u64) -> Arc<Poller> {
         instance: Arc::new(Instance::new(owner_id)),
         terms: world.plan.terms,
         limits: world.plan.limits,
+        policy: highwater::policy::FailurePolicy::default(),
         metrics: Arc::default(),
     }))
 }
