@@ -11,6 +11,7 @@
 
 mod bad_input;
 mod flights;
+mod proof;
 mod protocol;
 mod settings;
 mod source;

@@ -67,7 +67,43 @@
 //! lease allows, an answer before the writes (a commit before the handling), a source without hold-back,
 //! a target that is told the token without the generation.
 //!
-//! By hand, in the code itself, with the number of cases it took:
+//! `.ci/mutants.mjs` breaks the code itself, one rule at a time. The unit tests are asked first, and the
+//! simulation where they notice nothing; `tests/it/proof.rs` keeps this list equal to that one:
+//!
+//! - margin removed
+//! - clock's grain ignored
+//! - idle time before a foreign write ignored
+//! - token not raised
+//! - released lease held on to
+//! - lapsed lease never taken
+//! - token not compared
+//! - generation dropped
+//! - release without token check
+//! - checkpoint may move back
+//! - crash not counted
+//! - pause ignored
+//! - back-off ignored
+//! - broken lease keeps its owner
+//! - fence admits anyone
+//! - fence without generation
+//! - fence refuses its own
+//! - unknown version read
+//! - requirements ignored
+//! - deadline counted from the reply
+//! - no heartbeat
+//! - heartbeat counted from now
+//! - refused write taken for a loss
+//! - own write not recognised
+//! - retry reads another range
+//! - rest of a batch begins where the whole did
+//! - checkpoint of another source used
+//! - marker ignored
+//! - generation not above the marker's
+//! - document begun without a generation
+//! - delivery without its generation
+//! - batch id without its bytes
+//!
+//! By hand, with the simulation alone, and the number of cases it took:
 //!
 //! | break | caught by |
 //! |---|---|
@@ -77,6 +113,9 @@
 //! | token not raised at a grant | a used token, 2 cases; the race |
 //! | heartbeat removed | only while nothing fails: delivered twice, 76 cases |
 //! | a landed write not recognised by its `write_id` | delivered twice while nothing fails, 5 cases; the race |
+//! | delivery without its generation | the target's terms, 79 cases |
+//! | a bound of 30 s instead of 2 s past the ttl | the bound of a takeover after a kill, 4 cases |
+//! | a release that does not say so | a stopped holder's lease lapses, 1 case |
 //! | one row too many in an acknowledged prefix | a row never written, 23 cases |
 //! | a first document taken for one that vanished | an alarm without a cause, 37 cases; its regression |
 //! | margin of a lapsed lease removed | not caught at 1,000: needs the worst clock at the worst moment |
