@@ -9,6 +9,7 @@
     reason = "a test may panic; `allow-*-in-tests` does not reach helper functions"
 )]
 
+mod any_server;
 mod bad_input;
 mod flights;
 mod settings;
@@ -19,3 +20,4 @@ mod state_ddl;
 mod state_sql;
 mod state_sql_ticks;
 mod tidy;
+mod writers;
