@@ -11,6 +11,7 @@
 
 mod any_server;
 mod bad_input;
+mod broken_answers;
 mod flights;
 mod settings;
 mod source;
