@@ -1,6 +1,7 @@
 //! The engine over SQLite.
 
 mod catalog;
+mod collation;
 mod definition;
 mod errors;
 mod functions;

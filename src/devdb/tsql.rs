@@ -19,8 +19,9 @@
 //!   functions of `function.rs`;
 //! - the catalogue views `sys.tables`, `sys.columns` and `sys.types`, as far as they have columns.
 //!
-//! Anything else fails with error 102, 195 or 40515. Known differences: strings compare without
-//! regard to case for ASCII letters only, and always with regard to blanks at the end; GUIDs order as text; decimals of up to 15 digits are
+//! Anything else fails with error 102, 195 or 40515. Known differences: text of
+//! columns orders letter by letter (see `collation.rs`), not by the weights of a language, and constants
+//! and variables compare with each other to the letter; decimals of up to 15 digits are
 //! floats inside, and longer ones become floats in arithmetic.
 
 pub(crate) mod coerce;

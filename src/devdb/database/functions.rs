@@ -81,7 +81,7 @@ fn register_facts(connection: &Connection, state: &Arc<SessionState>) -> rusqlit
         Ok(session.facts().lock_timeout_ms)
     })?;
     connection.create_scalar_function("hw_newid", 0, IMPURE, |_| {
-        Ok(convert::guid_text(uuid::Uuid::new_v4().as_bytes()))
+        Ok(stored(Type::Guid, &Value::Guid(uuid::Uuid::new_v4().into_bytes())))
     })
 }
 

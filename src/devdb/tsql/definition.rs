@@ -35,7 +35,7 @@ impl Table {
 
     fn storage(&self, column: &TableColumn) -> &'static str {
         match storage(column.ty) {
-            FOLDED_TEXT if self.binary.contains(&column.name) => "TEXT COLLATE BINARY",
+            FOLDED_TEXT if self.binary.contains(&column.name) => "TEXT COLLATE HW_BINARY",
             other => other,
         }
     }
@@ -292,7 +292,7 @@ fn column_sql(column: &TableColumn, storage: &str) -> String {
 }
 
 /// How text is stored and compared where no collation says otherwise.
-const FOLDED_TEXT: &str = "TEXT COLLATE NOCASE";
+const FOLDED_TEXT: &str = "TEXT COLLATE HW_FOLDED";
 
 /// Type that gives a column the right affinity and, for text, the server's collation.
 fn storage(ty: Type) -> &'static str {
