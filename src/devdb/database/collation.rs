@@ -2,7 +2,8 @@
 //!
 //! As in every collation there, blanks at the end count for nothing. `HW_FOLDED` makes no difference
 //! between upper and lower case and otherwise goes letter by letter, where SQL Server goes by the
-//! weights of a language; `HW_BINARY` goes by UTF-16 code units.
+//! weights of a language; `HW_BINARY` goes by UTF-16 code units. `HW_INSTANT` is for stored times with
+//! an offset, which is part of the value and not of its order.
 
 use std::cmp::Ordering;
 
@@ -11,7 +12,8 @@ use rusqlite::Connection;
 /// Makes the collations known to a connection.
 pub(crate) fn register(connection: &Connection) -> rusqlite::Result<()> {
     connection.create_collation("HW_FOLDED", folded)?;
-    connection.create_collation("HW_BINARY", binary)
+    connection.create_collation("HW_BINARY", binary)?;
+    connection.create_collation("HW_INSTANT", |a, b| instant(a).cmp(instant(b)))
 }
 
 fn folded(a: &str, b: &str) -> Ordering {
@@ -23,6 +25,11 @@ fn folded(a: &str, b: &str) -> Ordering {
 
 fn binary(a: &str, b: &str) -> Ordering {
     without_blanks(a).encode_utf16().cmp(without_blanks(b).encode_utf16())
+}
+
+/// The time in UTC, which comes first.
+fn instant(stored: &str) -> &str {
+    stored.get(.."0001-01-01T00:00:00.0000000".len()).unwrap_or(stored)
 }
 
 fn without_blanks(text: &str) -> &str {
@@ -41,6 +48,13 @@ mod tests {
         assert_eq!(folded("a", " a"), Ordering::Greater);
         assert_eq!(folded("a", "ä"), Ordering::Less);
         assert_eq!(folded("aa", "B"), Ordering::Less);
+    }
+
+    #[test]
+    fn an_offset_counts_for_nothing() {
+        let (a, b) = ("2020-01-01T00:00:00.0000001+00:00", "2020-01-01T00:00:00.0000001-14:00");
+        assert_eq!(instant(a), instant(b));
+        assert_eq!(instant(a), "2020-01-01T00:00:00.0000001");
     }
 
     #[test]

@@ -111,8 +111,8 @@ fn loaded_text(ty: Type, text: String) -> Option<Value> {
 }
 
 fn ordered_guid(guid: &[u8; 16]) -> String {
-    let bytes = GUID_WEIGHTS.iter().filter_map(|at| guid.get(*at));
-    bytes.map(|byte| format!("{byte:02X}")).collect()
+    let bytes = GUID_WEIGHTS.map(|at| guid.get(at).copied().unwrap_or_default());
+    format!("{:032X}", u128::from_be_bytes(bytes))
 }
 
 fn guid_of(ordered: &str) -> Option<[u8; 16]> {

@@ -303,11 +303,7 @@ fn storage(ty: Type) -> &'static str {
         Class::Number => "INT",
         Class::Text => FOLDED_TEXT,
         Class::Binary => "BLOB",
-        Class::Decimal(_)
-        | Class::Guid
-        | Class::Date
-        | Class::Time
-        | Class::Stamp
-        | Class::Offset => "TEXT",
+        Class::Offset => "TEXT COLLATE HW_INSTANT",
+        Class::Decimal(_) | Class::Guid | Class::Date | Class::Time | Class::Stamp => "TEXT",
     }
 }
