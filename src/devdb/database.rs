@@ -5,6 +5,7 @@ mod collation;
 mod definition;
 mod errors;
 mod functions;
+mod like;
 mod session;
 mod shared;
 mod store;

@@ -21,5 +21,6 @@ mod sql;
 mod state_ddl;
 mod state_sql;
 mod state_sql_ticks;
+mod statements;
 mod tidy;
 mod writers;

@@ -258,13 +258,13 @@ impl Table {
         let (mut found, mut after) = (Vec::new(), None::<Cursor>);
         // More pages than there can be: a poller that repeats one must not hang the test.
         for _ in 0..ROWS_MAX + 2 {
-            let (read, more) = events(&source, after.as_ref(), self.page).await;
+            let (read, has_rest) = events(&source, after.as_ref(), self.page).await;
             found.extend(read.iter().map(|event| {
                 let json: serde_json::Value = serde_json::from_str(event.json.as_ref()).unwrap();
                 json["after"]["n"].as_i64().unwrap()
             }));
             after = read.into_iter().last().map(|event| event.cursor).or(after);
-            if !more {
+            if !has_rest {
                 return found;
             }
         }

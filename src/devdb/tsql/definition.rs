@@ -3,6 +3,7 @@
 use super::{
     Definition, Statement,
     coerce::{Class, class},
+    lexer::Token,
     parser::{Parser, TableColumn, quoted},
     query::Scope,
 };
@@ -109,11 +110,7 @@ impl Parser<'_> {
             } else if self.eat("IDENTITY") {
                 column.identity = true;
                 column.nullable = false;
-                if self.eat_symbol("(") {
-                    while !self.eat_symbol(")") {
-                        self.next().ok_or_else(|| SqlError::syntax("IDENTITY"))?;
-                    }
-                }
+                self.seed()?;
             } else if self.eat("DEFAULT") {
                 let start = self.position();
                 self.sum(&Scope::default())?;
@@ -137,6 +134,21 @@ impl Parser<'_> {
                 return Err(self.unexpected());
             }
         }
+    }
+
+    /// `(1, 1)` behind `IDENTITY`.
+    fn seed(&mut self) -> Result<(), SqlError> {
+        if !self.eat_symbol("(") {
+            return Ok(());
+        }
+        for end in [",", ")"] {
+            match self.next() {
+                Some(Token::Number(number)) if number == "1" => {}
+                _ => return Err(SqlError::unsupported("An identity that does not count 1, 2, 3")),
+            }
+            self.expect_symbol(end)?;
+        }
+        Ok(())
     }
 
     fn table_constraint(&mut self, table: &mut Table) -> Result<(), SqlError> {
