@@ -71,6 +71,8 @@ pub struct Mssql {
     shape: SourceShape,
     retry: RetryTerms,
     state: Mutex<State>,
+    #[cfg(any(test, feature = "test-util"))]
+    unbounded: bool,
 }
 
 #[derive(Debug)]
@@ -124,7 +126,23 @@ impl Mssql {
         };
         let connection = Connection::new(settings.connection.clone(), None);
         let state = Mutex::new(State { connection, plan: None });
-        Ok(Self { settings, table, shape, retry: RetryTerms::NEVER, state })
+        Ok(Self {
+            settings,
+            table,
+            shape,
+            retry: RetryTerms::NEVER,
+            state,
+            #[cfg(any(test, feature = "test-util"))]
+            unbounded: false,
+        })
+    }
+
+    /// Leaves out the upper bound, which is what keeps rows from being missed: to show that it does.
+    #[cfg(any(test, feature = "test-util"))]
+    #[must_use]
+    pub fn without_bound(mut self) -> Self {
+        self.unbounded = true;
+        self
     }
 
     /// Logs in with tokens of `credential` where the connection string asks for tokens.
@@ -145,6 +163,8 @@ impl Mssql {
         let name = self.table.quoted();
         let columns = connection.query(DESCRIBE, &[Param::Text(name)], column).await?;
         let plan = Plan::new(&self.settings, &self.table, &columns)?;
+        #[cfg(any(test, feature = "test-util"))]
+        let plan = if self.unbounded { plan.without_bound() } else { plan };
         if plan.cursor_is_nullable() {
             self.count_null_cursors(connection).await;
         }
