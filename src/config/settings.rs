@@ -71,6 +71,7 @@ pub const SETTINGS: &[Setting] = &[
     HANDLER_ALLOW_HTTP,
     HANDLER_TIMEOUT,
     HANDLER_TRIES_MAX,
+    HANDLER_SIGNING_SECRETS,
     HANDLER_STALL_MAX,
     LEASE_TTL,
     LEASE_FIRST,
@@ -198,6 +199,12 @@ pub(super) const HANDLER_TRIES_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__TRIES_MAX",
     Text("3"),
     "http: tries of one batch within one tick.",
+);
+pub(super) const HANDLER_SIGNING_SECRETS: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__SIGNING_SECRETS",
+    Words("no signature"),
+    "http: names of settings that hold a secret `whsec_…` each, separated by commas; every request is \
+     signed with all of them.",
 );
 pub(super) const HANDLER_STALL_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__STALL_MAX",

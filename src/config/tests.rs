@@ -1,5 +1,7 @@
 #![expect(clippy::too_many_lines, reason = "an expectation shows a whole configuration")]
 
+mod http;
+
 use expect_test::{Expect, expect};
 
 use super::*;
@@ -40,6 +42,9 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__HANDLER__ALLOW_HTTP = true
     HIGHWATER__POLLERS__ORDERS__HANDLER__TIMEOUT = 30s
     HIGHWATER__POLLERS__ORDERS__HANDLER__TRIES_MAX = 5
+    HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS = NEW_SECRET, OLD_SECRET
+    NEW_SECRET = whsec_aHVudGVyMmh1bnRlcjJodW50ZXIyaHVudGVyMg==
+    OLD_SECRET = whsec_T0xEX2h1bnRlcjJodW50ZXIyaHVudGVyMg==
     HIGHWATER__POLLERS__ORDERS__HANDLER__STALL_MAX = 30s
     HIGHWATER__POLLERS__ORDERS__LEASE__TTL = 60s
     HIGHWATER__POLLERS__ORDERS__LEASE__FIRST = true
@@ -217,6 +222,10 @@ fn a_full_example_of_a_poller_reads_back() {
                     url: "http://orders.internal/api/changes",
                     timeout: 30s,
                     tries_max: 5,
+                    signing_secrets: [
+                        SecretBox<[u8]>([REDACTED]),
+                        SecretBox<[u8]>([REDACTED]),
+                    ],
                 },
             ),
             lease: LeaseConfig {

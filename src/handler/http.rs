@@ -15,9 +15,9 @@
 //! | `rows` | number of events |
 //! | `events` | the events, oldest first, each `{id, op, pk, cursor, before, after, source}` |
 //!
-//! The headers are those of [Standard Webhooks](https://www.standardwebhooks.com/), so far without a
-//! signature: `webhook-id` (the batch id), `webhook-timestamp` (unix seconds of this try). The batch
-//! id is also in `idempotency-key`. The rest repeats the body for receivers that route before they
+//! The headers are those of [Standard Webhooks](https://www.standardwebhooks.com/): `webhook-id` (the
+//! batch id), `webhook-timestamp` (unix seconds of this try) and, where a secret is set,
+//! `webhook-signature`, with one signature for each secret. The batch id is also in `idempotency-key`. The rest repeats the body for receivers that route before they
 //! parse: `x-highwater-poller`, `x-highwater-generation`, `x-highwater-fencing-token`,
 //! `x-highwater-attempt`; and `traceparent` where a trace goes on.
 //!
@@ -58,6 +58,7 @@ use thiserror::Error;
 use url::Url;
 
 use self::reply::{Received, Target};
+use self::sign::Signer;
 use super::{Delivery, Handler, HandlerError};
 use crate::clock::Clock;
 use crate::config::{HttpConfig, redacted};
@@ -65,6 +66,7 @@ use crate::error::chain;
 
 mod body;
 mod reply;
+mod sign;
 #[cfg(test)]
 mod tests;
 
@@ -78,6 +80,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const POLLER: HeaderName = HeaderName::from_static("x-highwater-poller");
 const GENERATION: HeaderName = HeaderName::from_static("x-highwater-generation");
@@ -140,6 +143,7 @@ pub struct Http {
     target: Target,
     timeout: Duration,
     tries_max: u32,
+    signer: Signer,
     pacing: Pacing,
     clock: Arc<dyn Clock>,
 }
@@ -157,9 +161,17 @@ impl Http {
         clock: Arc<dyn Clock>,
         pacing: Pacing,
     ) -> Self {
-        let HttpConfig { url, timeout, tries_max } = config;
-        let (url, target) = (url.clone(), Target::of(url));
-        Self { client, url, target, timeout: *timeout, tries_max: *tries_max, pacing, clock }
+        let HttpConfig { url, timeout, tries_max, signing_secrets } = config;
+        Self {
+            client,
+            url: url.clone(),
+            target: Target::of(url),
+            timeout: *timeout,
+            tries_max: *tries_max,
+            signer: Signer::new(signing_secrets),
+            pacing,
+            clock,
+        }
     }
 
     /// Returns the request of a delivery, without what differs between tries.
@@ -178,8 +190,7 @@ impl Http {
         mut request: Request,
         delivery: &Delivery<'_>,
     ) -> Result<(), HandlerError> {
-        let now = self.clock.now();
-        request.headers_mut().insert(WEBHOOK_TIMESTAMP, now.unix_timestamp().into());
+        self.date_and_sign(&mut request, delivery);
         match self.client.0.execute(request).await {
             Ok(response) => {
                 let received = self.receive(response).await;
@@ -187,6 +198,16 @@ impl Http {
             }
             Err(error) => Err(HandlerError::Retryable(self.failed(error))),
         }
+    }
+
+    /// Adds the headers that differ between tries.
+    fn date_and_sign(&self, request: &mut Request, delivery: &Delivery<'_>) {
+        let timestamp = self.clock.now().unix_timestamp();
+        request.headers_mut().insert(WEBHOOK_TIMESTAMP, timestamp.into());
+        let body = request.body().and_then(reqwest::Body::as_bytes).unwrap_or_default();
+        let signature = self.signer.sign(delivery.batch_id.as_str(), timestamp, body);
+        let value = signature.and_then(|text| HeaderValue::from_str(&text).ok());
+        request.headers_mut().extend(value.map(|value| (WEBHOOK_SIGNATURE, value)));
     }
 
     /// Reads a reply as far as its limit.

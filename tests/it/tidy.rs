@@ -65,7 +65,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     (
         "handler::http",
         &["clock", "config", "error", "event", "handler", "state"],
-        &["base64", "reqwest", "url"],
+        &["base64", "hmac", "reqwest", "secrecy", "sha2", "url"],
     ),
     ("handler::stdout", &["error", "event", "handler"], &["tokio::io", "tokio::sync"]),
     ("handler::testing", &["cursor", "event", "handler", "state", "value"], &[]),
@@ -112,6 +112,7 @@ const CRATES: &[&str] = &[
     "clap",
     "flate2",
     "futures_util",
+    "hmac",
     "hyper",
     "indicatif",
     "opentelemetry",

@@ -103,7 +103,7 @@ impl Clock for StoppedClock {
 
 fn handler(url: &str, tries_max: u32) -> Http {
     let timeout = Duration::from_millis(if url.contains("slow") { 50 } else { 10_000 });
-    let config = HttpConfig { url: url.parse().unwrap(), timeout, tries_max };
+    let config = HttpConfig { timeout, tries_max, ..HttpConfig::new(url.parse().unwrap()) };
     let clock = Arc::new(StoppedClock);
     let pause = Duration::from_millis(1);
     let pacing = Pacing { pause_min: pause, pause_max: pause, ..Pacing::default() };
@@ -262,11 +262,7 @@ async fn a_refused_connection_is_worth_another_attempt() {
 
 #[test]
 fn pauses_double_up_to_a_limit() {
-    let config = HttpConfig {
-        url: "https://example.org".parse().unwrap(),
-        timeout: Duration::from_secs(60),
-        tries_max: 10,
-    };
+    let config = HttpConfig::new("https://example.org".parse().unwrap());
     let handler = Http::new(Client::new().unwrap(), &config, Arc::new(StoppedClock));
     let error = HandlerError::Retryable(String::new());
     let pauses: Vec<u128> =
