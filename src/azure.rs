@@ -11,6 +11,7 @@
 
 mod failure;
 mod shared_key;
+mod tokens;
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use url::Url;
 
 pub(crate) use self::failure::{Answer, Failure, date};
 use self::shared_key::SharedKey;
+pub use self::tokens::Tokens;
 use crate::clock::Clock;
 use crate::config::{DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, StorageConnection};
 

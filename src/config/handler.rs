@@ -2,8 +2,8 @@
 
 mod http;
 
-pub use self::http::HttpConfig;
 pub(crate) use self::http::redacted;
+pub use self::http::{HttpAuth, HttpConfig};
 use super::parse;
 use super::read::Reader;
 use super::settings;

@@ -72,6 +72,11 @@ pub const SETTINGS: &[Setting] = &[
     HANDLER_TIMEOUT,
     HANDLER_TRIES_MAX,
     HANDLER_SIGNING_SECRETS,
+    HANDLER_AUTH,
+    HANDLER_AUTH_SECRET,
+    HANDLER_AUTH_HEADER,
+    HANDLER_AUTH_AUDIENCE,
+    HANDLER_AUTH_CLIENT_ID,
     HANDLER_STALL_MAX,
     LEASE_TTL,
     LEASE_FIRST,
@@ -205,6 +210,32 @@ pub(super) const HANDLER_SIGNING_SECRETS: Setting = Setting::new(
     Words("no signature"),
     "http: names of settings that hold a secret `whsec_…` each, separated by commas; every request is \
      signed with all of them.",
+);
+pub(super) const HANDLER_AUTH: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__AUTH",
+    Text("none"),
+    "http: how requests prove that they may be made: `none`, `function_key` (in `x-functions-key`), \
+     `identity` (a bearer token of the managed identity) or `header` (a header of the same value each time).",
+);
+pub(super) const HANDLER_AUTH_SECRET: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__AUTH_SECRET",
+    Words("required for `function_key` and `header`"),
+    "http: name of the setting that holds the key, or the header's value.",
+);
+pub(super) const HANDLER_AUTH_HEADER: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__AUTH_HEADER",
+    Words("required for `header`"),
+    "http: name of the header, such as `authorization` or `x-api-key`.",
+);
+pub(super) const HANDLER_AUTH_AUDIENCE: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__AUTH_AUDIENCE",
+    Words("required for `identity`"),
+    "http: application that the token is for, such as `api://11111111-2222-3333-4444-555555555555`.",
+);
+pub(super) const HANDLER_AUTH_CLIENT_ID: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__AUTH_CLIENT_ID",
+    Words("the system-assigned identity"),
+    "http: client id of a user-assigned identity.",
 );
 pub(super) const HANDLER_STALL_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__STALL_MAX",

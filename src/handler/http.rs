@@ -43,8 +43,8 @@
 //!
 //! # What is not said
 //!
-//! Query and user of the URL hold keys and signatures. They appear in no error and no log, not even
-//! where the target echoes them. The environment's proxy settings are not obeyed, since only the
+//! Query and user of the URL hold keys and signatures. Neither they nor keys and tokens of headers
+//! appear in an error or a log, not even where the target echoes them. The environment's proxy settings are not obeyed, since only the
 //! configuration reads the environment.
 
 use std::fmt;
@@ -57,13 +57,16 @@ use reqwest::{Request, Response};
 use thiserror::Error;
 use url::Url;
 
+use self::auth::Auth;
 use self::reply::{Received, Target};
 use self::sign::Signer;
 use super::{Delivery, Handler, HandlerError};
+use crate::azure::Tokens;
 use crate::clock::Clock;
 use crate::config::{HttpConfig, redacted};
 use crate::error::chain;
 
+mod auth;
 mod body;
 mod reply;
 mod sign;
@@ -144,6 +147,7 @@ pub struct Http {
     timeout: Duration,
     tries_max: u32,
     signer: Signer,
+    auth: Auth,
     pacing: Pacing,
     clock: Arc<dyn Clock>,
 }
@@ -161,7 +165,7 @@ impl Http {
         clock: Arc<dyn Clock>,
         pacing: Pacing,
     ) -> Self {
-        let HttpConfig { url, timeout, tries_max, signing_secrets } = config;
+        let HttpConfig { url, timeout, tries_max, signing_secrets, auth } = config;
         Self {
             client,
             url: url.clone(),
@@ -169,9 +173,16 @@ impl Http {
             timeout: *timeout,
             tries_max: *tries_max,
             signer: Signer::new(signing_secrets),
+            auth: Auth::of(auth),
             pacing,
             clock,
         }
+    }
+
+    /// Sets where bearer tokens come from, for [`HttpAuth::Identity`](crate::config::HttpAuth).
+    #[must_use]
+    pub fn with_tokens(self, tokens: Tokens) -> Self {
+        Self { auth: Auth::Bearer(Some(tokens)), ..self }
     }
 
     /// Returns the request of a delivery, without what differs between tries.
@@ -191,10 +202,13 @@ impl Http {
         delivery: &Delivery<'_>,
     ) -> Result<(), HandlerError> {
         self.date_and_sign(&mut request, delivery);
+        let proof = self.auth.prove(self.timeout).await?;
+        let target = self.target.hiding(proof.as_ref().map(|proof| proof.secret.as_str()));
+        request.headers_mut().extend(proof.map(|proof| (proof.name, proof.value)));
         match self.client.0.execute(request).await {
             Ok(response) => {
                 let received = self.receive(response).await;
-                reply::judge(&self.target, &received, delivery.events, self.clock.now())
+                reply::judge(&target, &received, delivery.events, self.clock.now())
             }
             Err(error) => Err(HandlerError::Retryable(self.failed(error))),
         }

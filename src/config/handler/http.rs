@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use secrecy::SecretSlice;
+use secrecy::{SecretSlice, SecretString};
 use url::{Host, Url};
 
 use crate::config::mistake::{Mistake, Shown};
@@ -34,25 +34,51 @@ pub struct HttpConfig {
     pub tries_max: u32,
     /// Keys that requests are signed with, one signature for each; none for no signature.
     pub signing_secrets: Vec<SecretSlice<u8>>,
+    /// How requests prove that they may be made.
+    pub auth: HttpAuth,
+}
+
+/// How requests prove that they may be made, beside their signature.
+#[derive(Clone, Debug)]
+pub enum HttpAuth {
+    /// Not at all.
+    None,
+    /// A key of the function behind the URL.
+    FunctionKey(SecretString),
+    /// A header of the same value each time.
+    Header {
+        /// Its name; a good one, and none of Highwater's own.
+        name: String,
+        /// Its value: printable ASCII.
+        value: SecretString,
+    },
+    /// A bearer token of this app's identity.
+    Identity {
+        /// Application that the token is for.
+        audience: String,
+        /// Client id of a user-assigned identity.
+        client_id: Option<String>,
+    },
 }
 
 impl HttpConfig {
     /// Returns what holds for `url` where nothing else is set.
     pub fn new(url: Url) -> Self {
         let timeout = Duration::from_secs(60);
-        Self { url, timeout, tries_max: 3, signing_secrets: Vec::new() }
+        Self { url, timeout, tries_max: 3, signing_secrets: Vec::new(), auth: HttpAuth::None }
     }
 }
 
 impl fmt::Debug for HttpConfig {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url, timeout, tries_max, signing_secrets } = self;
+        let Self { url, timeout, tries_max, signing_secrets, auth } = self;
         formatter
             .debug_struct("HttpConfig")
             .field("url", &redacted(url))
             .field("timeout", timeout)
             .field("tries_max", tries_max)
             .field("signing_secrets", signing_secrets)
+            .field("auth", auth)
             .finish()
     }
 }
@@ -78,11 +104,13 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HttpConfig>
     let timeout = reader.read(&settings::HANDLER_TIMEOUT, at, parse::duration_from(timeout_min));
     let tries_max = reader.read(&settings::HANDLER_TRIES_MAX, at, parse::number(1..=TRIES_MAX));
     let signing_secrets = read_signing_secrets(reader, segment);
+    let auth = read_auth(reader, segment);
     Some(HttpConfig {
         url: url?,
         timeout: timeout?,
         tries_max: tries_max?,
         signing_secrets: signing_secrets?,
+        auth: auth?,
     })
 }
 
@@ -106,6 +134,44 @@ fn read_signing_secrets(reader: &mut Reader<'_>, segment: &str) -> Option<Vec<Se
         .map(|name| read_named(reader, name, setting, segment, signing_secret))
         .collect();
     secrets.into_iter().collect()
+}
+
+#[derive(Clone, Copy)]
+enum AuthKind {
+    None,
+    FunctionKey,
+    Header,
+    Identity,
+}
+
+fn read_auth(reader: &mut Reader<'_>, segment: &str) -> Option<HttpAuth> {
+    let at = Some(segment);
+    let kinds = [
+        ("none", AuthKind::None),
+        ("function_key", AuthKind::FunctionKey),
+        ("identity", AuthKind::Identity),
+        ("header", AuthKind::Header),
+    ];
+    let kind = reader.read(&settings::HANDLER_AUTH, at, parse::one_of(&kinds))?;
+    let secret = |reader: &mut Reader<'_>| {
+        let setting = &settings::HANDLER_AUTH_SECRET;
+        let name = reader.read(setting, at, secret_name)?;
+        read_named(reader, &name, setting, segment, header_value)
+    };
+    match kind {
+        AuthKind::None => Some(HttpAuth::None),
+        AuthKind::FunctionKey => secret(reader).map(HttpAuth::FunctionKey),
+        AuthKind::Header => {
+            let name = reader.read(&settings::HANDLER_AUTH_HEADER, at, header_name);
+            let value = secret(reader);
+            Some(HttpAuth::Header { name: name?, value: value? })
+        }
+        AuthKind::Identity => {
+            let audience = reader.read(&settings::HANDLER_AUTH_AUDIENCE, at, audience);
+            let client_id = reader.read_if_set(&settings::HANDLER_AUTH_CLIENT_ID, at, parse::any);
+            Some(HttpAuth::Identity { audience: audience?, client_id })
+        }
+    }
 }
 
 /// Reads the setting `name`, which another one names.
@@ -158,6 +224,44 @@ fn signing_secret(text: &str) -> Result<SecretSlice<u8>, Expected> {
     let fits = key.filter(|key| SIGNING_SECRET_BYTES.contains(&key.len()));
     fits.map(SecretSlice::from)
         .ok_or_else(|| Expected::new("`whsec_` and the base64 of 24 to 64 random bytes"))
+}
+
+fn header_value(text: &str) -> Result<SecretString, Expected> {
+    let fits = text.chars().all(|c| matches!(c, ' '..='~'));
+    fits.then(|| text.into()).ok_or_else(|| Expected::new("printable ASCII characters"))
+}
+
+/// Reads the name of a header that is not set by us or by HTTP itself.
+fn header_name(text: &str) -> Result<String, Expected> {
+    const TAKEN: [&str; 11] = [
+        "accept",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "host",
+        "idempotency-key",
+        "te",
+        "traceparent",
+        "transfer-encoding",
+        "upgrade",
+    ];
+    let name = text.to_ascii_lowercase();
+    let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
+    let is_taken = TAKEN.contains(&name.as_str())
+        || name.starts_with("webhook-")
+        || name.starts_with("x-highwater-");
+    (is_name && !is_taken).then_some(name).ok_or_else(|| {
+        Expected::new("the name of a header that Highwater and HTTP do not set themselves")
+    })
+}
+
+/// Reads what a token is for.
+fn audience(text: &str) -> Result<String, Expected> {
+    let is_plain = text.chars().all(|c| c.is_ascii_graphic());
+    (is_plain && !text.ends_with("/.default")).then(|| text.to_owned()).ok_or_else(|| {
+        Expected::new("an application id URI such as `api://my-app`, without `/.default`")
+    })
 }
 
 fn target_url(text: &str, allow_http: bool, permission: &str) -> Result<Url, Expected> {

@@ -9,9 +9,7 @@ const HTTP: &str = "
 
 #[test]
 fn what_is_not_set_is_as_the_handler_has_it_by_itself() {
-    let HandlerConfig::Http(http) = read(&[MINIMAL, HTTP]).pollers["orders"].handler.clone() else {
-        panic!("the handler is `http`");
-    };
+    let http = read_http(&[]);
     assert_eq!(format!("{http:?}"), format!("{:?}", HttpConfig::new(http.url.clone())));
 }
 
@@ -50,6 +48,77 @@ fn signing_secrets_are_named_and_each_must_be_one() {
         &expect![[r#"
         1 mistake in the settings
         setting `HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS` is `A,B,C,D,E,F`, expected names of at most 5 settings
+    "#]],
+    );
+}
+
+/// Reads settings of the handler, given by the last part of their names, beside `KEY`.
+fn read_http(lines: &[&str]) -> HttpConfig {
+    let lines = lines.iter().map(|line| format!("HIGHWATER__POLLERS__ORDERS__HANDLER__{line}\n"));
+    let lines = lines.collect::<String>() + "KEY = hunter2==";
+    let handler = read(&[MINIMAL, HTTP, &lines]).pollers["orders"].handler.clone();
+    let HandlerConfig::Http(http) = handler else { panic!("{handler:?}") };
+    http
+}
+
+#[test]
+fn each_way_to_prove_a_request_reads_what_it_needs() {
+    let auth = |lines: &[&str]| format!("{:?}", read_http(lines).auth);
+    assert_eq!(auth(&["AUTH = none", "AUTH_SECRET = not there"]), "None");
+    assert_eq!(
+        auth(&["AUTH = function_key", "AUTH_SECRET = KEY"]),
+        "FunctionKey(SecretBox<str>([REDACTED]))"
+    );
+    assert_eq!(
+        auth(&["AUTH = identity", "AUTH_AUDIENCE = api://orders", "AUTH_CLIENT_ID = c"]),
+        r#"Identity { audience: "api://orders", client_id: Some("c") }"#
+    );
+    assert_eq!(
+        auth(&["AUTH = header", "AUTH_HEADER = Authorization", "AUTH_SECRET = KEY"]),
+        r#"Header { name: "authorization", value: SecretBox<str>([REDACTED]) }"#
+    );
+}
+
+#[test]
+fn what_a_way_to_prove_a_request_lacks_is_told() {
+    let of = |line: &str| format!("HIGHWATER__POLLERS__ORDERS__HANDLER__{line}");
+    check_mistakes(
+        &[MINIMAL, HTTP, &of("AUTH = function_key")],
+        &expect![[r#"
+        1 mistake in the settings
+        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_SECRET` is not set, expected name of the setting that holds the key, or the header's value
+    "#]],
+    );
+    check_mistakes(
+        &[MINIMAL, HTTP, &of("AUTH = identity")],
+        &expect![[r#"
+        1 mistake in the settings
+        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_AUDIENCE` is not set, expected application that the token is for, such as `api://11111111-2222-3333-4444-555555555555`
+    "#]],
+    );
+    check_mistakes(
+        &[MINIMAL, HTTP, &of("AUTH = oauth")],
+        &expect![[r#"
+        1 mistake in the settings
+        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH` is `oauth`, expected `none` or `function_key` or `identity` or `header`
+    "#]],
+    );
+    let bad = ["AUTH = header", "AUTH_HEADER = Webhook-Id", "AUTH_SECRET = KEY"].map(of).join("\n");
+    check_mistakes(
+        &[MINIMAL, HTTP, &bad, "KEY = hunter2é"],
+        &expect![[r#"
+        2 mistakes in the settings
+        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_HEADER` is `Webhook-Id`, expected the name of a header that Highwater and HTTP do not set themselves
+        setting `KEY` is `(not shown)`, expected printable ASCII characters
+          hint: `HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_SECRET` names this setting
+    "#]],
+    );
+    let scope = [of("AUTH = identity"), of("AUTH_AUDIENCE = api://orders/.default")].join("\n");
+    check_mistakes(
+        &[MINIMAL, HTTP, &scope],
+        &expect![[r#"
+        1 mistake in the settings
+        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_AUDIENCE` is `api://orders/.default`, expected an application id URI such as `api://my-app`, without `/.default`
     "#]],
     );
 }

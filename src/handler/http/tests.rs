@@ -1,5 +1,7 @@
 //! The handler against real sockets on this machine.
 
+mod auth;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -102,12 +104,19 @@ impl Clock for StoppedClock {
 }
 
 fn handler(url: &str, tries_max: u32) -> Http {
+    handler_of(&config(url, tries_max))
+}
+
+fn config(url: &str, tries_max: u32) -> HttpConfig {
     let timeout = Duration::from_millis(if url.contains("slow") { 50 } else { 10_000 });
-    let config = HttpConfig { timeout, tries_max, ..HttpConfig::new(url.parse().unwrap()) };
+    HttpConfig { timeout, tries_max, ..HttpConfig::new(url.parse().unwrap()) }
+}
+
+fn handler_of(config: &HttpConfig) -> Http {
     let clock = Arc::new(StoppedClock);
     let pause = Duration::from_millis(1);
     let pacing = Pacing { pause_min: pause, pause_max: pause, ..Pacing::default() };
-    Http::with_pacing(Client::new().unwrap(), &config, clock, pacing)
+    Http::with_pacing(Client::new().unwrap(), config, clock, pacing)
 }
 
 async fn deliver(url: &str, tries_max: u32) -> Result<(), HandlerError> {
