@@ -71,6 +71,7 @@ pub const SETTINGS: &[Setting] = &[
     HANDLER_ALLOW_HTTP,
     HANDLER_TIMEOUT,
     HANDLER_TRIES_MAX,
+    HANDLER_BODY,
     HANDLER_SIGNING_SECRETS,
     HANDLER_AUTH,
     HANDLER_AUTH_SECRET,
@@ -204,6 +205,12 @@ pub(super) const HANDLER_TRIES_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__TRIES_MAX",
     Text("3"),
     "http: tries of one batch within one tick.",
+);
+pub(super) const HANDLER_BODY: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__BODY",
+    Text("highwater"),
+    "http: form of the body: `highwater` (one object), `cloudevents` (a batch of CloudEvents 1.0) or \
+     `debezium` (an array of envelopes).",
 );
 pub(super) const HANDLER_SIGNING_SECRETS: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__SIGNING_SECRETS",

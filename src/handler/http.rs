@@ -2,7 +2,8 @@
 //!
 //! # The request
 //!
-//! `POST` with `content-type: application/json`. The body is one object:
+//! `POST`, with a body in one of three forms. By itself it is `application/json` and one object; a batch
+//! of CloudEvents or an array of Debezium envelopes holds the same events otherwise wrapped.
 //!
 //! | field | |
 //! |---|---|
@@ -63,7 +64,7 @@ use self::sign::Signer;
 use super::{Delivery, Handler, HandlerError};
 use crate::azure::Tokens;
 use crate::clock::Clock;
-use crate::config::{HttpConfig, redacted};
+use crate::config::{BodyForm, HttpConfig, redacted};
 use crate::error::chain;
 
 mod auth;
@@ -146,6 +147,7 @@ pub struct Http {
     target: Target,
     timeout: Duration,
     tries_max: u32,
+    form: BodyForm,
     signer: Signer,
     auth: Auth,
     pacing: Pacing,
@@ -165,13 +167,14 @@ impl Http {
         clock: Arc<dyn Clock>,
         pacing: Pacing,
     ) -> Self {
-        let HttpConfig { url, timeout, tries_max, signing_secrets, auth } = config;
+        let HttpConfig { url, timeout, tries_max, body, signing_secrets, auth } = config;
         Self {
             client,
             url: url.clone(),
             target: Target::of(url),
             timeout: *timeout,
             tries_max: *tries_max,
+            form: *body,
             signer: Signer::new(signing_secrets),
             auth: Auth::of(auth),
             pacing,
@@ -187,11 +190,11 @@ impl Http {
 
     /// Returns the request of a delivery, without what differs between tries.
     fn request(&self, delivery: &Delivery<'_>) -> Result<Request, HandlerError> {
-        let body = body::encode(delivery).map_err(|error| {
+        let body = body::encode(self.form, delivery).map_err(|error| {
             HandlerError::Rejected(format!("encode batch `{}`: {error}", delivery.batch_id))
         })?;
         let request = self.client.0.post(self.url.clone()).timeout(self.timeout);
-        let request = request.headers(headers(delivery)).body(body).build();
+        let request = request.headers(headers(self.form, delivery)).body(body).build();
         request.map_err(|error| HandlerError::Misconfigured(self.failed(error)))
     }
 
@@ -327,9 +330,9 @@ fn cause(error: reqwest::Error) -> String {
     chain(&error.without_url())
 }
 
-fn headers(delivery: &Delivery<'_>) -> HeaderMap {
+fn headers(form: BodyForm, delivery: &Delivery<'_>) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(body::content_type(form)));
     // Ids and names are plain ASCII; a trace context from outside that is not is left out.
     let mut put = |name: HeaderName, value: &str| {
         headers.extend(HeaderValue::from_str(value).ok().map(|value| (name, value)));

@@ -64,7 +64,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "handler::http",
-        &["azure", "clock", "config", "error", "event", "handler", "state"],
+        &["azure", "clock", "config", "cursor", "error", "event", "handler", "state"],
         &["base64", "hmac", "reqwest", "secrecy", "sha2", "url"],
     ),
     ("handler::stdout", &["error", "event", "handler"], &["tokio::io", "tokio::sync"]),

@@ -7,5 +7,6 @@
 )]
 
 mod child;
+mod cloud_events;
 mod sample;
 mod standard;

@@ -1,15 +1,23 @@
 // Receives batches with the libraries of others: `standardwebhooks` and `cloudevents`.
 //
 // POST /webhook       the signature must be good under WEBHOOK_SECRET
+// POST /cloudevents   the body must be a batch of good CloudEvents
 // GET /last           what was taken last, as JSON
 import { createServer } from "node:http";
 import { gunzipSync } from "node:zlib";
+import { HTTP, ValidationError } from "cloudevents";
 import { Webhook } from "standardwebhooks";
 
 let last = null;
 
 const paths = {
   "/webhook": (headers, body) => new Webhook(process.env.WEBHOOK_SECRET).verify(body, headers),
+  "/cloudevents": (headers, body) => {
+    const events = HTTP.toEvent({ headers, body });
+    if (!Array.isArray(events)) throw new ValidationError("this is no batch");
+    for (const event of events) event.validate();
+    return events;
+  },
 };
 
 const server = createServer(async (request, response) => {

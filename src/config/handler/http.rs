@@ -32,10 +32,23 @@ pub struct HttpConfig {
     pub timeout: Duration,
     /// Tries of one batch within one tick; at least 1.
     pub tries_max: u32,
+    /// What bodies look like.
+    pub body: BodyForm,
     /// Keys that requests are signed with, one signature for each; none for no signature.
     pub signing_secrets: Vec<SecretSlice<u8>>,
     /// How requests prove that they may be made.
     pub auth: HttpAuth,
+}
+
+/// What the body of a request looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyForm {
+    /// One JSON object around the events.
+    Highwater,
+    /// A JSON array of CloudEvents 1.0.
+    CloudEvents,
+    /// A JSON array of Debezium envelopes.
+    Debezium,
 }
 
 /// How requests prove that they may be made, beside their signature.
@@ -64,19 +77,26 @@ pub enum HttpAuth {
 impl HttpConfig {
     /// Returns what holds for `url` where nothing else is set.
     pub fn new(url: Url) -> Self {
-        let timeout = Duration::from_secs(60);
-        Self { url, timeout, tries_max: 3, signing_secrets: Vec::new(), auth: HttpAuth::None }
+        Self {
+            url,
+            timeout: Duration::from_secs(60),
+            tries_max: 3,
+            body: BodyForm::Highwater,
+            signing_secrets: Vec::new(),
+            auth: HttpAuth::None,
+        }
     }
 }
 
 impl fmt::Debug for HttpConfig {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url, timeout, tries_max, signing_secrets, auth } = self;
+        let Self { url, timeout, tries_max, body, signing_secrets, auth } = self;
         formatter
             .debug_struct("HttpConfig")
             .field("url", &redacted(url))
             .field("timeout", timeout)
             .field("tries_max", tries_max)
+            .field("body", body)
             .field("signing_secrets", signing_secrets)
             .field("auth", auth)
             .finish()
@@ -103,12 +123,19 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HttpConfig>
     let timeout_min = Duration::from_millis(1);
     let timeout = reader.read(&settings::HANDLER_TIMEOUT, at, parse::duration_from(timeout_min));
     let tries_max = reader.read(&settings::HANDLER_TRIES_MAX, at, parse::number(1..=TRIES_MAX));
+    let forms = [
+        ("highwater", BodyForm::Highwater),
+        ("cloudevents", BodyForm::CloudEvents),
+        ("debezium", BodyForm::Debezium),
+    ];
+    let body = reader.read(&settings::HANDLER_BODY, at, parse::one_of(&forms));
     let signing_secrets = read_signing_secrets(reader, segment);
     let auth = read_auth(reader, segment);
     Some(HttpConfig {
         url: url?,
         timeout: timeout?,
         tries_max: tries_max?,
+        body: body?,
         signing_secrets: signing_secrets?,
         auth: auth?,
     })

@@ -133,7 +133,7 @@ async fn a_request_is_as_the_contract_says() {
     let sample = Sample::new(3);
     handler(&url, 1).handle(sample.delivery()).await.unwrap();
     let (headers, body) = receiver.requests().pop().unwrap();
-    assert_eq!(body, body::encode(&sample.delivery()).unwrap());
+    assert_eq!(body, body::encode(BodyForm::Highwater, &sample.delivery()).unwrap());
     let mut lines: Vec<String> = headers
         .iter()
         .map(|(name, value)| format!("{name}: {}\n", value.to_str().unwrap()))
