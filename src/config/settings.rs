@@ -72,6 +72,7 @@ pub const SETTINGS: &[Setting] = &[
     HANDLER_TIMEOUT,
     HANDLER_TRIES_MAX,
     HANDLER_BODY,
+    HANDLER_GZIP,
     HANDLER_SIGNING_SECRETS,
     HANDLER_AUTH,
     HANDLER_AUTH_SECRET,
@@ -211,6 +212,11 @@ pub(super) const HANDLER_BODY: Setting = Setting::new(
     Text("highwater"),
     "http: form of the body: `highwater` (one object), `cloudevents` (a batch of CloudEvents 1.0) or \
      `debezium` (an array of envelopes).",
+);
+pub(super) const HANDLER_GZIP: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__GZIP",
+    Text("false"),
+    "http: whether bodies are compressed; the receiver must understand `content-encoding: gzip`.",
 );
 pub(super) const HANDLER_SIGNING_SECRETS: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__SIGNING_SECRETS",

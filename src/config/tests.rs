@@ -43,6 +43,7 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__HANDLER__TIMEOUT = 30s
     HIGHWATER__POLLERS__ORDERS__HANDLER__TRIES_MAX = 5
     HIGHWATER__POLLERS__ORDERS__HANDLER__BODY = cloudevents
+    HIGHWATER__POLLERS__ORDERS__HANDLER__GZIP = true
     HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS = NEW_SECRET, OLD_SECRET
     NEW_SECRET = whsec_aHVudGVyMmh1bnRlcjJodW50ZXIyaHVudGVyMg==
     OLD_SECRET = whsec_T0xEX2h1bnRlcjJodW50ZXIyaHVudGVyMg==
@@ -228,6 +229,7 @@ fn a_full_example_of_a_poller_reads_back() {
                     timeout: 30s,
                     tries_max: 5,
                     body: CloudEvents,
+                    gzip: true,
                     signing_secrets: [
                         SecretBox<[u8]>([REDACTED]),
                         SecretBox<[u8]>([REDACTED]),

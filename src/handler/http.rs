@@ -3,7 +3,8 @@
 //! # The request
 //!
 //! `POST`, with a body in one of three forms. By itself it is `application/json` and one object; a batch
-//! of CloudEvents or an array of Debezium envelopes holds the same events otherwise wrapped.
+//! of CloudEvents or an array of Debezium envelopes holds the same events otherwise wrapped. Where that
+//! is set, it is compressed, and its signature is that of the body before.
 //!
 //! | field | |
 //! |---|---|
@@ -53,7 +54,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Request, Response};
 use thiserror::Error;
 use url::Url;
@@ -69,6 +70,7 @@ use crate::error::chain;
 
 mod auth;
 mod body;
+mod gzip;
 mod reply;
 mod sign;
 #[cfg(test)]
@@ -140,6 +142,21 @@ impl Default for Pacing {
     }
 }
 
+/// A request that can be sent several times.
+struct Prepared {
+    request: Request,
+    /// The body before it was compressed, where that is what is signed.
+    plain: Option<Vec<u8>>,
+}
+
+impl Prepared {
+    /// Returns what is signed: the body as the receiver parses it.
+    fn signed(&self) -> &[u8] {
+        let sent = || self.request.body().and_then(reqwest::Body::as_bytes).unwrap_or_default();
+        self.plain.as_deref().unwrap_or_else(sent)
+    }
+}
+
 /// Posts batches to a URL.
 pub struct Http {
     client: Client,
@@ -148,6 +165,7 @@ pub struct Http {
     timeout: Duration,
     tries_max: u32,
     form: BodyForm,
+    gzip: bool,
     signer: Signer,
     auth: Auth,
     pacing: Pacing,
@@ -167,7 +185,7 @@ impl Http {
         clock: Arc<dyn Clock>,
         pacing: Pacing,
     ) -> Self {
-        let HttpConfig { url, timeout, tries_max, body, signing_secrets, auth } = config;
+        let HttpConfig { url, timeout, tries_max, body, gzip, signing_secrets, auth } = config;
         Self {
             client,
             url: url.clone(),
@@ -175,6 +193,7 @@ impl Http {
             timeout: *timeout,
             tries_max: *tries_max,
             form: *body,
+            gzip: *gzip,
             signer: Signer::new(signing_secrets),
             auth: Auth::of(auth),
             pacing,
@@ -189,22 +208,30 @@ impl Http {
     }
 
     /// Returns the request of a delivery, without what differs between tries.
-    fn request(&self, delivery: &Delivery<'_>) -> Result<Request, HandlerError> {
-        let body = body::encode(self.form, delivery).map_err(|error| {
-            HandlerError::Rejected(format!("encode batch `{}`: {error}", delivery.batch_id))
-        })?;
+    async fn prepare(&self, delivery: &Delivery<'_>) -> Result<Prepared, HandlerError> {
+        let cannot = |what: &str, error: &dyn fmt::Display| {
+            let reason = format!("{what} batch `{}`: {error}", delivery.batch_id);
+            HandlerError::Rejected(reason)
+        };
+        let mut body =
+            body::encode(self.form, delivery).map_err(|error| cannot("encode", &error))?;
+        let mut headers = headers(self.form, delivery);
+        let mut plain = None;
+        if self.gzip {
+            let packed = gzip::gzip(&body).await.map_err(|error| cannot("compress", &error))?;
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            plain = Some(std::mem::replace(&mut body, packed)).filter(|_| self.signer.signs());
+        }
         let request = self.client.0.post(self.url.clone()).timeout(self.timeout);
-        let request = request.headers(headers(self.form, delivery)).body(body).build();
-        request.map_err(|error| HandlerError::Misconfigured(self.failed(error)))
+        let request = request.headers(headers).body(body).build();
+        let request = request.map_err(|error| HandlerError::Misconfigured(self.failed(error)))?;
+        Ok(Prepared { request, plain })
     }
 
     /// Sends a request once and judges the reply.
-    async fn send(
-        &self,
-        mut request: Request,
-        delivery: &Delivery<'_>,
-    ) -> Result<(), HandlerError> {
-        self.date_and_sign(&mut request, delivery);
+    async fn send(&self, prepared: &Prepared, delivery: &Delivery<'_>) -> Result<(), HandlerError> {
+        let mut request = prepared.request.try_clone().expect("a body that is bytes can be cloned");
+        request.headers_mut().extend(self.date_and_signature(prepared, delivery));
         let proof = self.auth.prove(self.timeout).await?;
         let target = self.target.hiding(proof.as_ref().map(|proof| proof.secret.as_str()));
         request.headers_mut().extend(proof.map(|proof| (proof.name, proof.value)));
@@ -217,14 +244,14 @@ impl Http {
         }
     }
 
-    /// Adds the headers that differ between tries.
-    fn date_and_sign(&self, request: &mut Request, delivery: &Delivery<'_>) {
+    /// Returns the headers that differ between tries.
+    fn date_and_signature(&self, prepared: &Prepared, delivery: &Delivery<'_>) -> HeaderMap {
         let timestamp = self.clock.now().unix_timestamp();
-        request.headers_mut().insert(WEBHOOK_TIMESTAMP, timestamp.into());
-        let body = request.body().and_then(reqwest::Body::as_bytes).unwrap_or_default();
-        let signature = self.signer.sign(delivery.batch_id.as_str(), timestamp, body);
+        let mut headers = HeaderMap::from_iter([(WEBHOOK_TIMESTAMP, timestamp.into())]);
+        let signature = self.signer.sign(delivery.batch_id.as_str(), timestamp, prepared.signed());
         let value = signature.and_then(|text| HeaderValue::from_str(&text).ok());
-        request.headers_mut().extend(value.map(|value| (WEBHOOK_SIGNATURE, value)));
+        headers.extend(value.map(|value| (WEBHOOK_SIGNATURE, value)));
+        headers
     }
 
     /// Reads a reply as far as its limit.
@@ -289,11 +316,10 @@ impl fmt::Debug for Http {
 #[async_trait]
 impl Handler for Http {
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
-        let request = self.request(&delivery)?;
+        let prepared = self.prepare(&delivery).await?;
         let mut tries = 1;
         loop {
-            let this = request.try_clone().expect("a body that is bytes can be cloned");
-            let Err(error) = self.send(this, &delivery).await else { return Ok(()) };
+            let Err(error) = self.send(&prepared, &delivery).await else { return Ok(()) };
             let pause = self.pause(tries, &error).filter(|_| tries < self.tries_max);
             let Some(pause) = pause else { return Err(counted(error, tries)) };
             let name = &delivery.source.poller;

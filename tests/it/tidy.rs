@@ -65,7 +65,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     (
         "handler::http",
         &["azure", "clock", "config", "cursor", "error", "event", "handler", "state"],
-        &["base64", "hmac", "reqwest", "secrecy", "sha2", "url"],
+        &["base64", "flate2", "hmac", "reqwest", "secrecy", "sha2", "tokio::task", "url"],
     ),
     ("handler::stdout", &["error", "event", "handler"], &["tokio::io", "tokio::sync"]),
     ("handler::testing", &["cursor", "event", "handler", "state", "value"], &[]),

@@ -1,5 +1,6 @@
 //! Signatures, judged by the reference library of Standard Webhooks.
 
+use highwater::config::HttpConfig;
 use highwater::handler::HandlerError;
 
 use crate::child::{Server, node};
@@ -22,10 +23,13 @@ async fn a_receiver_takes_what_is_signed_with_its_secret_before_and_after_a_chan
             (&[NEW_SECRET], known == NEW_SECRET),
             (&[], false),
         ] {
-            let result = batch.deliver(&config(&server.url("/webhook"), secrets)).await;
-            assert_eq!(result.is_ok(), good, "{known} {secrets:?} {result:?}");
-            let refused = matches!(result, Err(HandlerError::Misconfigured(_)));
-            assert_eq!(refused, !good, "{result:?}");
+            let url = server.url("/webhook");
+            for gzip in [false, true] {
+                let result = batch.deliver(&HttpConfig { gzip, ..config(&url, secrets) }).await;
+                assert_eq!(result.is_ok(), good, "{known} {secrets:?} {result:?}");
+                let refused = matches!(result, Err(HandlerError::Misconfigured(_)));
+                assert_eq!(refused, !good, "{result:?}");
+            }
         }
         let last = server.get("/last").await;
         assert_eq!(last["events"][0]["after"]["name"], "Zoë's “first”\nline");

@@ -34,6 +34,8 @@ pub struct HttpConfig {
     pub tries_max: u32,
     /// What bodies look like.
     pub body: BodyForm,
+    /// Whether bodies are compressed.
+    pub gzip: bool,
     /// Keys that requests are signed with, one signature for each; none for no signature.
     pub signing_secrets: Vec<SecretSlice<u8>>,
     /// How requests prove that they may be made.
@@ -82,6 +84,7 @@ impl HttpConfig {
             timeout: Duration::from_secs(60),
             tries_max: 3,
             body: BodyForm::Highwater,
+            gzip: false,
             signing_secrets: Vec::new(),
             auth: HttpAuth::None,
         }
@@ -90,13 +93,14 @@ impl HttpConfig {
 
 impl fmt::Debug for HttpConfig {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url, timeout, tries_max, body, signing_secrets, auth } = self;
+        let Self { url, timeout, tries_max, body, gzip, signing_secrets, auth } = self;
         formatter
             .debug_struct("HttpConfig")
             .field("url", &redacted(url))
             .field("timeout", timeout)
             .field("tries_max", tries_max)
             .field("body", body)
+            .field("gzip", gzip)
             .field("signing_secrets", signing_secrets)
             .field("auth", auth)
             .finish()
@@ -129,6 +133,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HttpConfig>
         ("debezium", BodyForm::Debezium),
     ];
     let body = reader.read(&settings::HANDLER_BODY, at, parse::one_of(&forms));
+    let gzip = reader.read(&settings::HANDLER_GZIP, at, parse::boolean);
     let signing_secrets = read_signing_secrets(reader, segment);
     let auth = read_auth(reader, segment);
     Some(HttpConfig {
@@ -136,6 +141,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HttpConfig>
         timeout: timeout?,
         tries_max: tries_max?,
         body: body?,
+        gzip: gzip?,
         signing_secrets: signing_secrets?,
         auth: auth?,
     })

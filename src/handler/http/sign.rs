@@ -22,6 +22,11 @@ impl Signer {
         Self(keys.to_vec())
     }
 
+    /// Whether there is a key to sign with.
+    pub(super) fn signs(&self) -> bool {
+        !self.0.is_empty()
+    }
+
     /// Returns the value of `webhook-signature`; `None` where there is no key.
     ///
     /// `timestamp` is in unix seconds, `body` what the receiver parses: before it is compressed.

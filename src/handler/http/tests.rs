@@ -3,6 +3,7 @@
 mod auth;
 
 use std::collections::VecDeque;
+use std::io::Read as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -155,6 +156,20 @@ async fn a_request_is_as_the_contract_says() {
         x-highwater-poller: orders
     "]]
     .assert_eq(&text.replace(env!("CARGO_PKG_VERSION"), "<version>"));
+}
+
+#[tokio::test]
+async fn a_compressed_body_says_so_and_unpacks_to_the_plain_one() {
+    let (receiver, url) = Receiver::start(&[status(204)]).await;
+    let sample = Sample::new(100);
+    let handler = handler_of(&HttpConfig { gzip: true, ..config(&url, 1) });
+    handler.handle(sample.delivery()).await.unwrap();
+    let (headers, body) = receiver.requests().pop().unwrap();
+    assert_eq!(headers["content-encoding"], "gzip");
+    let plain = body::encode(BodyForm::Highwater, &sample.delivery()).unwrap();
+    assert!(body.len() < plain.len() / 3);
+    let unpacked = flate2::read::GzDecoder::new(&*body).bytes().collect::<Result<Vec<u8>, _>>();
+    assert_eq!(unpacked.unwrap(), plain);
 }
 
 #[tokio::test]
