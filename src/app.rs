@@ -146,11 +146,12 @@ fn handler(
         HandlerConfig::Http(http) => http,
         HandlerConfig::Stdout => return Ok(Arc::new(Stdout::new())),
     };
-    let client = match client {
-        Some(client) => client,
-        None => client.insert(Client::new().map_err(BuildError::Http)?),
+    let client = match (&http.authorities, client) {
+        (Some(authorities), _) => Client::trusting(authorities).map_err(BuildError::Http)?,
+        (None, Some(client)) => client.clone(),
+        (None, none) => none.insert(Client::new().map_err(BuildError::Http)?).clone(),
     };
-    let handler = Http::new(client.clone(), http, Arc::new(SystemClock));
+    let handler = Http::new(client, http, Arc::new(SystemClock));
     let HttpAuth::Identity { audience, client_id } = &http.auth else {
         return Ok(Arc::new(handler));
     };

@@ -3,7 +3,7 @@
 mod http;
 
 pub(crate) use self::http::redacted;
-pub use self::http::{BodyForm, HttpAuth, HttpConfig};
+pub use self::http::{Authorities, BodyForm, HttpAuth, HttpConfig};
 use super::parse;
 use super::read::Reader;
 use super::settings;

@@ -79,6 +79,7 @@ pub const SETTINGS: &[Setting] = &[
     HANDLER_AUTH_HEADER,
     HANDLER_AUTH_AUDIENCE,
     HANDLER_AUTH_CLIENT_ID,
+    HANDLER_CA,
     HANDLER_STALL_MAX,
     LEASE_TTL,
     LEASE_FIRST,
@@ -249,6 +250,12 @@ pub(super) const HANDLER_AUTH_CLIENT_ID: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__AUTH_CLIENT_ID",
     Words("the system-assigned identity"),
     "http: client id of a user-assigned identity.",
+);
+pub(super) const HANDLER_CA: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__CA",
+    Words("the system's"),
+    "http: certificates in PEM of further authorities that may sign the target's certificate, or the \
+     path of a file with them.",
 );
 pub(super) const HANDLER_STALL_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__STALL_MAX",

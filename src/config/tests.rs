@@ -51,6 +51,7 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_SECRET = API_KEY
     HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_HEADER = X-Api-Key
     API_KEY = hunter2hunter2
+    HIGHWATER__POLLERS__ORDERS__HANDLER__CA = certificates/company.pem
     HIGHWATER__POLLERS__ORDERS__HANDLER__STALL_MAX = 30s
     HIGHWATER__POLLERS__ORDERS__LEASE__TTL = 60s
     HIGHWATER__POLLERS__ORDERS__LEASE__FIRST = true
@@ -238,6 +239,11 @@ fn a_full_example_of_a_poller_reads_back() {
                         name: "x-api-key",
                         value: SecretBox<str>([REDACTED]),
                     },
+                    authorities: Some(
+                        File(
+                            "certificates/company.pem",
+                        ),
+                    ),
                 },
             ),
             lease: LeaseConfig {

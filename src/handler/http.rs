@@ -56,10 +56,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Request, Response};
-use thiserror::Error;
 use url::Url;
 
 use self::auth::Auth;
+pub use self::client::{Client, ClientError};
 use self::reply::{Received, Target};
 use self::sign::Signer;
 use super::{Delivery, Handler, HandlerError};
@@ -70,6 +70,7 @@ use crate::error::chain;
 
 mod auth;
 mod body;
+mod client;
 mod gzip;
 mod reply;
 mod sign;
@@ -78,10 +79,6 @@ mod tests;
 
 /// Longest part of a reply that is read.
 const REPLY_BYTES_MAX: usize = 1 << 20;
-/// Limit on making a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Idle connections are closed before the usual load balancers do, at 60 seconds and more.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
@@ -92,34 +89,6 @@ const POLLER: HeaderName = HeaderName::from_static("x-highwater-poller");
 const GENERATION: HeaderName = HeaderName::from_static("x-highwater-generation");
 const FENCING_TOKEN: HeaderName = HeaderName::from_static("x-highwater-fencing-token");
 const ATTEMPT: HeaderName = HeaderName::from_static("x-highwater-attempt");
-
-/// The HTTP client could not be made: no root certificates, as a rule.
-#[derive(Debug, Error)]
-#[error("make the HTTP client")]
-pub struct ClientError(#[source] reqwest::Error);
-
-/// Connections to targets; cheap to clone, and meant to be shared by all pollers of a process.
-#[derive(Clone, Debug)]
-pub struct Client(reqwest::Client);
-
-impl Client {
-    /// Returns a client that keeps connections alive and follows no redirects.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`] if the system has no usable root certificates.
-    pub fn new() -> Result<Self, ClientError> {
-        let builder = reqwest::Client::builder()
-            .user_agent(concat!("highwater/", env!("CARGO_PKG_VERSION")))
-            .redirect(reqwest::redirect::Policy::none())
-            .retry(reqwest::retry::never())
-            .referer(false)
-            .no_proxy()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .pool_idle_timeout(IDLE_TIMEOUT);
-        builder.build().map(Self).map_err(ClientError)
-    }
-}
 
 /// How long the handler waits between tries within a tick.
 #[derive(Clone, Copy, Debug)]
@@ -173,7 +142,8 @@ pub struct Http {
 }
 
 impl Http {
-    /// Returns a handler that posts to the URL of `config`.
+    /// Returns a handler that posts to the URL of `config`, through a client that trusts its
+    /// authorities.
     pub fn new(client: Client, config: &HttpConfig, clock: Arc<dyn Clock>) -> Self {
         Self::with_pacing(client, config, clock, Pacing::default())
     }
@@ -185,17 +155,16 @@ impl Http {
         clock: Arc<dyn Clock>,
         pacing: Pacing,
     ) -> Self {
-        let HttpConfig { url, timeout, tries_max, body, gzip, signing_secrets, auth } = config;
         Self {
             client,
-            url: url.clone(),
-            target: Target::of(url),
-            timeout: *timeout,
-            tries_max: *tries_max,
-            form: *body,
-            gzip: *gzip,
-            signer: Signer::new(signing_secrets),
-            auth: Auth::of(auth),
+            url: config.url.clone(),
+            target: Target::of(&config.url),
+            timeout: config.timeout,
+            tries_max: config.tries_max,
+            form: config.body,
+            gzip: config.gzip,
+            signer: Signer::new(&config.signing_secrets),
+            auth: Auth::of(&config.auth),
             pacing,
             clock,
         }

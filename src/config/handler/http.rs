@@ -1,6 +1,7 @@
 //! Settings of the `http` handler.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -40,6 +41,17 @@ pub struct HttpConfig {
     pub signing_secrets: Vec<SecretSlice<u8>>,
     /// How requests prove that they may be made.
     pub auth: HttpAuth,
+    /// Authorities that may sign the target's certificate, beside the system's.
+    pub authorities: Option<Authorities>,
+}
+
+/// Certificates of authorities, in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Authorities {
+    /// The text itself.
+    Pem(String),
+    /// A file that holds it.
+    File(PathBuf),
 }
 
 /// What the body of a request looks like.
@@ -87,13 +99,14 @@ impl HttpConfig {
             gzip: false,
             signing_secrets: Vec::new(),
             auth: HttpAuth::None,
+            authorities: None,
         }
     }
 }
 
 impl fmt::Debug for HttpConfig {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url, timeout, tries_max, body, gzip, signing_secrets, auth } = self;
+        let Self { url, timeout, tries_max, body, gzip, signing_secrets, auth, authorities } = self;
         formatter
             .debug_struct("HttpConfig")
             .field("url", &redacted(url))
@@ -103,6 +116,7 @@ impl fmt::Debug for HttpConfig {
             .field("gzip", gzip)
             .field("signing_secrets", signing_secrets)
             .field("auth", auth)
+            .field("authorities", authorities)
             .finish()
     }
 }
@@ -136,6 +150,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HttpConfig>
     let gzip = reader.read(&settings::HANDLER_GZIP, at, parse::boolean);
     let signing_secrets = read_signing_secrets(reader, segment);
     let auth = read_auth(reader, segment);
+    let authorities = reader.read_if_set(&settings::HANDLER_CA, at, authorities);
     Some(HttpConfig {
         url: url?,
         timeout: timeout?,
@@ -144,6 +159,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HttpConfig>
         gzip: gzip?,
         signing_secrets: signing_secrets?,
         auth: auth?,
+        authorities,
     })
 }
 
@@ -286,6 +302,21 @@ fn header_name(text: &str) -> Result<String, Expected> {
         || name.starts_with("x-highwater-");
     (is_name && !is_taken).then_some(name).ok_or_else(|| {
         Expected::new("the name of a header that Highwater and HTTP do not set themselves")
+    })
+}
+
+/// Reads certificates, or where they are; a line may also end in `\n`, written out.
+fn authorities(text: &str) -> Result<Authorities, Expected> {
+    if text.contains("PRIVATE KEY") {
+        let expected = Expected::new("certificates only, and no key");
+        return Err(expected.shown(Shown::Secret));
+    }
+    if text.contains("-----BEGIN CERTIFICATE-----") {
+        return Ok(Authorities::Pem(text.replace("\\n", "\n")));
+    }
+    let is_path = !text.contains(['\n', '\r']) && text.len() <= 1024;
+    is_path.then(|| Authorities::File(text.into())).ok_or_else(|| {
+        Expected::new("certificates in PEM, or the path of a file with them").shown(Shown::Secret)
     })
 }
 

@@ -122,3 +122,24 @@ fn what_a_way_to_prove_a_request_lacks_is_told() {
     "#]],
     );
 }
+
+#[test]
+fn authorities_are_a_text_or_a_file_and_never_a_key() {
+    let pem = "-----BEGIN CERTIFICATE-----\\nMII=\\n-----END CERTIFICATE-----";
+    assert_eq!(
+        read_http(&[&format!("CA = {pem}")]).authorities,
+        Some(Authorities::Pem(pem.replace("\\n", "\n")))
+    );
+    assert_eq!(
+        read_http(&["CA = certificates/company.pem"]).authorities,
+        Some(Authorities::File("certificates/company.pem".into()))
+    );
+    let key = "HIGHWATER__POLLERS__ORDERS__HANDLER__CA = -----BEGIN PRIVATE KEY-----\\nhunter2";
+    check_mistakes(
+        &[MINIMAL, HTTP, key],
+        &expect![[r#"
+        1 mistake in the settings
+        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__CA` is `(not shown)`, expected certificates only, and no key
+    "#]],
+    );
+}

@@ -1,6 +1,8 @@
 //! The handler against real sockets on this machine.
 
 mod auth;
+#[cfg(feature = "demo")]
+mod tls;
 
 use std::collections::VecDeque;
 use std::io::Read as _;
