@@ -71,6 +71,7 @@ pub const SETTINGS: &[Setting] = &[
     HANDLER_ALLOW_HTTP,
     HANDLER_TIMEOUT,
     HANDLER_TRIES_MAX,
+    HANDLER_LANES,
     HANDLER_BODY,
     HANDLER_GZIP,
     HANDLER_SIGNING_SECRETS,
@@ -207,6 +208,11 @@ pub(super) const HANDLER_TRIES_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__TRIES_MAX",
     Text("3"),
     "http: tries of one batch within one tick.",
+);
+pub(super) const HANDLER_LANES: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__LANES",
+    Text("1"),
+    "http: most requests at once for one batch, up to 32; rows of one key go into one of them, in order.",
 );
 pub(super) const HANDLER_BODY: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__BODY",

@@ -42,6 +42,7 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__HANDLER__ALLOW_HTTP = true
     HIGHWATER__POLLERS__ORDERS__HANDLER__TIMEOUT = 30s
     HIGHWATER__POLLERS__ORDERS__HANDLER__TRIES_MAX = 5
+    HIGHWATER__POLLERS__ORDERS__HANDLER__LANES = 4
     HIGHWATER__POLLERS__ORDERS__HANDLER__BODY = cloudevents
     HIGHWATER__POLLERS__ORDERS__HANDLER__GZIP = true
     HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS = NEW_SECRET, OLD_SECRET
@@ -229,6 +230,7 @@ fn a_full_example_of_a_poller_reads_back() {
                     url: "http://orders.internal/api/changes",
                     timeout: 30s,
                     tries_max: 5,
+                    lanes: 4,
                     body: CloudEvents,
                     gzip: true,
                     signing_secrets: [

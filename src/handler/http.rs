@@ -43,6 +43,12 @@
 //! and the same bytes. A target that asks for patience is left alone until a later tick, unless it
 //! asks for two seconds or less. The lease is held all the while, so more patience is the engine's.
 //!
+//! # Lanes
+//!
+//! With several lanes, a batch is divided by key over as many requests at once, each a batch with an id
+//! of its own. Rows of one key go to one lane in order, and no further batch begins before all have
+//! answered. The position moves as far as every row before was taken.
+//!
 //! # What is not said
 //!
 //! Query and user of the URL hold keys and signatures. Neither they nor keys and tokens of headers
@@ -54,12 +60,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Request, Response};
 use url::Url;
 
 use self::auth::Auth;
 pub use self::client::{Client, ClientError};
+use self::lanes::Part;
 use self::reply::{Received, Target};
 use self::sign::Signer;
 use super::{Delivery, Handler, HandlerError};
@@ -72,6 +80,7 @@ mod auth;
 mod body;
 mod client;
 mod gzip;
+mod lanes;
 mod reply;
 mod sign;
 #[cfg(test)]
@@ -133,6 +142,7 @@ pub struct Http {
     target: Target,
     timeout: Duration,
     tries_max: u32,
+    lanes: usize,
     form: BodyForm,
     gzip: bool,
     signer: Signer,
@@ -161,6 +171,7 @@ impl Http {
             target: Target::of(&config.url),
             timeout: config.timeout,
             tries_max: config.tries_max,
+            lanes: config.lanes,
             form: config.body,
             gzip: config.gzip,
             signer: Signer::new(&config.signing_secrets),
@@ -177,14 +188,13 @@ impl Http {
     }
 
     /// Returns the request of a delivery, without what differs between tries.
-    async fn prepare(&self, delivery: &Delivery<'_>) -> Result<Prepared, HandlerError> {
+    async fn prepare(&self, part: &Part<'_>) -> Result<Prepared, HandlerError> {
         let cannot = |what: &str, error: &dyn fmt::Display| {
-            let reason = format!("{what} batch `{}`: {error}", delivery.batch_id);
+            let reason = format!("{what} batch `{}`: {error}", part.id);
             HandlerError::Rejected(reason)
         };
-        let mut body =
-            body::encode(self.form, delivery).map_err(|error| cannot("encode", &error))?;
-        let mut headers = headers(self.form, delivery);
+        let mut body = body::encode(self.form, part).map_err(|error| cannot("encode", &error))?;
+        let mut headers = headers(self.form, part);
         let mut plain = None;
         if self.gzip {
             let packed = gzip::gzip(&body).await.map_err(|error| cannot("compress", &error))?;
@@ -197,27 +207,49 @@ impl Http {
         Ok(Prepared { request, plain })
     }
 
+    /// Delivers a part, in several tries if need be.
+    async fn deliver(&self, part: &Part<'_>) -> Result<(), HandlerError> {
+        let prepared = self.prepare(part).await?;
+        let mut tries = 1;
+        loop {
+            let Err(error) = self.send(&prepared, part).await else { return Ok(()) };
+            let pause = self.pause(tries, &error).filter(|_| tries < self.tries_max);
+            let Some(pause) = pause else { return Err(counted(error, tries)) };
+            let name = &part.batch.source.poller;
+            tracing::info!(
+                event = "delivery_retried",
+                poller.name = %name,
+                batch_id = %part.id,
+                tries,
+                %error,
+                "Handler of poller `{name}` is tried again"
+            );
+            tokio::time::sleep(pause).await;
+            tries += 1;
+        }
+    }
+
     /// Sends a request once and judges the reply.
-    async fn send(&self, prepared: &Prepared, delivery: &Delivery<'_>) -> Result<(), HandlerError> {
+    async fn send(&self, prepared: &Prepared, part: &Part<'_>) -> Result<(), HandlerError> {
         let mut request = prepared.request.try_clone().expect("a body that is bytes can be cloned");
-        request.headers_mut().extend(self.date_and_signature(prepared, delivery));
+        request.headers_mut().extend(self.date_and_signature(prepared, part));
         let proof = self.auth.prove(self.timeout).await?;
         let target = self.target.hiding(proof.as_ref().map(|proof| proof.secret.as_str()));
         request.headers_mut().extend(proof.map(|proof| (proof.name, proof.value)));
         match self.client.0.execute(request).await {
             Ok(response) => {
                 let received = self.receive(response).await;
-                reply::judge(&target, &received, delivery.events, self.clock.now())
+                reply::judge(&target, &received, &part.events, self.clock.now())
             }
             Err(error) => Err(HandlerError::Retryable(self.failed(error))),
         }
     }
 
     /// Returns the headers that differ between tries.
-    fn date_and_signature(&self, prepared: &Prepared, delivery: &Delivery<'_>) -> HeaderMap {
+    fn date_and_signature(&self, prepared: &Prepared, part: &Part<'_>) -> HeaderMap {
         let timestamp = self.clock.now().unix_timestamp();
         let mut headers = HeaderMap::from_iter([(WEBHOOK_TIMESTAMP, timestamp.into())]);
-        let signature = self.signer.sign(delivery.batch_id.as_str(), timestamp, prepared.signed());
+        let signature = self.signer.sign(part.id.as_str(), timestamp, prepared.signed());
         let value = signature.and_then(|text| HeaderValue::from_str(&text).ok());
         headers.extend(value.map(|value| (WEBHOOK_SIGNATURE, value)));
         headers
@@ -285,24 +317,10 @@ impl fmt::Debug for Http {
 #[async_trait]
 impl Handler for Http {
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
-        let prepared = self.prepare(&delivery).await?;
-        let mut tries = 1;
-        loop {
-            let Err(error) = self.send(&prepared, &delivery).await else { return Ok(()) };
-            let pause = self.pause(tries, &error).filter(|_| tries < self.tries_max);
-            let Some(pause) = pause else { return Err(counted(error, tries)) };
-            let name = &delivery.source.poller;
-            tracing::info!(
-                event = "delivery_retried",
-                poller.name = %name,
-                batch_id = %delivery.batch_id,
-                tries,
-                %error,
-                "Handler of poller `{name}` is tried again"
-            );
-            tokio::time::sleep(pause).await;
-            tries += 1;
-        }
+        let parts = lanes::divide(delivery, self.lanes);
+        // All are waited for: one that is given up might still be taken, after newer rows.
+        let results = join_all(parts.iter().map(|part| self.deliver(part))).await;
+        lanes::combine(&parts, results)
     }
 }
 
@@ -325,15 +343,16 @@ fn cause(error: reqwest::Error) -> String {
     chain(&error.without_url())
 }
 
-fn headers(form: BodyForm, delivery: &Delivery<'_>) -> HeaderMap {
+fn headers(form: BodyForm, part: &Part<'_>) -> HeaderMap {
+    let delivery = &part.batch;
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(body::content_type(form)));
     // Ids and names are plain ASCII; a trace context from outside that is not is left out.
     let mut put = |name: HeaderName, value: &str| {
         headers.extend(HeaderValue::from_str(value).ok().map(|value| (name, value)));
     };
-    put(WEBHOOK_ID, delivery.batch_id.as_str());
-    put(IDEMPOTENCY_KEY, delivery.batch_id.as_str());
+    put(WEBHOOK_ID, part.id.as_str());
+    put(IDEMPOTENCY_KEY, part.id.as_str());
     put(POLLER, &delivery.source.poller);
     put(GENERATION, &delivery.generation.to_string());
     put(FENCING_TOKEN, &delivery.fencing_token.to_string());

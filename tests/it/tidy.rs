@@ -65,7 +65,17 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     (
         "handler::http",
         &["azure", "clock", "config", "cursor", "error", "event", "handler", "state"],
-        &["base64", "flate2", "hmac", "reqwest", "secrecy", "sha2", "tokio::task", "url"],
+        &[
+            "base64",
+            "flate2",
+            "futures_util",
+            "hmac",
+            "reqwest",
+            "secrecy",
+            "sha2",
+            "tokio::task",
+            "url",
+        ],
     ),
     ("handler::stdout", &["error", "event", "handler"], &["tokio::io", "tokio::sync"]),
     ("handler::testing", &["cursor", "event", "handler", "state", "value"], &[]),

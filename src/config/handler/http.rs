@@ -16,6 +16,8 @@ use crate::config::settings::{self, Setting};
 
 /// Most tries of one batch within one tick.
 const TRIES_MAX: u32 = 10;
+/// Most requests at once for one batch.
+const LANES_MAX: u32 = 32;
 /// What a signing secret begins with.
 const SIGNING_PREFIX: &str = "whsec_";
 /// Lengths of a signing secret, in bytes.
@@ -33,6 +35,8 @@ pub struct HttpConfig {
     pub timeout: Duration,
     /// Tries of one batch within one tick; at least 1.
     pub tries_max: u32,
+    /// Most requests at once for one batch; at least 1.
+    pub lanes: usize,
     /// What bodies look like.
     pub body: BodyForm,
     /// Whether bodies are compressed.
@@ -95,6 +99,7 @@ impl HttpConfig {
             url,
             timeout: Duration::from_secs(60),
             tries_max: 3,
+            lanes: 1,
             body: BodyForm::Highwater,
             gzip: false,
             signing_secrets: Vec::new(),
@@ -106,12 +111,14 @@ impl HttpConfig {
 
 impl fmt::Debug for HttpConfig {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url, timeout, tries_max, body, gzip, signing_secrets, auth, authorities } = self;
+        let Self { url, timeout, tries_max, lanes, body, gzip, signing_secrets, auth, authorities } =
+            self;
         formatter
             .debug_struct("HttpConfig")
             .field("url", &redacted(url))
             .field("timeout", timeout)
             .field("tries_max", tries_max)
+            .field("lanes", lanes)
             .field("body", body)
             .field("gzip", gzip)
             .field("signing_secrets", signing_secrets)
@@ -141,6 +148,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HttpConfig>
     let timeout_min = Duration::from_millis(1);
     let timeout = reader.read(&settings::HANDLER_TIMEOUT, at, parse::duration_from(timeout_min));
     let tries_max = reader.read(&settings::HANDLER_TRIES_MAX, at, parse::number(1..=TRIES_MAX));
+    let lanes = reader.read(&settings::HANDLER_LANES, at, parse::number(1..=LANES_MAX));
     let forms = [
         ("highwater", BodyForm::Highwater),
         ("cloudevents", BodyForm::CloudEvents),
@@ -155,6 +163,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HttpConfig>
         url: url?,
         timeout: timeout?,
         tries_max: tries_max?,
+        lanes: usize::try_from(lanes?).unwrap_or(1),
         body: body?,
         gzip: gzip?,
         signing_secrets: signing_secrets?,

@@ -60,7 +60,7 @@ struct Failure {
 pub(super) fn judge(
     target: &Target,
     received: &Received,
-    events: &[ChangeEvent],
+    events: &[&ChangeEvent],
     now: OffsetDateTime,
 ) -> Result<(), HandlerError> {
     let reason = || target.reason(received);
@@ -91,7 +91,7 @@ pub(super) fn judge(
 fn judge_success(
     target: &Target,
     received: &Received,
-    events: &[ChangeEvent],
+    events: &[&ChangeEvent],
 ) -> Result<(), HandlerError> {
     let again = |why: &str| {
         HandlerError::Retryable(target.hide(&format!("{}, but {why}", target.said(received))))
@@ -236,7 +236,9 @@ mod tests {
     const URL: &str = "https://me:hunter22@example.org/hook?code=s3cret%2Fs3cret&v=1";
 
     fn judge_reply(received: &Received) -> Result<(), HandlerError> {
-        judge(&Target::of(&URL.parse().unwrap()), received, &Sample::new(3).events, NOW)
+        let sample = Sample::new(3);
+        let events: Vec<&ChangeEvent> = sample.events.iter().collect();
+        judge(&Target::of(&URL.parse().unwrap()), received, &events, NOW)
     }
 
     fn reply(status: u16, body: &str) -> Received {

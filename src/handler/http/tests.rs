@@ -1,6 +1,7 @@
 //! The handler against real sockets on this machine.
 
 mod auth;
+mod lanes;
 #[cfg(feature = "demo")]
 mod tls;
 
@@ -110,6 +111,10 @@ fn handler(url: &str, tries_max: u32) -> Http {
     handler_of(&config(url, tries_max))
 }
 
+fn plain_body(sample: &Sample) -> Vec<u8> {
+    body::encode(BodyForm::Highwater, &super::lanes::whole(sample.delivery())).unwrap()
+}
+
 fn config(url: &str, tries_max: u32) -> HttpConfig {
     let timeout = Duration::from_millis(if url.contains("slow") { 50 } else { 10_000 });
     HttpConfig { timeout, tries_max, ..HttpConfig::new(url.parse().unwrap()) }
@@ -136,7 +141,7 @@ async fn a_request_is_as_the_contract_says() {
     let sample = Sample::new(3);
     handler(&url, 1).handle(sample.delivery()).await.unwrap();
     let (headers, body) = receiver.requests().pop().unwrap();
-    assert_eq!(body, body::encode(BodyForm::Highwater, &sample.delivery()).unwrap());
+    assert_eq!(body, plain_body(&sample));
     let mut lines: Vec<String> = headers
         .iter()
         .map(|(name, value)| format!("{name}: {}\n", value.to_str().unwrap()))
@@ -168,7 +173,7 @@ async fn a_compressed_body_says_so_and_unpacks_to_the_plain_one() {
     handler.handle(sample.delivery()).await.unwrap();
     let (headers, body) = receiver.requests().pop().unwrap();
     assert_eq!(headers["content-encoding"], "gzip");
-    let plain = body::encode(BodyForm::Highwater, &sample.delivery()).unwrap();
+    let plain = plain_body(&sample);
     assert!(body.len() < plain.len() / 3);
     let unpacked = flate2::read::GzDecoder::new(&*body).bytes().collect::<Result<Vec<u8>, _>>();
     assert_eq!(unpacked.unwrap(), plain);

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::event::Operation;
-use crate::handler::Delivery;
+use crate::handler::http::lanes::Part;
 
 #[derive(Serialize)]
 struct CloudEvent<'a> {
@@ -21,10 +21,10 @@ struct CloudEvent<'a> {
     data: &'a RawValue,
 }
 
-pub(super) fn encode(delivery: &Delivery<'_>) -> Result<Vec<u8>, serde_json::Error> {
+pub(super) fn encode(part: &Part<'_>) -> Result<Vec<u8>, serde_json::Error> {
     // Names of pollers are plain words, so this is a URN as it stands.
-    let source = format!("urn:highwater:{}", delivery.source.poller);
-    super::array(delivery, |body, event| {
+    let source = format!("urn:highwater:{}", part.batch.source.poller);
+    super::array(part, |body, event| {
         let event = CloudEvent {
             specversion: "1.0",
             id: event.id.as_str(),
@@ -46,12 +46,13 @@ mod tests {
     use expect_test::expect;
 
     use super::*;
+    use crate::handler::http::lanes::whole;
     use crate::handler::testing::Sample;
 
     #[test]
     fn each_event_is_wrapped_as_it_is() {
         let sample = Sample::new(2);
-        let body = String::from_utf8(encode(&sample.delivery()).unwrap()).unwrap();
+        let body = String::from_utf8(encode(&whole(sample.delivery())).unwrap()).unwrap();
         let first = &sample.events[0];
         let shown = body.replace(&first.json, "{…}").replace(&sample.events[1].json, "{…}");
         let shown = shown.replace(first.id.as_str(), "<id>");

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::cursor::KeyValues;
 use crate::event::Operation;
-use crate::handler::Delivery;
+use crate::handler::http::lanes::Part;
 
 /// The part of an event's JSON that is passed on.
 #[derive(Deserialize)]
@@ -40,8 +40,8 @@ struct Source<'a> {
     event_id: &'a str,
 }
 
-pub(super) fn encode(delivery: &Delivery<'_>) -> Result<Vec<u8>, serde_json::Error> {
-    super::array(delivery, |body, event| {
+pub(super) fn encode(part: &Part<'_>) -> Result<Vec<u8>, serde_json::Error> {
+    super::array(part, |body, event| {
         let encoded: Encoded<'_> = serde_json::from_str(&event.json)?;
         let (before, op) = match event.op {
             Operation::Upsert => (None, "r"),
@@ -50,10 +50,10 @@ pub(super) fn encode(delivery: &Delivery<'_>) -> Result<Vec<u8>, serde_json::Err
         let source = Source {
             version: env!("CARGO_PKG_VERSION"),
             connector: "highwater",
-            name: &delivery.source.poller,
+            name: &part.batch.source.poller,
             snapshot: "false",
-            table: &delivery.source.object,
-            mode: delivery.source.mode,
+            table: &part.batch.source.object,
+            mode: part.batch.source.mode,
             cursor: &event.cursor.value,
             event_id: event.id.as_str(),
         };
@@ -67,6 +67,7 @@ mod tests {
 
     use super::*;
     use crate::event::ChangeEvent;
+    use crate::handler::http::lanes::whole;
     use crate::handler::testing::Sample;
 
     #[test]
@@ -75,7 +76,7 @@ mod tests {
         let cursor = sample.events[1].cursor.clone();
         sample.events[1] =
             ChangeEvent::encode(&sample.source, Operation::Delete, cursor, &[]).unwrap();
-        let mut body = String::from_utf8(encode(&sample.delivery()).unwrap()).unwrap();
+        let mut body = String::from_utf8(encode(&whole(sample.delivery())).unwrap()).unwrap();
         for event in &sample.events {
             body = body.replace(event.id.as_str(), "<id>");
         }
