@@ -24,6 +24,9 @@ const MEMORY = "src/poller/memory.rs";
 const BATCH = "src/poller/batch.rs";
 const PART = "src/poller/part.rs";
 const EVENT = "src/event.rs";
+const NORMALIZE = "src/normalize.rs";
+const LIMIT = "src/source/mssql/limit.rs";
+const FORM = "src/source/mssql/form.rs";
 
 const BREAKS = [
   ["margin removed", TRANSITIONS, "const LAPSE_MARGIN: Duration = Duration::from_secs(2);", "const LAPSE_MARGIN: Duration = Duration::from_secs(0);"],
@@ -55,6 +58,10 @@ const BREAKS = [
   ["checkpoint of another source used", MEMORY, "if snapshot.document.source_fingerprint != *configured {", "if false && snapshot.document.source_fingerprint != *configured {"],
   ["marker ignored", MEMORY, "match (marker, self.limits.on_missing_state) {", "match (marker, OnMissingState::Recreate) {"],
   ["batch id without its bytes", EVENT, "        update_sized(&mut hash, identity.digest.as_str().as_bytes());\n", ""],
+  ["value over the limit delivered as NULL", LIMIT, ".find(|(_, bytes)| *bytes > bytes_max)?", ".find(|_| false)?"],
+  ["row over the limit of a batch delivered", NORMALIZE, "(0, Some(event)) => Err(too_large(shape, rows, event, bytes_max)),", "(0, Some(_)) => Ok(1),"],
+  ["key with half a surrogate pair mangled", NORMALIZE, "Some(Value::HalfPair(_)) => {", "Some(Value::HalfPair(_)) if false => {"],
+  ["parameter in the code page of the database", FORM, ".map(|name| format!(\" COLLATE {name}\"))", ".map(|_| String::new())"],
 ];
 
 const UNOPTIMISED = ["--config", "profile.dev.package.highwater.opt-level=0"];

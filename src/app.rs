@@ -21,7 +21,7 @@ use crate::handler::stdout::Stdout;
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
 use crate::poller::{Limits, Poller, PollerParts};
-use crate::source::mssql::{Mssql, SourceSettings};
+use crate::source::mssql::{Mssql, SizeLimits, SourceSettings};
 use crate::source::{FetchError, Source};
 use crate::state::sql::TableNameError;
 use crate::state::{BlobStore, FileStore, LoggedStore, SqlStore, SqlStoreSettings, StateStore};
@@ -240,6 +240,10 @@ impl Surroundings {
             columns: source.columns.clone(),
             filter: source.filter.clone(),
             settle: source.settle,
+            limits: SizeLimits {
+                value_bytes_max: poller.limits.value_bytes_max,
+                batch_bytes_max: poller.limits.batch_bytes_max,
+            },
         };
         let mssql = Mssql::new(settings).map_err(wrong)?;
         let mssql = match self.credential(&source.connection.auth)? {

@@ -11,6 +11,7 @@
 
 mod bad_input;
 mod flights;
+mod limits;
 mod settings;
 mod source;
 mod source_connection;
