@@ -106,7 +106,7 @@ function tryBreak([name, file, find, replacement]) {
   if (original.split(find).length !== 2) return "no longer applies";
   writeFileSync(path, original.replace(find, () => replacement));
   try {
-    const lib = fails("--lib", "--", "state::", "lease::", "poller::", "event::");
+    const lib = fails("--lib", "--", "state::", "lease::", "poller::", "event::", "normalize::", "source::");
     if (!lib.compiled) return `does not compile\n${lib.text}`;
     if (lib.failed) return "caught by --lib";
     if (!existsSync(join(root, "tests/sim/main.rs"))) return "MISSED";

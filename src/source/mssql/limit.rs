@@ -97,14 +97,15 @@ impl Guard {
     /// Returns why a row with these sizes and this key cannot be read, if it cannot.
     pub(super) fn check(&self, sizes: &[Value], key: &[Value]) -> Option<Cut> {
         let bytes_max = self.limits.value_bytes_max;
-        let sizes = sizes.iter().map(|size| match size {
-            Value::Int(bytes) => usize::try_from(*bytes).unwrap_or(usize::MAX),
-            _ => 0,
+        let sizes = sizes.iter().map(|size| {
+            // Of NULL there is no size.
+            let Value::Int(bytes) = size else { return 0 };
+            usize::try_from(*bytes).unwrap_or(usize::MAX)
         });
         let (column, bytes) =
             self.columns.iter().zip(sizes).find(|(_, bytes)| *bytes > bytes_max)?;
         let key = self.key.iter().cloned().zip(key.iter().map(Value::to_json));
-        let key = Json::from(Map::from_iter(key));
+        let key = Json::from(key.collect::<Map<_, _>>());
         Some(Cut::Value(format!(
             "poller `{}`: column `{column}` of `{}` has a value of {bytes} bytes in the row with key \
              {key}, more than the {bytes_max} that `VALUE_BYTES_MAX` allows: raise that setting of \
