@@ -12,9 +12,11 @@
 mod bad_input;
 mod flights;
 mod limits;
+mod protocol;
 mod settings;
 mod source;
 mod source_connection;
+mod source_faults;
 mod sql;
 mod state_ddl;
 mod state_sql;
