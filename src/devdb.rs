@@ -37,7 +37,7 @@ mod wire;
 
 pub use self::{
     database::Database,
-    faults::{Fault, Faults, LoginFault},
+    faults::{Fault, Faults, LoginFault, SeenLogin},
     server::{Options, Server},
     session::{Engine, Session},
     types::{Column, Parameter, Reply, SqlError, Type, Value},
