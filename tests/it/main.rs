@@ -19,4 +19,5 @@ mod sql;
 mod state_ddl;
 mod state_sql;
 mod state_sql_ticks;
+mod tick_faults;
 mod tidy;
