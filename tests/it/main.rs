@@ -11,6 +11,7 @@
 
 mod bad_input;
 mod flights;
+mod protocol;
 mod settings;
 mod source;
 mod source_connection;
@@ -21,3 +22,4 @@ mod state_sql;
 mod state_sql_ticks;
 mod tick_faults;
 mod tidy;
+mod types;

@@ -5,9 +5,14 @@ use std::fs;
 use std::path::PathBuf;
 
 use highwater::config::{Config, connection_keys_table, settings_table};
+use highwater::mssql::errors_table;
+
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
+}
 
 fn read(name: &str) -> String {
-    fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
+    fs::read_to_string(path(name)).unwrap()
 }
 
 fn example() -> BTreeMap<String, String> {
@@ -16,31 +21,29 @@ fn example() -> BTreeMap<String, String> {
     serde_json::from_value(json["Values"].clone()).unwrap()
 }
 
-/// Returns what a document holds between two comments of one name.
-fn part(document: &str, name: &str) -> String {
+/// Holds a document to a table that it shows between two comments of one name.
+fn holds(document: &str, name: &str, table: &str) {
     let text = read(document);
-    let (_, rest) = text.split_once(&format!("<!-- {name} -->\n")).unwrap();
-    rest.split_once(&format!("<!-- /{name} -->")).unwrap().0.trim().to_owned()
+    let (first, last) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
+    let (before, rest) = text.split_once(&first).unwrap();
+    let (shown, after) = rest.split_once(&last).unwrap();
+    // As for other expectations that stand in files.
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        let text = format!("{before}{first}{table}{last}{after}");
+        return fs::write(path(document), text).unwrap();
+    }
+    assert_eq!(shown.trim(), table.trim(), "run this with UPDATE_EXPECT=1");
 }
 
 #[test]
 fn the_table_of_the_readme_is_the_one_of_the_code() {
-    let table = settings_table();
-    assert_eq!(part("README.md", "settings"), table.trim(), "copy it into README.md:\n{table}");
+    holds("README.md", "settings", &settings_table());
 }
 
 #[test]
-fn the_keys_of_the_document_are_those_of_the_code() {
-    let table = connection_keys_table();
-    let document = "docs/connections.md";
-    assert_eq!(part(document, "keys"), table.trim(), "copy it into {document}:\n{table}");
-}
-
-#[test]
-fn the_errors_of_the_document_are_those_of_the_code() {
-    let table = highwater::mssql::errors_table();
-    let document = "docs/connections.md";
-    assert_eq!(part(document, "errors"), table.trim(), "copy it into {document}:\n{table}");
+fn the_page_of_connections_shows_the_keys_and_errors_of_the_code() {
+    holds("docs/connections.md", "keys", &connection_keys_table());
+    holds("docs/connections.md", "errors", &errors_table());
 }
 
 #[test]
@@ -54,5 +57,13 @@ fn the_example_settings_are_good_and_every_function_has_a_poller() {
         let json: serde_json::Value = serde_json::from_str(&definition).unwrap();
         let schedule = json["bindings"][0]["schedule"].as_str().unwrap().trim_matches('%');
         assert!(example().contains_key(schedule), "`{schedule}` is not in the example settings");
+    }
+}
+
+#[test]
+fn no_retry_policy_of_the_host_is_shipped_since_it_would_multiply_attempts() {
+    for name in ["host.json", "function-definitions/orders/function.json"] {
+        let json: serde_json::Value = serde_json::from_str(&read(name)).unwrap();
+        assert!(json.get("retry").is_none(), "{name} has a retry policy");
     }
 }

@@ -16,6 +16,7 @@ use highwater::handler::{Delivery, Handler, HandlerError};
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
 use highwater::mssql::RetryTerms;
+use highwater::policy::FailurePolicy;
 use highwater::poller::{Limits, Poller, PollerParts, TickOutcome, TickRequest};
 use highwater::source::mssql::{Mssql, SourceSettings};
 use highwater::state::{MemoryStore, OnMissingState};
@@ -144,6 +145,7 @@ fn poller(server: &Server, handler: Arc<Recorder>) -> Poller {
             lease_first: false,
             on_missing_state: OnMissingState::Stop,
         },
+        policy: FailurePolicy::default(),
         metrics: Arc::new(Metrics::default()),
     })
 }
