@@ -25,6 +25,7 @@ mod state_ddl;
 mod state_sql;
 mod state_sql_ticks;
 mod statements;
+mod tick_faults;
 mod tidy;
 mod types;
 mod writers;
