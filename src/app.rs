@@ -84,6 +84,7 @@ impl App {
                 instance: Arc::clone(&instance),
                 terms: LeaseTerms::of(poller.lease.ttl),
                 limits: limits(poller, config.function_timeout),
+                policy: poller.policy,
                 metrics: Arc::clone(&metrics),
             };
             pollers.insert(poller.name.clone(), Arc::new(Poller::new(parts)));
@@ -281,4 +282,19 @@ fn folders_with_function(root: &Path) -> Vec<String> {
         .collect();
     folders.sort();
     folders
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_starts_of_one_instance_have_different_owner_ids() {
+        let mut vars = BTreeMap::new();
+        vars.insert("WEBSITE_INSTANCE_ID".to_owned(), "0123456789abcdef".to_owned());
+        let surroundings = Surroundings::of(&vars);
+        let (first, second) = (surroundings.owner_id("shop"), surroundings.owner_id("shop"));
+        assert!(first.starts_with("shop/0123456789ab-"), "{first}");
+        assert_ne!(first, second, "else each would take the other's lease for its own");
+    }
 }

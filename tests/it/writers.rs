@@ -146,6 +146,7 @@ pub(crate) fn poller(source: Mssql, handler: Arc<dyn Handler>, batch_rows_max: u
             lease_first: false,
             on_missing_state: OnMissingState::Stop,
         },
+        policy: highwater::policy::FailurePolicy::default(),
         metrics: Arc::new(Metrics::default()),
     })
 }
