@@ -20,6 +20,7 @@ use crate::handler::http::{Client, ClientError, Http};
 use crate::handler::stdout::Stdout;
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
+use crate::mssql::RetryTerms;
 use crate::poller::{Limits, Poller, PollerParts};
 use crate::source::mssql::{Mssql, SourceSettings};
 use crate::source::{FetchError, Source};
@@ -35,6 +36,9 @@ pub enum BuildError {
     /// The state store cannot be set up.
     #[error("set up the state store")]
     State(#[source] ConnectError),
+    /// The identity that a SQL connection string asks for cannot be set up.
+    #[error("set up the identity of a SQL connection")]
+    Identity(#[source] ConnectError),
     /// The state table has a name that cannot be.
     #[error("read setting `HIGHWATER__STATE__TABLE`")]
     StateTable(#[source] TableNameError),
@@ -242,7 +246,8 @@ impl Surroundings {
             filter: source.filter.clone(),
             settle: source.settle,
         };
-        let mssql = Mssql::new(settings).map_err(wrong)?;
+        let retry = RetryTerms::within(poller.limits.tick_time_max);
+        let mssql = Mssql::new(settings).map_err(wrong)?.with_retries(retry);
         let mssql = match self.credential(&source.connection.auth)? {
             Some(credential) => mssql.with_credential(credential),
             None => mssql,
@@ -253,12 +258,19 @@ impl Surroundings {
     fn credential(&self, auth: &SqlAuth) -> Result<Option<Arc<dyn TokenCredential>>, BuildError> {
         let (identity, client_id) = match auth {
             SqlAuth::Password { .. } => return Ok(None),
+            SqlAuth::ServicePrincipal { tenant, client_id, secret } => {
+                let credential = crate::azure::service_principal(tenant, client_id, secret);
+                return credential.map(Some).map_err(BuildError::Identity);
+            }
             SqlAuth::ManagedIdentity { client_id } => (IdentitySource::ManagedIdentity, client_id),
+            SqlAuth::WorkloadIdentity { client_id } => {
+                (IdentitySource::WorkloadIdentity, client_id)
+            }
             SqlAuth::Default { client_id } => (self.identity, client_id),
         };
         crate::azure::credential(identity, client_id.as_deref())
             .map(Some)
-            .map_err(BuildError::State)
+            .map_err(BuildError::Identity)
     }
 
     /// Folders that hold a `function.json`: directly below the root where deployed, in

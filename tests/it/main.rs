@@ -18,6 +18,7 @@ mod protocol;
 mod settings;
 mod source;
 mod source_connection;
+mod source_faults;
 mod sql;
 mod state_ddl;
 mod state_sql;

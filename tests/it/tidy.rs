@@ -48,7 +48,11 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     // Adapters: a port, their own crate, and nothing of each other.
     ("state::memory", &["clock"], &[]),
     ("state::file", &["clock", "cursor"], &["sha2", "tokio::task"]),
-    ("azure", &["clock", "config"], &["azure_*", "base64", "reqwest", "rustls", "secrecy", "url"]),
+    (
+        "azure",
+        &["clock", "config"],
+        &["azure_*", "base64", "reqwest", "rustls", "secrecy", "tokio::sync", "url"],
+    ),
     ("state::blob", &["azure"], &["azure_*", "futures_util", "tokio::sync"]),
     ("state::conformance", &[], &["tokio::spawn", "tokio::task"]),
     (

@@ -45,6 +45,7 @@ impl World {
                 lease_first: false,
                 on_missing_state: OnMissingState::Stop,
             },
+            policy: crate::policy::FailurePolicy::default(),
             metrics: Arc::new(Metrics::default()),
         }));
         let functions = BTreeMap::from([("orders".to_owned(), poller.clone())]);

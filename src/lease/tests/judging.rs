@@ -44,7 +44,15 @@ fn batch(after: Option<u64>, upto: u64) -> InFlight {
 }
 
 fn failure(now: OffsetDateTime) -> Failure {
-    Failure { error: "503".to_owned(), counted: true, next_attempt_at: None, now, tick: None }
+    Failure {
+        error: "503".to_owned(),
+        counted: true,
+        next_attempt_at: None,
+        now,
+        tick: None,
+        narrowed: None,
+        pause: None,
+    }
 }
 
 async fn acquire(world: &World) -> Lease<'_> {
