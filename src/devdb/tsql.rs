@@ -20,7 +20,6 @@
 //!   without `COLLATE`), `CONVERT` (styles 0, 126, 127, and 1 and 2 of binary values), `DATEADD`, `DATEDIFF`, the aggregates, and the
 //!   functions of `function.rs`;
 //! - the catalogue views `sys.tables`, `sys.columns` and `sys.types`, as far as they have columns.
-//!
 //! - every type by its name; `xml`, `text`, `ntext`, `image`, `sql_variant`, `hierarchyid`, `geometry`
 //!   and `geography` are kept as strings and have none of their functions.
 //!

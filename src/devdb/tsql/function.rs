@@ -14,7 +14,7 @@ use super::{
 use crate::devdb::{
     codepage::CodePage,
     dates::is_date_part,
-    types::{SqlError, Type},
+    types::{Named, SqlError, Type},
 };
 
 impl Parser<'_> {
@@ -65,6 +65,8 @@ impl Parser<'_> {
         let is_binary = |ty: Type| class(ty) == Class::Binary;
         let known = match style {
             0 | 126 | 127 => true,
+            // Keeps white space, which is kept anyway.
+            1 if ty == Type::Named(Named::Xml) => true,
             1 | 2 => is_binary(ty) || value.ty.is_some_and(is_binary),
             _ => false,
         };
