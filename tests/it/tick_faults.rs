@@ -117,6 +117,7 @@ fn source(server: &Server, timeout_ms: u64) -> Mssql {
         columns: None,
         filter: None,
         settle: Duration::ZERO,
+        limits: highwater::source::mssql::SizeLimits::default(),
     };
     let (time_max, pause_min) = (Duration::from_millis(60), Duration::from_millis(2));
     Mssql::new(settings).unwrap().with_retries(RetryTerms { time_max, pause_min })
