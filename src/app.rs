@@ -84,6 +84,7 @@ impl App {
                 instance: Arc::clone(&instance),
                 terms: LeaseTerms::of(poller.lease.ttl),
                 limits: limits(poller, config.function_timeout),
+                policy: poller.policy,
                 metrics: Arc::clone(&metrics),
             };
             pollers.insert(poller.name.clone(), Arc::new(Poller::new(parts)));

@@ -18,6 +18,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+mod failure;
 mod handler;
 mod mistake;
 mod parse;

@@ -23,6 +23,7 @@
 //! # }
 //! ```
 
+mod codepage;
 mod convert;
 mod database;
 mod dates;
@@ -40,5 +41,5 @@ pub use self::{
     faults::{Fault, Faults},
     server::{Options, Server},
     session::{Engine, Session},
-    types::{Column, Parameter, Reply, SqlError, Type, Value},
+    types::{Column, Named, Parameter, Reply, SqlError, Type, Value},
 };

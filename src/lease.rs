@@ -198,6 +198,11 @@ impl<'a> Lease<'a> {
         Ok(Acquired::Held(Box::new(Self { context, holder, snapshot, renewed_at, marked })))
     }
 
+    /// Returns which grant of which document this is.
+    pub fn holder(&self) -> &Holder {
+        &self.holder
+    }
+
     /// Returns the token of this grant.
     pub fn token(&self) -> FencingToken {
         self.holder.token
@@ -330,6 +335,20 @@ impl<'a> Lease<'a> {
         let now = self.now();
         let apply = move |document: &StateDocument, holder: &Holder| {
             document.announce(holder, batch.clone(), now)
+        };
+        let deadline = self.deadline();
+        self.write(&apply, None, deadline).await
+    }
+
+    /// Puts a part of the batch in hand in its place, so that a successor begins there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::commit`].
+    pub async fn narrow(&mut self, part: InFlight) -> Result<(), LeaseError> {
+        let now = self.now();
+        let apply = move |document: &StateDocument, holder: &Holder| {
+            document.narrow(holder, part.clone(), now)
         };
         let deadline = self.deadline();
         self.write(&apply, None, deadline).await

@@ -290,6 +290,9 @@ pub struct InFlight {
     /// Not to be tried before; storage time.
     #[serde(default, with = "time::serde::rfc3339::option")]
     pub next_attempt_at: Option<OffsetDateTime>,
+    /// Why it failed first.
+    #[serde(default)]
+    pub first_error: Option<String>,
     /// Why it failed last.
     #[serde(default)]
     pub last_error: Option<String>,

@@ -11,13 +11,17 @@
 //! - `INSERT`, `UPDATE [TOP (n)]`, `DELETE [TOP (n)]` of one table, with `OUTPUT`; `TRUNCATE TABLE`;
 //! - `BEGIN`, `COMMIT` and `ROLLBACK` of transactions;
 //! - `CREATE TABLE` with keys, `UNIQUE`, `IDENTITY` (seed and increment are always 1), `DEFAULT`,
-//!   `COLLATE` (the collations that end in `_BIN` or `_BIN2` tell upper from lower case);
+//!   `COLLATE` (Latin, Cyrillic and UTF-8 ones; those that end in `_BIN` or `_BIN2` tell upper from
+//!   lower case);
 //!   `CREATE [UNIQUE] INDEX`, `CREATE VIEW`, `CREATE SCHEMA`, `ALTER TABLE … ADD` of one column,
 //!   `DROP TABLE | VIEW | INDEX`;
-//! - operators, `CASE`, `IN`, `LIKE`, `BETWEEN`, `EXISTS`, `IS NULL`, `CAST`, `CONVERT` (styles 0,
-//!   126, 127, and 1 and 2 of binary values), `DATEADD`, `DATEDIFF`, the aggregates, and the
+//! - operators, `CASE`, `IN`, `LIKE`, `BETWEEN`, `EXISTS`, `IS NULL`, `CAST` (of a value with or
+//!   without `COLLATE`), `CONVERT` (styles 0, 126, 127, and 1 and 2 of binary values), `DATEADD`, `DATEDIFF`, the aggregates, and the
 //!   functions of `function.rs`;
 //! - the catalogue views `sys.tables`, `sys.columns` and `sys.types`, as far as they have columns.
+//!
+//! - every type by its name; `xml`, `text`, `ntext`, `image`, `sql_variant`, `hierarchyid`, `geometry`
+//!   and `geography` are kept as strings and have none of their functions.
 //!
 //! Anything else fails with error 102, 195 or 40515. Known differences: strings compare without
 //! regard to case for ASCII letters only, and always with regard to blanks at the end; GUIDs order as text; decimals of up to 15 digits are

@@ -216,6 +216,8 @@ async fn a_failure_whose_answer_is_lost_is_recorded_once_and_is_no_lost_lease() 
         next_attempt_at: None,
         now: lease.now(),
         tick: None,
+        narrowed: None,
+        pause: None,
     };
     world.store.take_calls();
     world.store.break_next(Call::Store, Fault::LostAnswer);

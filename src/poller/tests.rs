@@ -3,6 +3,7 @@ use crate::error::chain;
 use crate::state::{MemoryStore, Precondition, StateDocument, decode, encode};
 use crate::testing::{Call, Calls, Fault, FaultyStore, RecordingHandler, TableSource};
 
+mod failures;
 mod parts;
 mod rules;
 mod windows;
@@ -32,6 +33,7 @@ struct World {
     source: Arc<TableSource>,
     handler: Arc<RecordingHandler>,
     limits: Limits,
+    policy: FailurePolicy,
     metrics: Arc<Metrics>,
 }
 
@@ -44,6 +46,7 @@ impl World {
             source: Arc::new(TableSource::new("p")),
             handler: Arc::default(),
             limits: limits(),
+            policy: FailurePolicy::default(),
             metrics: Arc::default(),
         }
     }
@@ -66,6 +69,7 @@ impl World {
             instance: Arc::new(Instance::new(owner_id)),
             terms: LeaseTerms::of(TTL),
             limits: self.limits,
+            policy: self.policy,
             metrics: self.metrics.clone(),
         })
     }

@@ -13,6 +13,7 @@
 
 mod decode;
 mod describe;
+mod form;
 mod plan;
 mod query;
 
@@ -235,6 +236,7 @@ fn column(row: tiberius::Row) -> Result<Column, SqlError> {
         Value::Int(precision),
         Value::Int(scale),
         Value::Bool(nullable),
+        collation @ (Value::Text(_) | Value::Null),
     ] = row.as_slice()
     else {
         let reason = format!("the catalogue describes a column as {row:?}");
@@ -247,5 +249,6 @@ fn column(row: tiberius::Row) -> Result<Column, SqlError> {
         precision: *precision,
         scale: *scale,
         nullable: *nullable,
+        collation: if let Value::Text(name) = collation { Some(name.clone()) } else { None },
     })
 }

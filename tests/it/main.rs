@@ -20,3 +20,4 @@ mod state_ddl;
 mod state_sql;
 mod state_sql_ticks;
 mod tidy;
+mod types;

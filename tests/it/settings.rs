@@ -6,8 +6,12 @@ use std::path::PathBuf;
 
 use highwater::config::{Config, settings_table};
 
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
 fn read(name: &str) -> String {
-    fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
+    fs::read_to_string(path(name)).unwrap()
 }
 
 fn example() -> BTreeMap<String, String> {
@@ -19,9 +23,15 @@ fn example() -> BTreeMap<String, String> {
 #[test]
 fn the_table_of_the_readme_is_the_one_of_the_code() {
     let readme = read("README.md");
-    let (_, rest) = readme.split_once("<!-- settings -->\n").unwrap();
-    let (table, _) = rest.split_once("<!-- /settings -->").unwrap();
-    assert_eq!(table.trim(), settings_table().trim(), "copy the table of the code into README.md");
+    let (before, rest) = readme.split_once("<!-- settings -->\n").unwrap();
+    let (table, after) = rest.split_once("<!-- /settings -->").unwrap();
+    // As for other expectations that stand in files.
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        let table = settings_table();
+        let readme = format!("{before}<!-- settings -->\n{table}<!-- /settings -->{after}");
+        return fs::write(path("README.md"), readme).unwrap();
+    }
+    assert_eq!(table.trim(), settings_table().trim(), "run this with UPDATE_EXPECT=1");
 }
 
 #[test]

@@ -19,8 +19,10 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("event", &["cursor", "value"], &["sha2"]),
     // Pure rules and ports.
     ("state", &["cursor", "event"], &[]),
-    ("config", &["cursor", "state"], &["base64", "secrecy", "tracing_subscriber", "url"]),
+    ("policy", &[], &[]),
+    ("config", &["cursor", "policy", "state"], &["base64", "secrecy", "tracing_subscriber", "url"]),
     ("source", &["cursor", "error", "event", "value"], &[]),
+    ("quarantine", &["event", "state"], &[]),
     ("handler", &["event", "state"], &[]),
     ("normalize", &["cursor", "event", "source", "value"], &[]),
     // Engine.
@@ -36,6 +38,8 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
             "lease",
             "metrics",
             "normalize",
+            "policy",
+            "quarantine",
             "source",
             "state",
         ],

@@ -14,6 +14,7 @@ use super::{
     store::{loaded, loaded_untyped, stored},
 };
 use crate::devdb::{
+    codepage::CodePage,
     convert,
     dates::{self, DAY, SECOND, Stamp},
     tsql::{lexer, parser::physical},
@@ -34,6 +35,7 @@ pub(crate) fn register(
 ) -> rusqlite::Result<()> {
     connection.create_scalar_function("hw_cast", 4, PURE, cast)?;
     connection.create_scalar_function("hw_assign", 4, PURE, assign)?;
+    connection.create_scalar_function("hw_page", 2, PURE, page)?;
     connection.create_scalar_function("hw_dateadd", 4, PURE, date_add)?;
     connection.create_scalar_function("hw_datediff", 3, PURE, date_difference)?;
     connection.create_scalar_function("hw_object", 1, PURE, object)?;
@@ -118,6 +120,18 @@ fn assign(context: &Context<'_>) -> rusqlite::Result<Stored> {
     let column: String = context.get(3)?;
     let converted = convert::assign(&value, from, to, &column);
     converted.map(|value| stored(to, &value)).map_err(|error| failure(&error))
+}
+
+/// `hw_page(text, collation)`
+fn page(context: &Context<'_>) -> rusqlite::Result<Option<String>> {
+    let page = CodePage::of(&context.get::<String>(1)?).unwrap_or_default();
+    let text = match context.get_raw(0) {
+        ValueRef::Null => return Ok(None),
+        ValueRef::Text(text) => String::from_utf8_lossy(text).into_owned(),
+        ValueRef::Blob(half_pair) => convert::wide_text(half_pair),
+        ValueRef::Integer(_) | ValueRef::Real(_) => context.get(0)?,
+    };
+    Ok(Some(page.convert(&text)))
 }
 
 /// `hw_dateadd(part, number, date, type)`
@@ -274,7 +288,7 @@ mod tests {
         ] {
             assert_eq!(read_type(&ty.to_string()).unwrap(), ty);
         }
-        assert!(read_type("geography").is_err());
+        assert!(read_type("vector").is_err());
     }
 
     #[test]

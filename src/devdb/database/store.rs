@@ -63,7 +63,7 @@ pub(crate) fn loaded(ty: Type, stored: ValueRef<'_>) -> Value {
             matches!(ty, Type::TinyInt | Type::SmallInt | Type::Int | Type::BigInt)
         }
         Value::Float(_) => matches!(ty, Type::Real | Type::Float),
-        Value::Bytes(_) => ty.is_binary(),
+        Value::Bytes(_) => ty.is_binary() || ty.is_wide(),
         _ => true,
     };
     // A sum or a quotient may come in another number type than the expression has.

@@ -6,7 +6,10 @@ use super::{
     parser::{Parser, TableColumn, quoted},
     query::Scope,
 };
-use crate::devdb::types::{SqlError, Type};
+use crate::devdb::{
+    codepage::CodePage,
+    types::{SqlError, Type},
+};
 
 /// A table to be made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,6 +62,7 @@ impl Parser<'_> {
                 nullable: column.nullable,
                 identity: false,
                 default: None,
+                collation: None,
             });
             return Ok(Definition::View { name, sql, columns: columns.collect() });
         }
@@ -97,7 +101,8 @@ impl Parser<'_> {
         let name = self.name()?;
         let ty = self.data_type()?;
         let nullable = ty != Type::RowVersion;
-        let mut column = TableColumn { name, ty, nullable, identity: false, default: None };
+        let mut column =
+            TableColumn { name, ty, nullable, identity: false, default: None, collation: None };
         loop {
             if self.eat("CONSTRAINT") {
                 self.name()?;
@@ -119,10 +124,13 @@ impl Parser<'_> {
                 self.sum(&Scope::default())?;
                 column.default = Some(self.text_since(start));
             } else if self.eat("COLLATE") {
-                let collation = self.name()?.to_ascii_uppercase();
-                if collation.ends_with("_BIN") || collation.ends_with("_BIN2") {
+                let collation = self.name()?;
+                code_page(&collation)?;
+                let upper = collation.to_ascii_uppercase();
+                if upper.ends_with("_BIN") || upper.ends_with("_BIN2") {
                     table.binary.push(column.name.clone());
                 }
+                column.collation = Some(collation);
             } else if self.eat("PRIMARY") {
                 self.expect("KEY")?;
                 self.clustering();
@@ -278,6 +286,12 @@ impl Parser<'_> {
         self.expect_symbol(")")?;
         Ok(columns)
     }
+}
+
+/// The code page of a collation that must be known.
+pub(crate) fn code_page(collation: &str) -> Result<CodePage, SqlError> {
+    let text = format!("Invalid collation '{collation}'.");
+    CodePage::of(collation).ok_or_else(|| SqlError::new(448, 16, text))
 }
 
 /// SQLite keeps index names in one space, SQL Server one for each table.

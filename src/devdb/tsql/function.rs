@@ -6,11 +6,15 @@
 
 use super::{
     coerce::{Class, Expression, class},
+    definition::code_page,
     lexer::Token,
     parser::{Parser, text},
     query::Scope,
 };
-use crate::devdb::types::{SqlError, Type};
+use crate::devdb::{
+    codepage::CodePage,
+    types::{SqlError, Type},
+};
 
 impl Parser<'_> {
     /// A call; the next tokens are its name and a parenthesis.
@@ -34,9 +38,16 @@ impl Parser<'_> {
 
     fn cast_call(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
         let value = self.expression(scope)?;
+        let page =
+            if self.eat("COLLATE") { code_page(&self.name()?)? } else { CodePage::default() };
         self.expect("AS")?;
         let ty = self.cast_type()?;
-        Ok(value.cast(ty))
+        let wide = match ty {
+            Type::VarChar(length) => Type::NVarChar(length),
+            Type::Char(length) => Type::NChar(length),
+            other => return Ok(value.cast(other)),
+        };
+        Ok(Expression { ty: Some(ty), ..value.cast(wide).in_page(page) })
     }
 
     fn convert_call(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
@@ -167,8 +178,8 @@ fn call_of_one(upper: &str, one: &Expression) -> Option<Expression> {
         "LEN" => Expression::new(format!("length(rtrim({sql}))"), Type::Int),
         "DATALENGTH" => {
             let width = match one.ty.map(class) {
-                Some(Class::Text) if matches!(one.ty, Some(Type::NVarChar(_) | Type::NChar(_))) => {
-                    format!("length({sql}) * 2")
+                Some(Class::Text) if one.ty.is_some_and(Type::is_wide) => {
+                    format!("length({})", one.cast(Type::VarBinary(None)).sql)
                 }
                 Some(Class::Text | Class::Binary) => format!("length({sql})"),
                 _ => one.ty.map_or(0, |ty| ty.facts().length).to_string(),

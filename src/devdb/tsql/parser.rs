@@ -12,6 +12,8 @@ pub(crate) struct TableColumn {
     pub(crate) identity: bool,
     /// T-SQL text of its default.
     pub(crate) default: Option<String>,
+    /// Of text, where it is not the server's.
+    pub(crate) collation: Option<String>,
 }
 
 /// What the translator asks of the engine.

@@ -136,6 +136,7 @@ fn elsewhere(world: &World, owner_id: &str) -> Poller {
         source: world.source.clone(),
         handler: world.handler.clone(),
         limits: world.limits,
+        policy: world.policy,
         metrics: world.metrics.clone(),
     };
     other.instance(owner_id)

@@ -48,7 +48,15 @@ fn commit(upto: u64, then: AfterCommit) -> Commit {
 
 fn failure(counted: bool) -> Failure {
     let next_attempt_at = Some(NOW + Duration::from_secs(10));
-    Failure { error: "503".to_owned(), counted, next_attempt_at, now: NOW, tick: None }
+    Failure {
+        error: "503".to_owned(),
+        counted,
+        next_attempt_at,
+        now: NOW,
+        tick: None,
+        narrowed: None,
+        pause: None,
+    }
 }
 
 #[test]
