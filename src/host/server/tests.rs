@@ -1,6 +1,7 @@
 use super::*;
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
+use crate::policy::FailurePolicy;
 use crate::poller::{Limits, PollerParts};
 use crate::state::{MemoryStore, OnMissingState, StateKey, StateStore as _, decode};
 use crate::testing::{RecordingHandler, TableSource};
@@ -45,6 +46,7 @@ impl World {
                 lease_first: false,
                 on_missing_state: OnMissingState::Stop,
             },
+            policy: FailurePolicy::default(),
             metrics: Arc::new(Metrics::default()),
         }));
         let functions = BTreeMap::from([("orders".to_owned(), poller.clone())]);
