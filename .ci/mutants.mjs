@@ -24,6 +24,9 @@ const MEMORY = "src/poller/memory.rs";
 const BATCH = "src/poller/batch.rs";
 const PART = "src/poller/part.rs";
 const EVENT = "src/event.rs";
+const LANES = "src/handler/http/lanes.rs";
+const REPLY = "src/handler/http/reply.rs";
+const SIGN = "src/handler/http/sign.rs";
 
 const BREAKS = [
   ["margin removed", TRANSITIONS, "const LAPSE_MARGIN: Duration = Duration::from_secs(2);", "const LAPSE_MARGIN: Duration = Duration::from_secs(0);"],
@@ -55,6 +58,11 @@ const BREAKS = [
   ["checkpoint of another source used", MEMORY, "if snapshot.document.source_fingerprint != *configured {", "if false && snapshot.document.source_fingerprint != *configured {"],
   ["marker ignored", MEMORY, "match (marker, self.limits.on_missing_state) {", "match (marker, OnMissingState::Recreate) {"],
   ["batch id without its bytes", EVENT, "        update_sized(&mut hash, identity.digest.as_str().as_bytes());\n", ""],
+  ["batch taken as far as its best lane", LANES, "let accepted = failed.iter().map(|(position, _)| *position).min();", "let accepted = failed.iter().map(|(position, _)| *position).max();"],
+  ["states of a key in several lanes", LANES, "serde_json::to_string(&event.cursor.key)", "serde_json::to_string(&event.cursor.value)"],
+  ["failure of an unknown event ignored", REPLY, ".map(|Failure { id }| indexes.get(id.as_deref().unwrap_or_default()).copied())", ".map(|Failure { id }| indexes.get(id.as_deref().unwrap_or_default()).copied())\n        .filter(Option::is_some)"],
+  ["reply cut short taken for a success", REPLY, "    if let Some(cut) = &received.cut {", "    if let Some(cut) = received.cut.as_ref().filter(|_| false) {"],
+  ["signature without its time", SIGN, 'let head = format!("{id}.{timestamp}.");', 'let head = format!("{id}.{}.", timestamp * 0);'],
 ];
 
 const UNOPTIMISED = ["--config", "profile.dev.package.highwater.opt-level=0"];
@@ -99,7 +107,7 @@ function tryBreak([name, file, find, replacement]) {
   if (original.split(find).length !== 2) return "no longer applies";
   writeFileSync(path, original.replace(find, () => replacement));
   try {
-    const lib = fails("--lib", "--", "state::", "lease::", "poller::", "event::");
+    const lib = fails("--lib", "--", "state::", "lease::", "poller::", "event::", "handler::");
     if (!lib.compiled) return `does not compile\n${lib.text}`;
     if (lib.failed) return "caught by --lib";
     if (!existsSync(join(root, "tests/sim/main.rs"))) return "MISSED";

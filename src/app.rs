@@ -9,10 +9,12 @@ use azure_core::credentials::TokenCredential;
 use thiserror::Error;
 use uuid::Uuid;
 
-use crate::azure::{BlobService, ConnectError, IdentitySource, ServiceOptions, request_timeout};
+use crate::azure::{
+    BlobService, ConnectError, IdentitySource, ServiceOptions, Tokens, request_timeout,
+};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{
-    Config, ConfigErrors, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, PollerConfig, SqlAuth,
+    Config, ConfigErrors, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, HttpAuth, PollerConfig, SqlAuth,
     StateConfig, StorageConnection, Vars,
 };
 use crate::handler::Handler;
@@ -20,6 +22,7 @@ use crate::handler::http::{Client, ClientError, Http};
 use crate::handler::stdout::Stdout;
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
+use crate::mssql::RetryTerms;
 use crate::poller::{Limits, Poller, PollerParts};
 use crate::source::mssql::{Mssql, SourceSettings};
 use crate::source::{FetchError, Source};
@@ -35,6 +38,9 @@ pub enum BuildError {
     /// The state store cannot be set up.
     #[error("set up the state store")]
     State(#[source] ConnectError),
+    /// The identity that a SQL connection string asks for cannot be set up.
+    #[error("set up the identity of a SQL connection")]
+    Identity(#[source] ConnectError),
     /// The state table has a name that cannot be.
     #[error("read setting `HIGHWATER__STATE__TABLE`")]
     StateTable(#[source] TableNameError),
@@ -46,6 +52,15 @@ pub enum BuildError {
         /// Why.
         #[source]
         source: FetchError,
+    },
+    /// The identity that a handler proves itself with cannot be set up.
+    #[error("set up the identity of the handler of poller `{poller}`")]
+    HandlerIdentity {
+        /// The poller.
+        poller: String,
+        /// Why.
+        #[source]
+        source: ConnectError,
     },
     /// The HTTP client of the handlers cannot be set up.
     #[error("set up the HTTP client of the handlers")]
@@ -130,16 +145,24 @@ fn limits(poller: &PollerConfig, function_timeout: Duration) -> Limits {
 fn handler(
     poller: &PollerConfig,
     client: &mut Option<Client>,
+    identity: IdentitySource,
 ) -> Result<Arc<dyn Handler>, BuildError> {
     let http = match &poller.handler {
         HandlerConfig::Http(http) => http,
         HandlerConfig::Stdout => return Ok(Arc::new(Stdout::new())),
     };
-    let client = match client {
-        Some(client) => client,
-        None => client.insert(Client::new().map_err(BuildError::Http)?),
+    let client = match (&http.authorities, client) {
+        (Some(authorities), _) => Client::trusting(authorities).map_err(BuildError::Http)?,
+        (None, Some(client)) => client.clone(),
+        (None, none) => none.insert(Client::new().map_err(BuildError::Http)?).clone(),
     };
-    Ok(Arc::new(Http::new(client.clone(), http, Arc::new(SystemClock))))
+    let handler = Http::new(client, http, Arc::new(SystemClock));
+    let HttpAuth::Identity { audience, client_id } = &http.auth else {
+        return Ok(Arc::new(handler));
+    };
+    let tokens = Tokens::new(identity, client_id.as_deref(), audience);
+    let wrong = |source| BuildError::HandlerIdentity { poller: poller.name.clone(), source };
+    Ok(Arc::new(handler.with_tokens(tokens.map_err(wrong)?)))
 }
 
 /// What the environment says beside the settings.
@@ -173,10 +196,6 @@ impl Surroundings {
         format!("{app}/{instance}-{}", Uuid::new_v4().simple())
     }
 
-    #[cfg_attr(
-        not(feature = "test-util"),
-        expect(clippy::unused_self, reason = "tests replace the handler here")
-    )]
     fn handler(
         &self,
         poller: &PollerConfig,
@@ -186,7 +205,7 @@ impl Surroundings {
         if self.handler_panics {
             return Ok(Arc::new(crate::testing::PanickingHandler));
         }
-        handler(poller, client)
+        handler(poller, client, self.identity)
     }
 
     fn store(&self, config: &Config) -> Result<Arc<dyn StateStore>, BuildError> {
@@ -242,7 +261,8 @@ impl Surroundings {
             filter: source.filter.clone(),
             settle: source.settle,
         };
-        let mssql = Mssql::new(settings).map_err(wrong)?;
+        let retry = RetryTerms::within(poller.limits.tick_time_max);
+        let mssql = Mssql::new(settings).map_err(wrong)?.with_retries(retry);
         let mssql = match self.credential(&source.connection.auth)? {
             Some(credential) => mssql.with_credential(credential),
             None => mssql,
@@ -253,12 +273,19 @@ impl Surroundings {
     fn credential(&self, auth: &SqlAuth) -> Result<Option<Arc<dyn TokenCredential>>, BuildError> {
         let (identity, client_id) = match auth {
             SqlAuth::Password { .. } => return Ok(None),
+            SqlAuth::ServicePrincipal { tenant, client_id, secret } => {
+                let credential = crate::azure::service_principal(tenant, client_id, secret);
+                return credential.map(Some).map_err(BuildError::Identity);
+            }
             SqlAuth::ManagedIdentity { client_id } => (IdentitySource::ManagedIdentity, client_id),
+            SqlAuth::WorkloadIdentity { client_id } => {
+                (IdentitySource::WorkloadIdentity, client_id)
+            }
             SqlAuth::Default { client_id } => (self.identity, client_id),
         };
         crate::azure::credential(identity, client_id.as_deref())
             .map(Some)
-            .map_err(BuildError::State)
+            .map_err(BuildError::Identity)
     }
 
     /// Folders that hold a `function.json`: directly below the root where deployed, in

@@ -35,13 +35,13 @@ mod unknown;
 mod vars;
 
 pub(crate) use self::handler::redacted;
-pub use self::handler::{HandlerConfig, HttpConfig};
+pub use self::handler::{Authorities, BodyForm, HandlerConfig, HttpAuth, HttpConfig};
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
 pub use self::poller::{LeaseConfig, LimitsConfig, PollerConfig};
 pub(crate) use self::settings::LOG_DEFAULT;
 pub use self::settings::{Fallback, SETTINGS, STATE_TABLE_DEFAULT, Setting, settings_table};
 pub use self::source::SourceConfig;
-pub use self::sql_connection::{Encrypt, SqlAuth, SqlConnection};
+pub use self::sql_connection::{Encrypt, SqlAuth, SqlConnection, connection_keys_table};
 pub use self::state::StateConfig;
 pub use self::storage_connection::StorageConnection;
 pub(crate) use self::storage_connection::{DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY};

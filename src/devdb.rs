@@ -38,7 +38,7 @@ mod wire;
 
 pub use self::{
     database::Database,
-    faults::{Fault, Faults},
+    faults::{Fault, Faults, LoginFault},
     server::{Options, Server},
     session::{Engine, Session},
     types::{Column, Named, Parameter, Reply, SqlError, Type, Value},

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use highwater::config::{Config, settings_table};
+use highwater::config::{Config, connection_keys_table, settings_table};
 
 fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -20,18 +20,33 @@ fn example() -> BTreeMap<String, String> {
     serde_json::from_value(json["Values"].clone()).unwrap()
 }
 
-#[test]
-fn the_table_of_the_readme_is_the_one_of_the_code() {
-    let readme = read("README.md");
-    let (before, rest) = readme.split_once("<!-- settings -->\n").unwrap();
-    let (table, after) = rest.split_once("<!-- /settings -->").unwrap();
+/// Checks what a document holds between two comments of one name, or writes it there.
+fn check(document: &str, name: &str, expected: &str) {
+    let text = read(document);
+    let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
+    let (before, rest) = text.split_once(&begin).unwrap();
+    let (found, after) = rest.split_once(&end).unwrap();
     // As for other expectations that stand in files.
     if std::env::var_os("UPDATE_EXPECT").is_some() {
-        let table = settings_table();
-        let readme = format!("{before}<!-- settings -->\n{table}<!-- /settings -->{after}");
-        return fs::write(path("README.md"), readme).unwrap();
+        let text = format!("{before}{begin}{}\n{end}{after}", expected.trim());
+        return fs::write(path(document), text).unwrap();
     }
-    assert_eq!(table.trim(), settings_table().trim(), "run this with UPDATE_EXPECT=1");
+    assert_eq!(found.trim(), expected.trim(), "run this with UPDATE_EXPECT=1");
+}
+
+#[test]
+fn the_table_of_the_readme_is_the_one_of_the_code() {
+    check("README.md", "settings", &settings_table());
+}
+
+#[test]
+fn the_keys_of_the_document_are_those_of_the_code() {
+    check("docs/connections.md", "keys", &connection_keys_table());
+}
+
+#[test]
+fn the_errors_of_the_document_are_those_of_the_code() {
+    check("docs/connections.md", "errors", &highwater::mssql::errors_table());
 }
 
 #[test]

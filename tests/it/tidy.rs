@@ -48,7 +48,11 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     // Adapters: a port, their own crate, and nothing of each other.
     ("state::memory", &["clock"], &[]),
     ("state::file", &["clock", "cursor"], &["sha2", "tokio::task"]),
-    ("azure", &["clock", "config"], &["azure_*", "base64", "reqwest", "rustls", "secrecy", "url"]),
+    (
+        "azure",
+        &["clock", "config"],
+        &["azure_*", "base64", "reqwest", "rustls", "secrecy", "tokio::sync", "url"],
+    ),
     ("state::blob", &["azure"], &["azure_*", "futures_util", "tokio::sync"]),
     ("state::conformance", &[], &["tokio::spawn", "tokio::task"]),
     (
@@ -68,8 +72,18 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "handler::http",
-        &["clock", "config", "error", "event", "handler", "state"],
-        &["base64", "reqwest", "url"],
+        &["azure", "clock", "config", "cursor", "error", "event", "handler", "state"],
+        &[
+            "base64",
+            "flate2",
+            "futures_util",
+            "hmac",
+            "reqwest",
+            "secrecy",
+            "sha2",
+            "tokio::task",
+            "url",
+        ],
     ),
     ("handler::stdout", &["error", "event", "handler"], &["tokio::io", "tokio::sync"]),
     ("handler::testing", &["cursor", "event", "handler", "state", "value"], &[]),
@@ -116,6 +130,7 @@ const CRATES: &[&str] = &[
     "clap",
     "flate2",
     "futures_util",
+    "hmac",
     "hyper",
     "indicatif",
     "opentelemetry",

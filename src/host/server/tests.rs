@@ -1,7 +1,6 @@
 use super::*;
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
-use crate::policy::FailurePolicy;
 use crate::poller::{Limits, PollerParts};
 use crate::state::{MemoryStore, OnMissingState, StateKey, StateStore as _, decode};
 use crate::testing::{RecordingHandler, TableSource};
@@ -46,7 +45,7 @@ impl World {
                 lease_first: false,
                 on_missing_state: OnMissingState::Stop,
             },
-            policy: FailurePolicy::default(),
+            policy: crate::policy::FailurePolicy::default(),
             metrics: Arc::new(Metrics::default()),
         }));
         let functions = BTreeMap::from([("orders".to_owned(), poller.clone())]);

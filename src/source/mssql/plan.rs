@@ -109,6 +109,17 @@ impl Plan {
         })
     }
 
+    /// Leaves the upper bound out of the statements.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn without_bound(mut self) -> Self {
+        for statement in &mut self.statements {
+            let unbounded = statement.replace(" < @hi", " IS NOT NULL");
+            assert_ne!(*statement, unbounded, "a statement without upper bound");
+            *statement = unbounded;
+        }
+        self
+    }
+
     /// Whether there can be rows that are never read.
     pub(super) fn cursor_is_nullable(&self) -> bool {
         self.cursor.nullable
