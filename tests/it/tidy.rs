@@ -318,23 +318,35 @@ fn no_file_names_a_machine_path_or_a_download_host() {
 
 #[test]
 fn the_page_of_failure_windows_names_tests_that_exist_and_all_of_them() {
-    let page = fs::read_to_string(root().join("docs/failure-windows.md")).unwrap();
-    let tests = fs::read_to_string(root().join("src/poller/tests/windows.rs")).unwrap();
-    let defined: Vec<&str> = tests
-        .split("#[tokio::test(start_paused = true)]\nasync fn ")
-        .skip(1)
-        .filter_map(|rest| rest.split('(').next())
-        .collect();
-    let named: Vec<&str> = page
-        .lines()
-        .skip_while(|line| !line.starts_with("|---"))
-        .skip(1)
-        .filter_map(|line| line.rsplit('`').nth(1))
-        .collect();
+    let tests = defined("src/poller/tests/windows.rs", "#[tokio::test(start_paused = true)]");
+    assert_page_names("docs/failure-windows.md", "", &tests);
+}
+
+#[test]
+fn the_page_of_the_http_handler_names_tests_that_exist_and_all_of_them() {
+    let tests = defined("src/handler/http/tests/bad_input.rs", "#[tokio::test]");
+    assert_page_names("docs/http-handler.md", "### Bad input", &tests);
+}
+
+/// Returns the names of the tests in a file that stand below `attribute`.
+fn defined(file: &str, attribute: &str) -> Vec<String> {
+    let text = fs::read_to_string(root().join(file)).unwrap();
+    let start = format!("{attribute}\nasync fn ");
+    let tests = text.split(&start).skip(1);
+    tests.filter_map(|rest| Some(rest.split('(').next()?.to_owned())).collect()
+}
+
+/// The first table after `heading` must name all of `tests`, and no other, in its last column.
+fn assert_page_names(page: &str, heading: &str, tests: &[String]) {
+    let text = fs::read_to_string(root().join(page)).unwrap();
+    let (_, part) = text.split_once(heading).unwrap();
+    let rows = part.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
+    let rows = rows.take_while(|line| line.starts_with('|'));
+    let named: Vec<&str> = rows.filter_map(|line| line.rsplit('`').nth(1)).collect();
     for name in &named {
-        assert!(defined.contains(name), "the page names `{name}`, which is no test");
+        assert!(tests.iter().any(|test| test == name), "{page} names `{name}`, which is no test");
     }
-    for name in &defined {
-        assert!(named.contains(name), "the page does not name the test `{name}`");
+    for name in tests {
+        assert!(named.contains(&name.as_str()), "{page} does not name the test `{name}`");
     }
 }

@@ -9,6 +9,7 @@
 
 mod child;
 mod cloud_events;
+mod page;
 mod receivers;
 mod recipes;
 mod sample;
