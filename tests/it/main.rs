@@ -13,6 +13,7 @@ mod any_server;
 mod bad_input;
 mod broken_answers;
 mod flights;
+mod named_server;
 mod pages;
 mod protocol;
 mod settings;

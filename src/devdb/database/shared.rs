@@ -33,8 +33,8 @@ struct Counters {
     identities: BTreeMap<String, i64>,
     /// Sessions whose open transaction has written a row, by table and row.
     rows: BTreeMap<(String, i64), u64>,
-    /// Last id of a row, where several transactions write at once.
-    last_row: i64,
+    /// Rows that were given an id, where several transactions write at once.
+    rows_made: i64,
 }
 
 impl Shared {
@@ -114,9 +114,9 @@ impl Shared {
     /// Takes an id for a new row that no other open transaction has.
     pub(crate) fn next_row(&self, table: &str, session: u64) -> i64 {
         let mut counters = self.counters();
-        // Below zero, where SQLite itself takes none.
-        counters.last_row -= 1;
-        let row = counters.last_row;
+        // Below zero, where SQLite itself takes none; and growing, since it reads rows in this order.
+        counters.rows_made += 1;
+        let row = i64::MIN / 2 + counters.rows_made;
         counters.rows.insert((table.to_lowercase(), row), session);
         row
     }
