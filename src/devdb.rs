@@ -40,7 +40,7 @@ mod wire;
 pub use self::{
     database::Database,
     databases::Databases,
-    faults::{Fault, Faults, LoginFault},
+    faults::{Fault, Faults, LoginFault, SeenLogin},
     server::{Options, Server},
     session::{Engine, Session},
     types::{Column, Named, Parameter, Reply, SqlError, Type, Value},

@@ -10,7 +10,7 @@ use highwater::devdb::{Database, Options, Server, Value};
 use highwater::error::chain;
 use highwater::event::ChangeEvent;
 use highwater::normalize::normalize;
-use highwater::source::mssql::{Mssql, SourceSettings};
+use highwater::source::mssql::{Mssql, SizeLimits, SourceSettings};
 use highwater::source::{FetchError, FetchWindow, Rows, Source};
 
 use crate::any_server::{named_server, say};
@@ -75,6 +75,7 @@ pub(crate) fn settings(
         columns: None,
         filter: None,
         settle: Duration::from_secs(5),
+        limits: SizeLimits::default(),
     }
 }
 

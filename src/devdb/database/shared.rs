@@ -33,8 +33,8 @@ struct Counters {
     identities: BTreeMap<String, i64>,
     /// Sessions whose open transaction has written a row, by table and row.
     rows: BTreeMap<(String, i64), u64>,
-    /// Rows that were given an id, where several transactions write at once.
-    rows_made: i64,
+    /// Last id of a row, where several transactions write at once.
+    last_row: i64,
 }
 
 impl Shared {
@@ -111,12 +111,13 @@ impl Shared {
         *self.counters().rows.entry((table.to_lowercase(), row)).or_insert(session) == session
     }
 
-    /// Takes an id for a new row that no other open transaction has.
-    pub(crate) fn next_row(&self, table: &str, session: u64) -> i64 {
+    /// Takes an id for a new row that no other open transaction has. `free` is one that is above those
+    /// of all committed rows.
+    pub(crate) fn next_row(&self, table: &str, session: u64, free: i64) -> i64 {
         let mut counters = self.counters();
-        // Below zero, where SQLite itself takes none; and growing, since it reads rows in this order.
-        counters.rows_made += 1;
-        let row = i64::MIN / 2 + counters.rows_made;
+        // Growing, since SQLite reads rows in this order.
+        counters.last_row = free.max(counters.last_row + 1);
+        let row = counters.last_row;
         counters.rows.insert((table.to_lowercase(), row), session);
         row
     }
