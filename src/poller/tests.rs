@@ -3,6 +3,7 @@ use crate::error::chain;
 use crate::state::{MemoryStore, Precondition, StateDocument, decode, encode};
 use crate::testing::{Call, Calls, Fault, FaultyStore, RecordingHandler, TableSource};
 
+mod accepted;
 mod failures;
 mod parts;
 mod rules;
