@@ -29,6 +29,12 @@ const QUOTES = "src/config/sql_connection/text.rs";
 const RETRY = "src/mssql/retry.rs";
 const NUMBER = "src/mssql/number.rs";
 const TOKEN = "src/azure/token.rs";
+const LANES = "src/handler/http/lanes.rs";
+const REPLY = "src/handler/http/reply.rs";
+const SIGN = "src/handler/http/sign.rs";
+const NORMALIZE = "src/normalize.rs";
+const LIMIT = "src/source/mssql/limit.rs";
+const FORM = "src/source/mssql/form.rs";
 
 const BREAKS = [
   ["margin removed", TRANSITIONS, "const LAPSE_MARGIN: Duration = Duration::from_secs(2);", "const LAPSE_MARGIN: Duration = Duration::from_secs(0);"],
@@ -67,6 +73,15 @@ const BREAKS = [
   ["unknown error tried again", NUMBER, "(Transient, None);", "(Transient, Some(Again::Soon));"],
   ["token never replaced", TOKEN, "&& rest > REFRESH_BEFORE", "&& rest > Duration::ZERO"],
   ["token used to its end", TOKEN, "if rest > REST_MIN =>", "if rest > Duration::ZERO =>"],
+  ["batch taken as far as its best lane", LANES, "let accepted = failed.iter().map(|(position, _)| *position).min();", "let accepted = failed.iter().map(|(position, _)| *position).max();"],
+  ["states of a key in several lanes", LANES, "serde_json::to_string(&event.cursor.key)", "serde_json::to_string(&event.cursor.value)"],
+  ["failure of an unknown event ignored", REPLY, ".map(|Failure { id }| indexes.get(id.as_deref().unwrap_or_default()).copied())", ".map(|Failure { id }| indexes.get(id.as_deref().unwrap_or_default()).copied())\n        .filter(Option::is_some)"],
+  ["reply cut short taken for a success", REPLY, "    if let Some(cut) = &received.cut {", "    if let Some(cut) = received.cut.as_ref().filter(|_| false) {"],
+  ["signature without its time", SIGN, 'let head = format!("{id}.{timestamp}.");', 'let head = format!("{id}.{}.", timestamp * 0);'],
+  ["value over the limit delivered as NULL", LIMIT, ".find(|(_, bytes)| *bytes > bytes_max)?", ".find(|_| false)?"],
+  ["row over the limit of a batch delivered", NORMALIZE, "(0, Some(event)) => Err(too_large(shape, rows, event, bytes_max)),", "(0, Some(_)) => Ok(1),"],
+  ["key with half a surrogate pair mangled", NORMALIZE, "Some(Value::HalfPair(_)) => {", "Some(Value::HalfPair(_)) if false => {"],
+  ["parameter in the code page of the database", FORM, ".map(|name| format!(\" COLLATE {name}\"))", ".map(|_| String::new())"],
 ];
 
 const UNOPTIMISED = ["--config", "profile.dev.package.highwater.opt-level=0"];
@@ -111,7 +126,7 @@ function tryBreak([name, file, find, replacement]) {
   if (original.split(find).length !== 2) return "no longer applies";
   writeFileSync(path, original.replace(find, () => replacement));
   try {
-    const lib = fails("--lib", "--", "state::", "lease::", "poller::", "event::", "mssql::", "sql_connection::", "token::");
+    const lib = fails("--lib", "--", "state::", "lease::", "poller::", "event::", "handler::", "normalize::", "source::", "policy::", "mssql::", "sql_connection::", "token::");
     if (!lib.compiled) return `does not compile\n${lib.text}`;
     if (lib.failed) return "caught by --lib";
     if (!existsSync(join(root, "tests/sim/main.rs"))) return "MISSED";

@@ -44,7 +44,7 @@
 //!
 //! - [`poller`] and [`lease`] never name a driver, a web framework or a cloud.
 //! - No adapter names another adapter. (`source::mssql` and `state::sql` use [`mssql`], the blob store
-//!   [`azure`]: the shared halves of two adapters of one service.)
+//!   and `handler::http` [`azure`]: the shared halves of two adapters of one service.)
 //! - Only [`config`] reads the environment, only [`clock`] the wall clock.
 //! - Only [`mssql::ident`] turns a name into SQL; values are parameters.
 //! - Nothing below the edges prints. No engine module spawns a task.

@@ -1,5 +1,6 @@
 use super::*;
 use crate::error::chain;
+use crate::normalize::NormalizeError;
 use crate::state::{MemoryStore, Precondition, StateDocument, decode, encode};
 use crate::testing::{Call, Calls, Fault, FaultyStore, RecordingHandler, TableSource};
 
@@ -307,14 +308,22 @@ async fn a_stop_signal_ends_the_tick_after_the_batch_in_hand() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn batches_are_cut_at_their_size_limit_but_one_event_always_goes() {
+async fn batches_are_cut_at_their_size_limit_and_a_larger_row_stops_the_poller() {
     let world = World::with(Limits { batch_bytes_max: 600, ..limits() });
     let poller = world.instance("a");
     world.source.fill(10);
     world.source.put(11, &"x".repeat(1000));
-    tick(&poller).await.unwrap();
+    world.source.put(12, "behind it");
+    for _ in 0..2 {
+        let error = tick(&poller).await.unwrap_err();
+        let is_named = matches!(error, TickError::Normalize(NormalizeError::TooLarge { .. }));
+        assert!(is_named, "{error:?}");
+        // What lies before it is delivered once, and nothing is skipped.
+        assert_eq!(world.handler.ids(), (1..=10).collect::<Vec<_>>());
+        let checkpoint = world.document().await.checkpoint.cursor.unwrap();
+        assert_eq!(checkpoint.key["id"], 10);
+    }
     let sizes: Vec<_> = world.handler.received().iter().map(|batch| batch.ids.len()).collect();
-    assert_eq!(world.handler.ids(), (1..=11).collect::<Vec<_>>());
     assert!(sizes.iter().all(|size| (1..=3).contains(size)), "{sizes:?}");
 }
 
@@ -811,7 +820,7 @@ async fn the_table_of_outcomes_names_error_event_and_status() {
     let until = time::OffsetDateTime::UNIX_EPOCH;
     let unreachable = || crate::state::StoreError::Unreachable { key: reason(), reason: reason() };
     let fetch = crate::source::FetchError::new(crate::error::ErrorKind::Transient, "r");
-    let null = crate::normalize::NormalizeError::NullKey { row: 0, column: reason() };
+    let null = NormalizeError::NullKey { row: 0, column: reason() };
     for (result, error, event, status) in [
         (Ok(TickOutcome::Committed { more: true }), None, "tick_complete", 200),
         (Ok(TickOutcome::Idle), None, "fetch_empty", 200),

@@ -9,8 +9,12 @@
     reason = "a test may panic; `allow-*-in-tests` does not reach helper functions"
 )]
 
+mod any_server;
 mod bad_input;
+mod broken_answers;
 mod flights;
+mod limits;
+mod pages;
 mod protocol;
 mod settings;
 mod source;
@@ -20,6 +24,8 @@ mod sql;
 mod state_ddl;
 mod state_sql;
 mod state_sql_ticks;
+mod statements;
 mod tick_faults;
 mod tidy;
 mod types;
+mod writers;

@@ -3,6 +3,7 @@
 use super::{
     Definition, Statement,
     coerce::{Class, class},
+    lexer::Token,
     parser::{Parser, TableColumn, quoted},
     query::Scope,
 };
@@ -38,7 +39,7 @@ impl Table {
 
     fn storage(&self, column: &TableColumn) -> &'static str {
         match storage(column.ty) {
-            FOLDED_TEXT if self.binary.contains(&column.name) => "TEXT COLLATE BINARY",
+            FOLDED_TEXT if self.binary.contains(&column.name) => "TEXT COLLATE HW_BINARY",
             other => other,
         }
     }
@@ -114,11 +115,7 @@ impl Parser<'_> {
             } else if self.eat("IDENTITY") {
                 column.identity = true;
                 column.nullable = false;
-                if self.eat_symbol("(") {
-                    while !self.eat_symbol(")") {
-                        self.next().ok_or_else(|| SqlError::syntax("IDENTITY"))?;
-                    }
-                }
+                self.seed()?;
             } else if self.eat("DEFAULT") {
                 let start = self.position();
                 self.sum(&Scope::default())?;
@@ -145,6 +142,21 @@ impl Parser<'_> {
                 return Err(self.unexpected());
             }
         }
+    }
+
+    /// `(1, 1)` behind `IDENTITY`.
+    fn seed(&mut self) -> Result<(), SqlError> {
+        if !self.eat_symbol("(") {
+            return Ok(());
+        }
+        for end in [",", ")"] {
+            match self.next() {
+                Some(Token::Number(number)) if number == "1" => {}
+                _ => return Err(SqlError::unsupported("An identity that does not count 1, 2, 3")),
+            }
+            self.expect_symbol(end)?;
+        }
+        Ok(())
     }
 
     fn table_constraint(&mut self, table: &mut Table) -> Result<(), SqlError> {
@@ -306,7 +318,7 @@ fn column_sql(column: &TableColumn, storage: &str) -> String {
 }
 
 /// How text is stored and compared where no collation says otherwise.
-const FOLDED_TEXT: &str = "TEXT COLLATE NOCASE";
+const FOLDED_TEXT: &str = "TEXT COLLATE HW_FOLDED";
 
 /// Type that gives a column the right affinity and, for text, the server's collation.
 fn storage(ty: Type) -> &'static str {
@@ -317,11 +329,7 @@ fn storage(ty: Type) -> &'static str {
         Class::Number => "INT",
         Class::Text => FOLDED_TEXT,
         Class::Binary => "BLOB",
-        Class::Decimal(_)
-        | Class::Guid
-        | Class::Date
-        | Class::Time
-        | Class::Stamp
-        | Class::Offset => "TEXT",
+        Class::Offset => "TEXT COLLATE HW_INSTANT",
+        Class::Decimal(_) | Class::Guid | Class::Date | Class::Time | Class::Stamp => "TEXT",
     }
 }

@@ -13,7 +13,8 @@ use super::{
 };
 use crate::devdb::{
     codepage::CodePage,
-    types::{SqlError, Type},
+    dates::is_date_part,
+    types::{Named, SqlError, Type},
 };
 
 impl Parser<'_> {
@@ -61,6 +62,18 @@ impl Parser<'_> {
             };
             style = number.parse().map_err(|_error| SqlError::syntax(number))?;
         }
+        let is_binary = |ty: Type| class(ty) == Class::Binary;
+        let known = match style {
+            0 | 126 | 127 => true,
+            // Keeps white space, which is kept anyway.
+            1 if ty == Type::Named(Named::Xml) => true,
+            1 | 2 => is_binary(ty) || value.ty.is_some_and(is_binary),
+            _ => false,
+        };
+        if !known {
+            let text = format!("{style} is not a valid style number when converting to {ty}.");
+            return Err(SqlError::new(281, 16, text));
+        }
         Ok(value.convert(ty, style))
     }
 
@@ -91,7 +104,13 @@ impl Parser<'_> {
     }
 
     fn date_call(&mut self, name: &str, scope: &Scope<'_>) -> Result<Expression, SqlError> {
-        let part = text(&self.name()?.to_ascii_lowercase());
+        let part = self.name()?.to_ascii_lowercase();
+        if !is_date_part(&part) {
+            let name = name.to_ascii_lowercase();
+            let text = format!("'{part}' is not a recognized {name} option.");
+            return Err(SqlError::new(155, 15, text));
+        }
+        let part = text(&part);
         self.expect_symbol(",")?;
         let first = self.expression(scope)?;
         self.expect_symbol(",")?;

@@ -150,6 +150,9 @@ impl<'a> Parser<'a> {
         while self.eat_symbol(".") {
             parts.push(if self.is_symbol(".") { "dbo".into() } else { self.name()? });
         }
+        if parts.last().is_some_and(|name| name.starts_with('#')) {
+            return Err(SqlError::unsupported("A temporary table"));
+        }
         Ok(physical(&parts))
     }
 

@@ -1,6 +1,12 @@
 //! The handler against real sockets on this machine.
 
+mod auth;
+mod lanes;
+#[cfg(feature = "demo")]
+mod tls;
+
 use std::collections::VecDeque;
+use std::io::Read as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -102,12 +108,23 @@ impl Clock for StoppedClock {
 }
 
 fn handler(url: &str, tries_max: u32) -> Http {
+    handler_of(&config(url, tries_max))
+}
+
+fn plain_body(sample: &Sample) -> Vec<u8> {
+    body::encode(BodyForm::Highwater, &super::lanes::whole(sample.delivery())).unwrap()
+}
+
+fn config(url: &str, tries_max: u32) -> HttpConfig {
     let timeout = Duration::from_millis(if url.contains("slow") { 50 } else { 10_000 });
-    let config = HttpConfig { url: url.parse().unwrap(), timeout, tries_max };
+    HttpConfig { timeout, tries_max, ..HttpConfig::new(url.parse().unwrap()) }
+}
+
+fn handler_of(config: &HttpConfig) -> Http {
     let clock = Arc::new(StoppedClock);
     let pause = Duration::from_millis(1);
     let pacing = Pacing { pause_min: pause, pause_max: pause, ..Pacing::default() };
-    Http::with_pacing(Client::new().unwrap(), &config, clock, pacing)
+    Http::with_pacing(Client::new().unwrap(), config, clock, pacing)
 }
 
 async fn deliver(url: &str, tries_max: u32) -> Result<(), HandlerError> {
@@ -124,7 +141,7 @@ async fn a_request_is_as_the_contract_says() {
     let sample = Sample::new(3);
     handler(&url, 1).handle(sample.delivery()).await.unwrap();
     let (headers, body) = receiver.requests().pop().unwrap();
-    assert_eq!(body, body::encode(&sample.delivery()).unwrap());
+    assert_eq!(body, plain_body(&sample));
     let mut lines: Vec<String> = headers
         .iter()
         .map(|(name, value)| format!("{name}: {}\n", value.to_str().unwrap()))
@@ -146,6 +163,20 @@ async fn a_request_is_as_the_contract_says() {
         x-highwater-poller: orders
     "]]
     .assert_eq(&text.replace(env!("CARGO_PKG_VERSION"), "<version>"));
+}
+
+#[tokio::test]
+async fn a_compressed_body_says_so_and_unpacks_to_the_plain_one() {
+    let (receiver, url) = Receiver::start(&[status(204)]).await;
+    let sample = Sample::new(100);
+    let handler = handler_of(&HttpConfig { gzip: true, ..config(&url, 1) });
+    handler.handle(sample.delivery()).await.unwrap();
+    let (headers, body) = receiver.requests().pop().unwrap();
+    assert_eq!(headers["content-encoding"], "gzip");
+    let plain = plain_body(&sample);
+    assert!(body.len() < plain.len() / 3);
+    let unpacked = flate2::read::GzDecoder::new(&*body).bytes().collect::<Result<Vec<u8>, _>>();
+    assert_eq!(unpacked.unwrap(), plain);
 }
 
 #[tokio::test]
@@ -262,11 +293,7 @@ async fn a_refused_connection_is_worth_another_attempt() {
 
 #[test]
 fn pauses_double_up_to_a_limit() {
-    let config = HttpConfig {
-        url: "https://example.org".parse().unwrap(),
-        timeout: Duration::from_secs(60),
-        tries_max: 10,
-    };
+    let config = HttpConfig::new("https://example.org".parse().unwrap());
     let handler = Http::new(Client::new().unwrap(), &config, Arc::new(StoppedClock));
     let error = HandlerError::Retryable(String::new());
     let pauses: Vec<u128> =
