@@ -15,6 +15,8 @@ import { execFileSync, spawnSync } from "node:child_process";
 import { cpSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 
+const POLLER = "src/poller.rs";
+const STATE = "src/state.rs";
 const TRANSITIONS = "src/state/transitions.rs";
 const FENCE = "src/state/fence.rs";
 const FORMAT = "src/state/format.rs";
@@ -64,7 +66,10 @@ const BREAKS = [
   ["retry reads another range", BATCH, "&& in_flight.after == document.checkpoint.cursor", "&& false"],
   ["rest of a batch begins where the whole did", PART, "let after = position(Some(front.upto.clone()));", "let after = position(self.after.clone());"],
   ["checkpoint of another source used", MEMORY, "if snapshot.document.source_fingerprint != *configured {", "if false && snapshot.document.source_fingerprint != *configured {"],
-  ["marker ignored", MEMORY, "match (marker, self.limits.on_missing_state) {", "match (marker, OnMissingState::Recreate) {"],
+  ["marker ignored", MEMORY, "match self.limits.on_missing_state {", "match OnMissingState::Recreate {"],
+  ["generation not above the marker's", MEMORY, "let floor = marker.map_or(1, |marker| marker.generation.0 + 1);", "let floor = u64::from(marker.is_none());"],
+  ["document begun without a generation", STATE, "self.generation == Generation(0)", "false && self.generation == Generation(0)"],
+  ["delivery without its generation", POLLER, "generation: lease.generation(),", "generation: crate::state::Generation(0),"],
   ["batch id without its bytes", EVENT, "        update_sized(&mut hash, identity.digest.as_str().as_bytes());\n", ""],
   ["rest of a password shown", KEYS, "after_open_password = *key == Key::Password && !pair.quoted;", "after_open_password = false;"],
   ["braces taken for a value", QUOTES, "if value.starts_with('{') {", "if false {"],

@@ -15,6 +15,7 @@ mod broken_answers;
 mod flights;
 mod limits;
 mod pages;
+mod proof;
 mod protocol;
 mod settings;
 mod source;
