@@ -92,6 +92,11 @@ pub const SETTINGS: &[Setting] = &[
     STATUS_INTERVAL,
     RETRY_DELAY_MIN,
     RETRY_DELAY_MAX,
+    ON_FAILURE,
+    ATTEMPTS_MAX,
+    RECORD_AGE_MAX,
+    BISECT_ON_ERROR,
+    CRASHES_MAX,
     ON_MISSING_STATE,
 ];
 
@@ -317,6 +322,32 @@ pub(super) const RETRY_DELAY_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__RETRY_DELAY_MAX",
     Text("5m"),
     "Longest pause after failures.",
+);
+pub(super) const ON_FAILURE: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__ON_FAILURE",
+    Text("retry"),
+    "What becomes of rows that are not taken: `retry` for ever, set the one at fault aside \
+     (`quarantine`), or `stop` the poller until it is resumed.",
+);
+pub(super) const ATTEMPTS_MAX: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__ATTEMPTS_MAX",
+    Text("5"),
+    "Failed attempts at the same rows until that happens; a refusal for good needs one.",
+);
+pub(super) const RECORD_AGE_MAX: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__RECORD_AGE_MAX",
+    Words("unlimited"),
+    "How long the same rows may go on failing until that happens.",
+);
+pub(super) const BISECT_ON_ERROR: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__BISECT_ON_ERROR",
+    Words("`true` for `quarantine`, else `false`"),
+    "Whether a batch is halved to find the row at fault.",
+);
+pub(super) const CRASHES_MAX: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__CRASHES_MAX",
+    Text("5"),
+    "How often a process may die with the same rows in hand until they are suspected.",
 );
 pub(super) const ON_MISSING_STATE: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__ON_MISSING_STATE",

@@ -9,13 +9,21 @@
     reason = "a test may panic; `allow-*-in-tests` does not reach helper functions"
 )]
 
+mod any_server;
 mod bad_input;
+mod broken_answers;
 mod flights;
+mod pages;
+mod protocol;
 mod settings;
 mod source;
 mod source_connection;
+mod source_faults;
 mod sql;
 mod state_ddl;
 mod state_sql;
 mod state_sql_ticks;
+mod statements;
 mod tidy;
+mod types;
+mod writers;

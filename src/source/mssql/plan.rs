@@ -26,6 +26,8 @@ pub(super) struct Plan {
     columns: Vec<String>,
     /// Where in a row the key values are.
     key_at: Vec<usize>,
+    /// Cells of a row that are the bytes of UTF-16 text.
+    utf16_at: Vec<usize>,
     /// Cells of a row, the cursor being the last.
     width: usize,
     settle_ms: i32,
@@ -84,6 +86,7 @@ impl Plan {
             .map(Column::selected)
             .collect::<Result<Vec<_>, _>>()
             .map_err(configuration)?;
+        let utf16_at = (0..).zip(&read).filter(|(_, c)| c.is_utf16()).map(|(at, _)| at).collect();
         let statements = statements(&Read {
             table: &table.quoted(),
             mode: settings.mode,
@@ -100,9 +103,21 @@ impl Plan {
             key_names: settings.key.clone(),
             columns,
             key_at,
+            utf16_at,
             width: select.len() + 1,
             statements,
         })
+    }
+
+    /// Leaves the upper bound out of the statements.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn without_bound(mut self) -> Self {
+        for statement in &mut self.statements {
+            let unbounded = statement.replace(" < @hi", " IS NOT NULL");
+            assert_ne!(*statement, unbounded, "a statement without upper bound");
+            *statement = unbounded;
+        }
+        self
     }
 
     /// Whether there can be rows that are never read.
@@ -173,6 +188,13 @@ impl Plan {
         if cells.len() != self.width {
             let reason = format!("a row has {} cells, asked for {}", cells.len(), self.width);
             return Err(SqlError::new(ErrorKind::Internal, reason));
+        }
+        for at in &self.utf16_at {
+            if let Some(cell) = cells.get_mut(*at)
+                && let Value::Bytes(bytes) = cell
+            {
+                *cell = Value::of_utf16(bytes);
+            }
         }
         let position = cells.pop().unwrap_or(Value::Null);
         let key = self.key_at.iter().filter_map(|at| cells.get(*at).cloned()).collect();
@@ -290,6 +312,7 @@ mod tests {
             precision: 0,
             scale: 7,
             nullable: false,
+            collation: None,
         }
     }
 
