@@ -102,6 +102,13 @@
 //! - document begun without a generation
 //! - delivery without its generation
 //! - batch id without its bytes
+//! - rest of a password shown
+//! - braces taken for a value
+//! - read tried again for ever
+//! - read tried again beyond its time
+//! - unknown error tried again
+//! - token never replaced
+//! - token used to its end
 //! - batch taken as far as its best lane
 //! - states of a key in several lanes
 //! - failure of an unknown event ignored
