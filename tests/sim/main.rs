@@ -68,7 +68,8 @@
 //! a target that is told the token without the generation.
 //!
 //! `.ci/mutants.mjs` breaks the code itself, one rule at a time. The unit tests are asked first, and the
-//! simulation where they notice nothing; `tests/it/proof.rs` keeps this list equal to that one:
+//! simulation where they notice nothing; `tests/it/proof.rs` keeps this list equal to that one, as far as
+//! the simulation runs the rule:
 //!
 //! - margin removed
 //! - clock's grain ignored
@@ -102,6 +103,13 @@
 //! - document begun without a generation
 //! - delivery without its generation
 //! - batch id without its bytes
+//! - rest of a password shown
+//! - braces taken for a value
+//! - read tried again for ever
+//! - read tried again beyond its time
+//! - unknown error tried again
+//! - token never replaced
+//! - token used to its end
 //! - batch taken as far as its best lane
 //! - states of a key in several lanes
 //! - failure of an unknown event ignored

@@ -10,7 +10,7 @@ const HTTP: &str = "
 #[test]
 fn what_is_not_set_is_as_the_handler_has_it_by_itself() {
     let http = read_http(&[]);
-    assert_eq!(format!("{http:?}"), format!("{:?}", HttpConfig::new(http.url.clone())));
+    assert_eq!(format!("{http:?}"), format!("{:?}", HttpConfig::new(http.url)));
 }
 
 #[test]
