@@ -68,8 +68,7 @@
 //! a target that is told the token without the generation.
 //!
 //! `.ci/mutants.mjs` breaks the code itself, one rule at a time. The unit tests are asked first, and the
-//! simulation where they notice nothing; `tests/it/proof.rs` keeps this list equal to that one, as far as
-//! the simulation runs the rule:
+//! simulation where they notice nothing; `tests/it/proof.rs` keeps this list equal to that one:
 //!
 //! - margin removed
 //! - clock's grain ignored
