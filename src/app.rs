@@ -24,7 +24,7 @@ use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
 use crate::mssql::RetryTerms;
 use crate::poller::{Limits, Poller, PollerParts};
-use crate::source::mssql::{Mssql, SourceSettings};
+use crate::source::mssql::{Mssql, SizeLimits, SourceSettings};
 use crate::source::{FetchError, Source};
 use crate::state::sql::TableNameError;
 use crate::state::{BlobStore, FileStore, LoggedStore, SqlStore, SqlStoreSettings, StateStore};
@@ -260,6 +260,10 @@ impl Surroundings {
             columns: source.columns.clone(),
             filter: source.filter.clone(),
             settle: source.settle,
+            limits: SizeLimits {
+                value_bytes_max: poller.limits.value_bytes_max,
+                batch_bytes_max: poller.limits.batch_bytes_max,
+            },
         };
         let retry = RetryTerms::within(poller.limits.tick_time_max);
         let mssql = Mssql::new(settings).map_err(wrong)?.with_retries(retry);

@@ -38,7 +38,7 @@ mod wire;
 
 pub use self::{
     database::Database,
-    faults::{Fault, Faults, LoginFault},
+    faults::{Fault, Faults, LoginFault, SeenLogin},
     server::{Options, Server},
     session::{Engine, Session},
     types::{Column, Named, Parameter, Reply, SqlError, Type, Value},

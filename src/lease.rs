@@ -26,7 +26,7 @@ use crate::cursor::Cursor;
 use crate::event::BatchId;
 use crate::state::{
     Acquire, Commit, EndOfTick, Failure, FencingToken, FormatError, Generation, Holder, InFlight,
-    Precondition, Refusal, StateDocument, StateKey, StateStore, StoreError,
+    Refusal, StateDocument, StateKey, StateStore, StoreError,
 };
 
 /// How long a lease lives, and how often it is renewed.
@@ -153,7 +153,8 @@ pub type Accepted<'a> = dyn FnMut(&StateDocument, OffsetDateTime) -> Option<Comm
 pub enum Acquired<'a> {
     /// It is held.
     Held(Box<Lease<'a>>),
-    /// The document has changed since it was read; nothing was written.
+    /// The document has changed since it was read, or was missing and is there now, blank; no lease
+    /// was granted, and it is to be read again.
     Conflict,
     /// The document does not allow it; nothing was written.
     Refused(Refusal),
@@ -169,7 +170,8 @@ impl<'a> Lease<'a> {
     /// Asks for the lease on the strength of `base`, the document that also gave the checkpoint.
     ///
     /// Acquiring with that document's tag proves that the rows were read from the checkpoint that
-    /// still stands. `batch` rides on the same write.
+    /// still stands. `batch` rides on the same write. Where nothing is stored there is no tag: a blank
+    /// document is created then, and nothing is granted yet. See [`StateDocument::blank`].
     ///
     /// # Errors
     ///
@@ -196,7 +198,13 @@ impl<'a> Lease<'a> {
         let until = context.stop_at.min(renewed_at + context.terms.ttl / 2);
         let writer = Writer { store: context.store, key: context.key, until };
         // Boxed, as below: a document is large, and these futures lie within all others.
-        let written = Box::pin(writer.create_or_replace(document, base.precondition())).await?;
+        let Some(etag) = &base.etag else {
+            let fingerprint = base.document.source_fingerprint.clone();
+            let blank = StateDocument::blank(&base.document.poller_name, fingerprint);
+            writer.create(&blank).await?;
+            return Ok(Acquired::Conflict);
+        };
+        let written = Box::pin(writer.replace(document, etag)).await?;
         let Some(snapshot) = written else {
             return Ok(Acquired::Conflict);
         };
@@ -482,13 +490,6 @@ fn lapsed_or(error: LeaseError) -> LeaseError {
         | LeaseError::OutOfTime
         | LeaseError::Refused(_)
         | LeaseError::Format(_) => error,
-    }
-}
-
-/// Says whether `stored` could be written as it was read: absent, or under its tag.
-impl Snapshot {
-    fn precondition(&self) -> Precondition {
-        self.etag.clone().map_or(Precondition::Absent, Precondition::Matches)
     }
 }
 

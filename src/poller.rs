@@ -53,7 +53,7 @@ use crate::state::{
 pub struct Limits {
     /// Most rows in one batch.
     pub batch_rows_max: usize,
-    /// Most bytes of encoded events in one batch; a single larger event still goes.
+    /// Most bytes of encoded events in one batch; a single larger event fails the tick.
     pub batch_bytes_max: usize,
     /// Most batches in one tick; `None` for no limit but time.
     pub batches_max: Option<u64>,

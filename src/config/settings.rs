@@ -86,6 +86,7 @@ pub const SETTINGS: &[Setting] = &[
     LEASE_FIRST,
     BATCH_ROWS_MAX,
     BATCH_BYTES_MAX,
+    VALUE_BYTES_MAX,
     BATCHES_MAX,
     TICK_TIME_MAX,
     STATE_REFRESH,
@@ -291,7 +292,12 @@ pub(super) const BATCH_ROWS_MAX: Setting = Setting::new(
 pub(super) const BATCH_BYTES_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__BATCH_BYTES_MAX",
     Text("4MiB"),
-    "Size of encoded events at which a batch is closed.",
+    "Most bytes of encoded events in one batch; a single row that is larger stops the poller.",
+);
+pub(super) const VALUE_BYTES_MAX: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__VALUE_BYTES_MAX",
+    Text("4MiB"),
+    "Most bytes in one value, as `DATALENGTH` tells; a larger one is not read and stops the poller.",
 );
 pub(super) const BATCHES_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__BATCHES_MAX",

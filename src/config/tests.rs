@@ -58,6 +58,7 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__LEASE__FIRST = true
     HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX = 500
     HIGHWATER__POLLERS__ORDERS__BATCH_BYTES_MAX = 512KiB
+    HIGHWATER__POLLERS__ORDERS__VALUE_BYTES_MAX = 64KiB
     HIGHWATER__POLLERS__ORDERS__BATCHES_MAX = 20
     HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX = 9m
     HIGHWATER__POLLERS__ORDERS__STATE_REFRESH = 1m
@@ -163,6 +164,7 @@ fn defaults_are_those_of_the_table() {
                     limits: LimitsConfig {
                         batch_rows_max: 1000,
                         batch_bytes_max: 4194304,
+                        value_bytes_max: 4194304,
                         batches_max: None,
                         handler_stall_max: Some(
                             120s,
@@ -269,6 +271,7 @@ fn a_full_example_of_a_poller_reads_back() {
             limits: LimitsConfig {
                 batch_rows_max: 500,
                 batch_bytes_max: 524288,
+                value_bytes_max: 65536,
                 batches_max: Some(
                     20,
                 ),

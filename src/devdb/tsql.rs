@@ -11,7 +11,7 @@
 //!   `IDENTITY_INSERT` do something, others only where they change nothing), `IF … [ELSE …]`, `BEGIN … END`, `PRINT`;
 //! - `INSERT`, `UPDATE [TOP (n)]`, `DELETE [TOP (n)]` of one table, with `OUTPUT`; `TRUNCATE TABLE`;
 //! - `BEGIN`, `COMMIT` and `ROLLBACK` of transactions;
-//! - `CREATE TABLE` with keys, `UNIQUE`, `IDENTITY` (seed and increment are always 1), `DEFAULT`,
+//! - `CREATE TABLE` with keys, `UNIQUE`, `IDENTITY` (seed and increment are 1), `DEFAULT`,
 //!   `COLLATE` (Latin, Cyrillic and UTF-8 ones; those that end in `_BIN` or `_BIN2` tell upper from
 //!   lower case);
 //!   `CREATE [UNIQUE] INDEX`, `CREATE VIEW`, `CREATE SCHEMA`, `ALTER TABLE … ADD` of one column,
@@ -20,7 +20,6 @@
 //!   without `COLLATE`), `CONVERT` (styles 0, 126, 127, and 1 and 2 of binary values), `DATEADD`, `DATEDIFF`, the aggregates, and the
 //!   functions of `function.rs`;
 //! - the catalogue views `sys.tables`, `sys.columns` and `sys.types`, as far as they have columns.
-//!
 //! - every type by its name; `xml`, `text`, `ntext`, `image`, `sql_variant`, `hierarchyid`, `geometry`
 //!   and `geography` are kept as strings and have none of their functions.
 //!

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::cursor::{KeyValues, RowVersion, SourceFingerprint};
-use crate::state::{AfterCommit, LeaseAge, MemoryStore, Paused, decode};
+use crate::state::{AfterCommit, LeaseAge, MemoryStore, Paused, Precondition, decode, encode};
 use crate::testing::{Call, Fault, FaultyStore};
 
 mod judging;
@@ -45,7 +45,10 @@ impl World {
             return Snapshot::read(&self.key, stored, loaded.date).unwrap();
         }
         let fingerprint = SourceFingerprint::of(&[]);
-        Snapshot::absent(StateDocument::new("p", fingerprint, Generation(1)), loaded.date)
+        let blank = StateDocument::blank("p", fingerprint.clone());
+        let written = self.memory.store(&self.key, encode(&blank), Precondition::Absent).await;
+        let begun = StateDocument::new("p", fingerprint, Generation(1));
+        Snapshot::written(blank, written.unwrap()).with(begun)
     }
 
     async fn try_acquire<'a>(&'a self, instance: &'a Instance) -> Acquired<'a> {
@@ -69,8 +72,11 @@ impl World {
         let base = self.base().await;
         let mut next = change(&base.document);
         next.write_id = "somebody else".to_owned();
-        let bytes = crate::state::encode(&next);
-        self.memory.store(&self.key, bytes, base.precondition()).await.unwrap();
+        let bytes = encode(&next);
+        self.memory
+            .store(&self.key, bytes, Precondition::Matches(base.etag.unwrap()))
+            .await
+            .unwrap();
     }
 }
 

@@ -25,7 +25,7 @@ use super::{LeaseError, Snapshot};
 use crate::cursor::Cursor;
 use crate::event::BatchId;
 use crate::state::{
-    Holder, Precondition, Refusal, StateDocument, StateKey, StateStore, StoreError, encode,
+    ETag, Holder, Precondition, Refusal, StateDocument, StateKey, StateStore, StoreError, encode,
 };
 
 /// One change of a document by the holder of its lease.
@@ -67,16 +67,31 @@ enum Found {
 }
 
 impl Writer<'_> {
-    /// Writes `document` if `precondition` holds; `None` if another writer was first.
-    pub(super) async fn create_or_replace(
+    /// Creates a blank document, under whose tag a grant can be written then. Whether it was this
+    /// request that created it does not matter, so the caller reads what there is.
+    pub(super) async fn create(self, blank: &StateDocument) -> Result<(), LeaseError> {
+        let mut pause = Pause::new(self.until);
+        loop {
+            match self.store.store(self.key, encode(blank), Precondition::Absent).await {
+                Ok(_) | Err(StoreError::Conflict { .. }) => return Ok(()),
+                Err(error @ StoreError::Refused { .. }) => return Err(error.into()),
+                Err(error @ (StoreError::Unreachable { .. } | StoreError::Unknown { .. })) => {
+                    pause.or_give_up(error).await?;
+                }
+            }
+        }
+    }
+
+    /// Writes `document` over what has the tag `etag`; `None` if another writer was first.
+    pub(super) async fn replace(
         self,
         document: StateDocument,
-        precondition: Precondition,
+        etag: &ETag,
     ) -> Result<Option<Snapshot>, LeaseError> {
         let mut pause = Pause::new(self.until);
         let mut ambiguous = false;
         loop {
-            match self.put(&document, precondition.clone()).await {
+            match self.put(&document, etag).await {
                 Ok(snapshot) => return Ok(Some(snapshot)),
                 Err(error @ StoreError::Refused { .. }) => return Err(error.into()),
                 Err(error @ StoreError::Unreachable { .. }) => {
@@ -87,14 +102,12 @@ impl Writer<'_> {
                 Err(StoreError::Conflict { .. }) => {}
                 Err(StoreError::Unknown { .. }) => ambiguous = true,
             }
-            match (self.read(&mut pause).await?, &precondition) {
-                (Found::Document(found), _) if found.document.write_id == document.write_id => {
+            match self.read(&mut pause).await? {
+                Found::Document(found) if found.document.write_id == document.write_id => {
                     return Ok(Some(*found));
                 }
-                (Found::Document(found), Precondition::Matches(etag))
-                    if found.etag.as_ref() == Some(etag) => {}
-                (Found::Nothing, Precondition::Absent) => {}
-                (Found::Document(_) | Found::Nothing, _) => return Ok(None),
+                Found::Document(found) if found.etag.as_ref() == Some(etag) => {}
+                Found::Document(_) | Found::Nothing => return Ok(None),
             }
             pause.take().await?;
         }
@@ -115,7 +128,8 @@ impl Writer<'_> {
         loop {
             let mut next = change(&base.document)?;
             write_id.clone_into(&mut next.write_id);
-            match self.put(&next, base.precondition()).await {
+            let Some(etag) = &base.etag else { return Err(LeaseError::Gone) };
+            match self.put(&next, etag).await {
                 Ok(snapshot) => return Ok(snapshot),
                 Err(error @ StoreError::Refused { .. }) => return Err(error.into()),
                 Err(error @ StoreError::Unreachable { .. }) => {
@@ -153,11 +167,8 @@ impl Writer<'_> {
         }
     }
 
-    async fn put(
-        self,
-        document: &StateDocument,
-        precondition: Precondition,
-    ) -> Result<Snapshot, StoreError> {
+    async fn put(self, document: &StateDocument, etag: &ETag) -> Result<Snapshot, StoreError> {
+        let precondition = Precondition::Matches(etag.clone());
         let written = self.store.store(self.key, encode(document), precondition).await?;
         Ok(Snapshot::written(document.clone(), written))
     }

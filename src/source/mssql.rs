@@ -14,6 +14,7 @@
 mod decode;
 mod describe;
 mod form;
+mod limit;
 mod plan;
 mod query;
 
@@ -36,6 +37,8 @@ use crate::value::Value;
 use super::{FetchError, FetchWindow, Rows, Source, SourceShape};
 use describe::{Column, DESCRIBE};
 use plan::{Answer, Plan};
+
+pub use limit::SizeLimits;
 
 /// Invalid object name, invalid column name: the table is not as it was described.
 const TABLE_CHANGED: [u32; 2] = [208, 207];
@@ -61,6 +64,8 @@ pub struct SourceSettings {
     pub filter: Option<String>,
     /// How far behind the server's clock the timestamp mode stays.
     pub settle: Duration,
+    /// How much is read at once.
+    pub limits: SizeLimits,
 }
 
 /// Reads changed rows of one table over one connection.
@@ -79,6 +84,8 @@ pub struct Mssql {
 struct State {
     connection: Connection,
     plan: Option<Arc<Plan>>,
+    /// How many rows a batch holds, judged by those read last.
+    rows_fit: Option<usize>,
 }
 
 impl Mssql {
@@ -125,7 +132,7 @@ impl Mssql {
             fingerprint: fingerprint(&settings, &table),
         };
         let connection = Connection::new(settings.connection.clone(), None);
-        let state = Mutex::new(State { connection, plan: None });
+        let state = Mutex::new(State { connection, plan: None, rows_fit: None });
         Ok(Self {
             settings,
             table,
@@ -235,20 +242,26 @@ impl Mssql {
         state: &mut State,
         window: FetchWindow<'_>,
     ) -> Result<Rows, FetchError> {
-        let State { connection, plan } = state;
+        let State { connection, plan, rows_fit } = state;
         let plan = match plan {
             Some(known) => Arc::clone(known),
             None => Arc::clone(plan.insert(Arc::new(self.plan(connection).await?))),
         };
+        // A range that is read again is read whole.
+        let fit = rows_fit.filter(|_| window.upto.is_none()).unwrap_or(usize::MAX);
+        let window = FetchWindow { rows_max: window.rows_max.min(fit), ..window };
         let (sql, params) = plan.statement(window)?;
-        let mut answer = Answer::default();
+        let mut answer = Answer::new(window.rows_max);
         let read = connection.query(sql, &params, |row| plan.read(row, &mut answer)).await;
-        if let Err(error) = read {
+        if let Err(error) = read
+            && !answer.is_cut()
+        {
             if error.number().is_some_and(|number| TABLE_CHANGED.contains(&number)) {
                 state.plan = None;
             }
             return Err(error.into());
         }
+        *rows_fit = plan.rows_that_fit(&answer).or(*rows_fit);
         plan.finish(answer, window)
     }
 }

@@ -11,7 +11,7 @@ use highwater::azure::KeptToken;
 use highwater::clock::{Clock, TokioClock};
 use highwater::config::SqlConnection;
 use highwater::cursor::CursorMode::{RowVersion, TimestampPk};
-use highwater::devdb::{Fault, LoginFault, Options, Server, SqlError};
+use highwater::devdb::{Fault, LoginFault, Options, SeenLogin, Server, SqlError};
 use highwater::error::{ErrorKind, chain};
 use highwater::mssql::RetryTerms;
 use highwater::source::Row;
@@ -231,6 +231,28 @@ async fn two_redirects_are_followed_and_a_third_is_not() {
         assert_eq!(tried.collect::<Vec<_>>(), [1, 1, 1]);
     }
     assert_eq!(world.server.faults().logins(), 2);
+}
+
+#[tokio::test]
+async fn a_login_carries_what_the_connection_string_says_through_redirects_too() {
+    let world = World::with_flights(5).await;
+    let servers = redirected(&world, 2).await;
+    let plain = servers[1].connection_string();
+    let full = format!("{plain};App=billing;Application Intent=ReadOnly;Packet Size=8000");
+    for (text, application, read_only, packet_bytes) in
+        [(plain, "highwater", false, 4_096), (full, "billing", true, 8_000)]
+    {
+        assert_eq!(rows(&source(&world, Some(&text))).await.len(), 5);
+        let expected = SeenLogin {
+            database: "Highwater".to_owned(),
+            application: application.to_owned(),
+            read_only,
+            packet_bytes,
+        };
+        for server in servers.iter().chain([&world.server]) {
+            assert_eq!(server.faults().last_login(), expected);
+        }
+    }
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use highwater::devdb::{Database, Options, Server, Value};
 use highwater::error::chain;
 use highwater::event::ChangeEvent;
 use highwater::normalize::normalize;
-use highwater::source::mssql::{Mssql, SourceSettings};
+use highwater::source::mssql::{Mssql, SizeLimits, SourceSettings};
 use highwater::source::{FetchError, FetchWindow, Rows, Source};
 
 const FLIGHTS: &[u8] = include_bytes!("../../src/devdb/flights.csv.gz");
@@ -87,6 +87,7 @@ pub(crate) fn settings(
         columns: None,
         filter: None,
         settle: Duration::from_secs(5),
+        limits: SizeLimits::default(),
     }
 }
 

@@ -3,10 +3,14 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
+    clippy::panic,
     reason = "a test may panic; `allow-*-in-tests` does not reach helper functions"
 )]
 
 mod child;
 mod cloud_events;
+mod page;
+mod receivers;
+mod recipes;
 mod sample;
 mod standard;

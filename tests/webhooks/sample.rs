@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use highwater::clock::SystemClock;
+use highwater::clock::{Clock, SystemClock};
 use highwater::config::HttpConfig;
 use highwater::cursor::{Cursor, KeyValues, RowVersion};
 use highwater::event::{BatchId, BatchIdentity, ChangeEvent, Digested, Operation, SourceLabel};
@@ -18,12 +18,12 @@ pub(crate) const OLD_SECRET: &str = "whsec_b2xkLW9sZC1vbGQtb2xkLW9sZC1vbGQtb2xkL
 
 /// Owns what a [`Delivery`] borrows.
 pub(crate) struct Batch {
-    source: SourceLabel,
+    pub(crate) source: SourceLabel,
     pub(crate) id: BatchId,
     pub(crate) events: Vec<ChangeEvent>,
     pub(crate) generation: u64,
     pub(crate) token: u64,
-    progress: Progress,
+    pub(crate) progress: Progress,
 }
 
 impl Batch {
@@ -50,7 +50,16 @@ impl Batch {
 
     /// Delivers the batch once.
     pub(crate) async fn deliver(&self, config: &HttpConfig) -> Result<(), HandlerError> {
-        let handler = Http::new(Client::new().unwrap(), config, Arc::new(SystemClock));
+        self.deliver_by(Arc::new(SystemClock), config).await
+    }
+
+    /// Delivers the batch once, at the time that `clock` tells.
+    pub(crate) async fn deliver_by(
+        &self,
+        clock: Arc<dyn Clock>,
+        config: &HttpConfig,
+    ) -> Result<(), HandlerError> {
+        let handler = Http::new(Client::new().unwrap(), config, clock);
         let delivery = Delivery {
             source: &self.source,
             batch_id: &self.id,

@@ -46,7 +46,7 @@ async fn a_key_goes_into_its_header_and_nowhere_else() {
         ),
     ] {
         let echo = "you sent s3cret-key as the key".to_owned();
-        let (receiver, url) = Receiver::start(&[Reply::Is(401, &[], echo)]).await;
+        let (receiver, url) = Receiver::start(&[Reply(401, &[], echo)]).await;
         let handler = with(auth, &url);
         let error = handler.handle(Sample::new(1).delivery()).await.unwrap_err();
         assert!(error.to_string().ends_with("answered 401: you sent … as the key"), "{error}");
@@ -60,7 +60,7 @@ async fn a_key_goes_into_its_header_and_nowhere_else() {
 #[tokio::test]
 async fn each_try_carries_a_token_that_is_good_then() {
     let echo = "Bearer s3cret-1 expired".to_owned();
-    let (receiver, url) = Receiver::start(&[status(500), Reply::Is(401, &[], echo)]).await;
+    let (receiver, url) = Receiver::start(&[status(500), Reply(401, &[], echo)]).await;
     let handler = with(identity(), &url);
     let handler = handler.with_tokens(Tokens::of(Arc::new(Identity::default()), "api://orders/"));
     let error = handler.handle(Sample::new(1).delivery()).await.unwrap_err();
