@@ -26,6 +26,11 @@ const MEMORY = "src/poller/memory.rs";
 const BATCH = "src/poller/batch.rs";
 const PART = "src/poller/part.rs";
 const EVENT = "src/event.rs";
+const KEYS = "src/config/sql_connection.rs";
+const QUOTES = "src/config/sql_connection/text.rs";
+const RETRY = "src/mssql/retry.rs";
+const NUMBER = "src/mssql/number.rs";
+const TOKEN = "src/azure/token.rs";
 const LANES = "src/handler/http/lanes.rs";
 const REPLY = "src/handler/http/reply.rs";
 const SIGN = "src/handler/http/sign.rs";
@@ -66,6 +71,13 @@ const BREAKS = [
   ["document begun without a generation", STATE, "self.generation == Generation(0)", "false && self.generation == Generation(0)"],
   ["delivery without its generation", POLLER, "generation: lease.generation(),", "generation: crate::state::Generation(0),"],
   ["batch id without its bytes", EVENT, "        update_sized(&mut hash, identity.digest.as_str().as_bytes());\n", ""],
+  ["rest of a password shown", KEYS, "after_open_password = *key == Key::Password && !pair.quoted;", "after_open_password = false;"],
+  ["braces taken for a value", QUOTES, "if value.starts_with('{') {", "if false {"],
+  ["read tried again for ever", RETRY, "self.tries >= TRIES_MAX || ", ""],
+  ["read tried again beyond its time", RETRY, "|| self.began.elapsed() + pause >= self.terms.time_max", ""],
+  ["unknown error tried again", NUMBER, "(Transient, None);", "(Transient, Some(Again::Soon));"],
+  ["token never replaced", TOKEN, "&& rest > REFRESH_BEFORE", "&& rest > Duration::ZERO"],
+  ["token used to its end", TOKEN, "if rest > REST_MIN =>", "if rest > Duration::ZERO =>"],
   ["batch taken as far as its best lane", LANES, "let accepted = failed.iter().map(|(position, _)| *position).min();", "let accepted = failed.iter().map(|(position, _)| *position).max();"],
   ["states of a key in several lanes", LANES, "serde_json::to_string(&event.cursor.key)", "serde_json::to_string(&event.cursor.value)"],
   ["failure of an unknown event ignored", REPLY, ".map(|Failure { id }| indexes.get(id.as_deref().unwrap_or_default()).copied())", ".map(|Failure { id }| indexes.get(id.as_deref().unwrap_or_default()).copied())\n        .filter(Option::is_some)"],
@@ -119,7 +131,7 @@ function tryBreak([name, file, find, replacement]) {
   if (original.split(find).length !== 2) return "no longer applies";
   writeFileSync(path, original.replace(find, () => replacement));
   try {
-    const lib = fails("--lib", "--", "state::", "lease::", "poller::", "event::", "handler::", "normalize::", "source::", "policy::");
+    const lib = fails("--lib", "--", "state::", "lease::", "poller::", "event::", "handler::", "normalize::", "source::", "policy::", "mssql::", "sql_connection::", "token::");
     if (!lib.compiled) return `does not compile\n${lib.text}`;
     if (lib.failed) return "caught by --lib";
     if (!existsSync(join(root, "tests/sim/main.rs"))) return "MISSED";

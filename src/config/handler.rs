@@ -12,7 +12,7 @@ use super::settings;
 #[derive(Clone, Debug)]
 pub enum HandlerConfig {
     /// POST to a URL.
-    Http(HttpConfig),
+    Http(Box<HttpConfig>),
     /// One line for each event on standard output.
     Stdout,
 }
@@ -26,7 +26,7 @@ enum Kind {
 pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HandlerConfig> {
     let kinds = [("http", Kind::Http), ("stdout", Kind::Stdout)];
     match reader.read(&settings::HANDLER_KIND, Some(segment), parse::one_of(&kinds))? {
-        Kind::Http => http::read(reader, segment).map(HandlerConfig::Http),
+        Kind::Http => http::read(reader, segment).map(|http| HandlerConfig::Http(Box::new(http))),
         Kind::Stdout => Some(HandlerConfig::Stdout),
     }
 }

@@ -70,13 +70,11 @@ impl Poller {
     /// Returns what is stored, or a blank document without a tag.
     async fn look(&self) -> Result<Snapshot, LoadError> {
         let loaded = self.store.load(&self.key).await?;
-        match loaded.stored {
-            Some(stored) => Ok(Snapshot::read(&self.key, stored, loaded.date)?),
-            None => {
-                let fingerprint = self.source.shape().fingerprint.clone();
-                Ok(Snapshot::absent(StateDocument::blank(&self.name, fingerprint), loaded.date))
-            }
+        if let Some(stored) = loaded.stored {
+            return Ok(Snapshot::read(&self.key, stored, loaded.date)?);
         }
+        let fingerprint = self.source.shape().fingerprint.clone();
+        Ok(Snapshot::absent(StateDocument::blank(&self.name, fingerprint), loaded.date))
     }
 
     /// Returns `blank` as the document with which a poller begins, unless its marker says that it had

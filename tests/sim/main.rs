@@ -102,6 +102,15 @@
 //! - document begun without a generation
 //! - delivery without its generation
 //! - batch id without its bytes
+//! - batch taken as far as its best lane
+//! - states of a key in several lanes
+//! - failure of an unknown event ignored
+//! - reply cut short taken for a success
+//! - signature without its time
+//! - value over the limit delivered as NULL
+//! - row over the limit of a batch delivered
+//! - key with half a surrogate pair mangled
+//! - parameter in the code page of the database
 //!
 //! By hand, with the simulation alone, and the number of cases it took:
 //!

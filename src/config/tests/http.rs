@@ -58,7 +58,7 @@ fn read_http(lines: &[&str]) -> HttpConfig {
     let lines = lines.collect::<String>() + "KEY = hunter2==";
     let handler = read(&[MINIMAL, HTTP, &lines]).pollers["orders"].handler.clone();
     let HandlerConfig::Http(http) = handler else { panic!("{handler:?}") };
-    http
+    *http
 }
 
 #[test]
