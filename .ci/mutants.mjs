@@ -58,7 +58,7 @@ const BREAKS = [
   ["fence refuses its own", FENCE, "if asked < self {", "if asked <= self {"],
   ["unknown version read", FORMAT, ".filter(|found| **found != VERSION)", ".filter(|_| false)"],
   ["requirements ignored", FORMAT, ".find(|name| !KNOWN_REQUIREMENTS.contains(&name.as_str()))", ".find(|_| false)"],
-  ["deadline counted from the reply", LEASE, "Box::new(Self { context, holder, snapshot, renewed_at, marked })", "Box::new(Self { context, holder, snapshot, renewed_at: Instant::now(), marked })"],
+  ["deadline counted from the reply", LEASE, "            renewed_at,\n            marked,\n", "            renewed_at: Instant::now(),\n            marked,\n"],
   ["no heartbeat", LEASE, "() = sleep_until(beat_at) => {}", "() = sleep_until(beat_at + Duration::from_secs(86_400)) => {}"],
   ["heartbeat counted from now", LEASE, "let beat_at = self.renewed_at + self.context.terms.heartbeat_interval;", "let beat_at = Instant::now() + self.context.terms.heartbeat_interval;"],
   ["refused write taken for a loss", WRITE, "Err(StoreError::Conflict { .. } | StoreError::Unknown { .. }) => {}", "Err(StoreError::Conflict { .. }) => return Err(LeaseError::Gone),\n                Err(StoreError::Unknown { .. }) => {}"],
