@@ -16,6 +16,7 @@ use crate::config::{
     StateConfig, StorageConnection, Vars,
 };
 use crate::handler::Handler;
+use crate::handler::exec::Exec;
 use crate::handler::http::{Client, ClientError, Http};
 use crate::handler::stdout::Stdout;
 use crate::lease::{Instance, LeaseTerms};
@@ -132,6 +133,7 @@ fn handler(
 ) -> Result<Arc<dyn Handler>, BuildError> {
     let http = match &poller.handler {
         HandlerConfig::Http(http) => http,
+        HandlerConfig::Exec(exec) => return Ok(Arc::new(Exec::new(exec))),
         HandlerConfig::Stdout => return Ok(Arc::new(Stdout::new())),
     };
     let client = match client {

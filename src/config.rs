@@ -34,7 +34,7 @@ mod unknown;
 mod vars;
 
 pub(crate) use self::handler::redacted;
-pub use self::handler::{HandlerConfig, HttpConfig};
+pub use self::handler::{ExecConfig, HandlerConfig, HttpConfig};
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
 pub use self::poller::{LeaseConfig, LimitsConfig, PollerConfig};
 pub(crate) use self::settings::LOG_DEFAULT;

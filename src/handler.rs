@@ -1,5 +1,6 @@
 //! Where changes go: the port.
 
+pub mod exec;
 pub mod http;
 pub mod stdout;
 #[cfg(test)]

@@ -10,12 +10,18 @@ use super::parse::{self, Expected};
 use super::read::Reader;
 use super::settings;
 
+mod exec;
+
+pub use self::exec::ExecConfig;
+
 /// Most tries of one batch within one tick.
 const TRIES_MAX: u32 = 10;
 
 /// Where a poller's batches go.
 #[derive(Clone, Debug)]
 pub enum HandlerConfig {
+    /// A process for each batch.
+    Exec(ExecConfig),
     /// POST to a URL.
     Http(HttpConfig),
     /// One line for each event on standard output.
@@ -56,14 +62,16 @@ pub(crate) fn redacted(url: &Url) -> String {
 
 #[derive(Clone, Copy)]
 enum Kind {
+    Exec,
     Http,
     Stdout,
 }
 
 pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HandlerConfig> {
-    let kinds = [("http", Kind::Http), ("stdout", Kind::Stdout)];
+    let kinds = [("http", Kind::Http), ("exec", Kind::Exec), ("stdout", Kind::Stdout)];
     match reader.read(&settings::HANDLER_KIND, Some(segment), parse::one_of(&kinds))? {
         Kind::Http => read_http(reader, segment).map(HandlerConfig::Http),
+        Kind::Exec => exec::read(reader, segment).map(HandlerConfig::Exec),
         Kind::Stdout => Some(HandlerConfig::Stdout),
     }
 }
@@ -75,10 +83,14 @@ fn read_http(reader: &mut Reader<'_>, segment: &str) -> Option<HttpConfig> {
     let url = reader.read(&settings::HANDLER_URL, at, |text| {
         target_url(text, allow_http.unwrap_or(true), &settings::HANDLER_ALLOW_HTTP.name_for(at))
     });
-    let timeout_min = Duration::from_millis(1);
-    let timeout = reader.read(&settings::HANDLER_TIMEOUT, at, parse::duration_from(timeout_min));
+    let timeout = read_timeout(reader, segment);
     let tries_max = reader.read(&settings::HANDLER_TRIES_MAX, at, parse::number(1..=TRIES_MAX));
     Some(HttpConfig { url: url?, timeout: timeout?, tries_max: tries_max? })
+}
+
+fn read_timeout(reader: &mut Reader<'_>, segment: &str) -> Option<Duration> {
+    let min = Duration::from_millis(1);
+    reader.read(&settings::HANDLER_TIMEOUT, Some(segment), parse::duration_from(min))
 }
 
 fn target_url(text: &str, allow_http: bool, permission: &str) -> Result<Url, Expected> {

@@ -69,6 +69,7 @@ pub const SETTINGS: &[Setting] = &[
     HANDLER_KIND,
     HANDLER_URL,
     HANDLER_ALLOW_HTTP,
+    HANDLER_COMMAND,
     HANDLER_TIMEOUT,
     HANDLER_TRIES_MAX,
     HANDLER_STALL_MAX,
@@ -177,7 +178,7 @@ pub(super) const SOURCE_SETTLE: Setting = Setting::new(
 pub(super) const HANDLER_KIND: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__KIND",
     Required,
-    "Kind of handler, where batches go: `http` or `stdout`.",
+    "Kind of handler, where batches go: `http`, `exec` or `stdout`.",
 );
 pub(super) const HANDLER_URL: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__URL",
@@ -189,10 +190,15 @@ pub(super) const HANDLER_ALLOW_HTTP: Setting = Setting::new(
     Text("false"),
     "http: whether a URL without TLS may leave this machine.",
 );
+pub(super) const HANDLER_COMMAND: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__COMMAND",
+    Words("required for `exec`"),
+    "exec: program and arguments, as a JSON array of texts, or as words between blanks.",
+);
 pub(super) const HANDLER_TIMEOUT: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__TIMEOUT",
     Text("60s"),
-    "http: limit on one try, from connecting to the end of the reply.",
+    "http: limit on one try, from connecting to the end of the reply. exec: limit on one process.",
 );
 pub(super) const HANDLER_TRIES_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__TRIES_MAX",

@@ -41,6 +41,7 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__HANDLER__TIMEOUT = 30s
     HIGHWATER__POLLERS__ORDERS__HANDLER__TRIES_MAX = 5
     HIGHWATER__POLLERS__ORDERS__HANDLER__STALL_MAX = 30s
+    HIGHWATER__POLLERS__ORDERS__HANDLER__COMMAND = left alone
     HIGHWATER__POLLERS__ORDERS__LEASE__TTL = 60s
     HIGHWATER__POLLERS__ORDERS__LEASE__FIRST = true
     HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX = 500
@@ -341,7 +342,7 @@ fn every_mistake_is_reported_at_once() {
             setting `HIGHWATER__POLLERS__ORDERS__BATCH_BYTES_MAX` is `4MB`, expected a size of 1 byte to 1024 MiB, such as `4MiB`, `512KiB` or `1000000`
               hint: only `KiB` and `MiB` are known as units
             setting `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX` is `100001`, expected a whole number from 1 to 100000
-            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `webhook`, expected `http` or `stdout`
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `webhook`, expected `http`, `exec` or `stdout`
             setting `HIGHWATER__POLLERS__ORDERS__LEASE__FIRST` is `(not shown)`, expected `true` or `false`
             setting `HIGHWATER__POLLERS__ORDERS__LEASE__TTL` is `1s`, expected a duration of at least `2s`
             setting `HIGHWATER__POLLERS__ORDERS__ON_MISSING_STATE` is `ignore`, expected `stop` or `recreate`
@@ -402,6 +403,26 @@ fn settings_are_checked_against_each_other() {
               hint: put the connection string into a setting of its own, and that setting's name here
         "#]],
     );
+}
+
+#[test]
+fn handlers_say_what_they_need() {
+    let orders = "HIGHWATER__POLLERS__ORDERS__HANDLER__";
+    let mut texts = String::new();
+    for settings in ["KIND = exec", "KIND = exec\nCOMMAND = load --token 's3cret'\nTIMEOUT = 0"] {
+        let settings: Vec<String> =
+            settings.lines().map(|line| format!("{orders}{line}\n")).collect();
+        let errors = Config::from_vars(&vars(&[MINIMAL, &settings.concat()])).unwrap_err();
+        texts += &format!("{errors}\n").replace(orders, "…");
+    }
+    expect![[r#"
+        1 mistake in the settings
+        setting `…COMMAND` is not set, expected program and arguments, as a JSON array of texts, or as words between blanks
+        2 mistakes in the settings
+        setting `…COMMAND` is `(not shown)`, expected a program and its arguments, such as `/bin/load --fast` or `["/bin/load", "a b"]`
+          hint: there is no shell: write quoted words as a JSON array
+        setting `…TIMEOUT` is `0`, expected a duration of at least `1ms`
+    "#]].assert_eq(&texts);
 }
 
 #[test]

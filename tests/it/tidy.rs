@@ -63,6 +63,11 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["azure_core", "base64", "tiberius", "tokio::sync"],
     ),
     (
+        "handler::exec",
+        &["config", "event", "handler"],
+        &["rustix", "tokio::io", "tokio::process", "tokio::signal"],
+    ),
+    (
         "handler::http",
         &["clock", "config", "error", "event", "handler", "state"],
         &["base64", "reqwest", "url"],
@@ -118,6 +123,7 @@ const CRATES: &[&str] = &[
     "rcgen",
     "reqwest",
     "rusqlite",
+    "rustix",
     "rustls",
     "secrecy",
     "sha2",
