@@ -24,6 +24,7 @@ const MEMORY = "src/poller/memory.rs";
 const BATCH = "src/poller/batch.rs";
 const PART = "src/poller/part.rs";
 const EVENT = "src/event.rs";
+const BLOB = "src/handler/blob.rs";
 const EXEC_REPLY = "src/handler/exec/reply.rs";
 
 const BREAKS = [
@@ -56,6 +57,8 @@ const BREAKS = [
   ["checkpoint of another source used", MEMORY, "if snapshot.document.source_fingerprint != *configured {", "if false && snapshot.document.source_fingerprint != *configured {"],
   ["marker ignored", MEMORY, "match (marker, self.limits.on_missing_state) {", "match (marker, OnMissingState::Recreate) {"],
   ["batch id without its bytes", EVENT, "        update_sized(&mut hash, identity.digest.as_str().as_bytes());\n", ""],
+  ["blob named without its content", BLOB, "_{last}_{}.ndjson\", delivery.source.poller, delivery.batch_id)", "_{last}.ndjson\", delivery.source.poller)"],
+  ["native lease taken for a blob that is there", BLOB, "412 => answer.code == \"ConditionNotMet\",", "412 => true,"],
   ["failure of an unknown event passed over", EXEC_REPLY, "None => self.unclear = Some(", "None => drop::<Option<String>>(Some("],
 ];
 

@@ -16,6 +16,7 @@ use crate::config::{
     StateConfig, StorageConnection, Vars,
 };
 use crate::handler::Handler;
+use crate::handler::blob::Blob;
 use crate::handler::exec::Exec;
 use crate::handler::http::{Client, ClientError, Http};
 use crate::handler::stdout::Stdout;
@@ -47,6 +48,15 @@ pub enum BuildError {
         /// Why.
         #[source]
         source: FetchError,
+    },
+    /// A handler cannot be set up.
+    #[error("set up the handler of poller `{poller}`")]
+    Handler {
+        /// The poller.
+        poller: String,
+        /// Why.
+        #[source]
+        source: ConnectError,
     },
     /// The HTTP client of the handlers cannot be set up.
     #[error("set up the HTTP client of the handlers")]
@@ -128,11 +138,17 @@ fn limits(poller: &PollerConfig, function_timeout: Duration) -> Limits {
 /// Builds a handler; the client is shared, and made only where one is needed, since reading the
 /// system's root certificates takes longer than all else here.
 fn handler(
+    surroundings: &Surroundings,
     poller: &PollerConfig,
     client: &mut Option<Client>,
 ) -> Result<Arc<dyn Handler>, BuildError> {
+    let wrong = |source| BuildError::Handler { poller: poller.name.clone(), source };
     let http = match &poller.handler {
         HandlerConfig::Http(http) => http,
+        HandlerConfig::Blob(blob) => {
+            let service = surroundings.service(&blob.access, blob.timeout).map_err(wrong)?;
+            return Ok(Arc::new(Blob::new(&service, blob).map_err(wrong)?));
+        }
         HandlerConfig::Exec(exec) => return Ok(Arc::new(Exec::new(exec))),
         HandlerConfig::Stdout => return Ok(Arc::new(Stdout::new())),
     };
@@ -174,10 +190,6 @@ impl Surroundings {
         format!("{app}/{instance}-{}", Uuid::new_v4().simple())
     }
 
-    #[cfg_attr(
-        not(feature = "test-util"),
-        expect(clippy::unused_self, reason = "tests replace the handler here")
-    )]
     fn handler(
         &self,
         poller: &PollerConfig,
@@ -187,7 +199,7 @@ impl Surroundings {
         if self.handler_panics {
             return Ok(Arc::new(crate::testing::PanickingHandler));
         }
-        handler(poller, client)
+        handler(self, poller, client)
     }
 
     fn store(&self, config: &Config) -> Result<Arc<dyn StateStore>, BuildError> {
@@ -199,7 +211,7 @@ impl Surroundings {
                 Ok(Arc::new(FileStore::new(folder, &config.app, Arc::new(SystemClock))))
             }
             StateConfig::Blob { access, container, .. } => {
-                let service = self.service(access, timeout)?;
+                let service = self.service(access, timeout).map_err(BuildError::State)?;
                 let store = BlobStore::new(&service, container, &config.app);
                 Ok(Arc::new(store.map_err(BuildError::State)?))
             }
@@ -223,10 +235,10 @@ impl Surroundings {
         &self,
         access: &StorageConnection,
         timeout: Duration,
-    ) -> Result<BlobService, BuildError> {
+    ) -> Result<BlobService, ConnectError> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let options = ServiceOptions { timeout, clock, identity: self.identity };
-        BlobService::connect(access, &options).map_err(BuildError::State)
+        BlobService::connect(access, &options)
     }
 
     fn source(&self, poller: &PollerConfig) -> Result<Arc<dyn Source>, BuildError> {

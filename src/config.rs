@@ -27,6 +27,7 @@ mod settings;
 mod source;
 mod sql_connection;
 mod state;
+mod storage;
 mod storage_connection;
 #[cfg(test)]
 mod tests;
@@ -34,7 +35,7 @@ mod unknown;
 mod vars;
 
 pub(crate) use self::handler::redacted;
-pub use self::handler::{ExecConfig, HandlerConfig, HttpConfig};
+pub use self::handler::{BlobConfig, ExecConfig, HandlerConfig, HttpConfig};
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
 pub use self::poller::{LeaseConfig, LimitsConfig, PollerConfig};
 pub(crate) use self::settings::LOG_DEFAULT;

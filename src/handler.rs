@@ -1,10 +1,13 @@
 //! Where changes go: the port.
 
+pub mod blob;
 pub mod exec;
 pub mod http;
 pub mod stdout;
+mod storage;
 #[cfg(test)]
 pub(crate) mod testing;
+mod tries;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

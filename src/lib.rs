@@ -32,7 +32,7 @@
 //! |---|---|---|
 //! | composition | `app` | everything but `cli` |
 //! | edges | [`host`], `cli`, `package`, [`telemetry`], `demo`, `fakehost`, `race` | the layers below |
-//! | adapters | `state::{blob, file, logged, memory, sql}`, `source::mssql`, `handler::{exec, http, stdout}`, [`mssql`], [`azure`] | their port, their crate |
+//! | adapters | `state::{blob, file, logged, memory, sql}`, `source::mssql`, `handler::{blob, exec, http, stdout}`, [`mssql`], [`azure`] | their port, their crate |
 //! | engine | [`poller`], [`lease`], [`metrics`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`] | vocabulary |
 //! | pure rules | [`config`], [`state`], [`normalize`] | vocabulary |
@@ -44,7 +44,7 @@
 //!
 //! - [`poller`] and [`lease`] never name a driver, a web framework or a cloud.
 //! - No adapter names another adapter. (`source::mssql` and `state::sql` use [`mssql`], the blob store
-//!   [`azure`]: the shared halves of two adapters of one service.)
+//!   and `handler::blob` use [`azure`]: the shared halves of adapters of one service.)
 //! - Only [`config`] reads the environment, only [`clock`] the wall clock.
 //! - Only [`mssql::ident`] turns a name into SQL; values are parameters.
 //! - Nothing below the edges prints. No engine module spawns a task.

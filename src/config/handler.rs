@@ -10,8 +10,10 @@ use super::parse::{self, Expected};
 use super::read::Reader;
 use super::settings;
 
+mod blob;
 mod exec;
 
+pub use self::blob::BlobConfig;
 pub use self::exec::ExecConfig;
 
 /// Most tries of one batch within one tick.
@@ -20,6 +22,8 @@ const TRIES_MAX: u32 = 10;
 /// Where a poller's batches go.
 #[derive(Clone, Debug)]
 pub enum HandlerConfig {
+    /// A blob for each batch.
+    Blob(BlobConfig),
     /// A process for each batch.
     Exec(ExecConfig),
     /// POST to a URL.
@@ -62,15 +66,22 @@ pub(crate) fn redacted(url: &Url) -> String {
 
 #[derive(Clone, Copy)]
 enum Kind {
+    Blob,
     Exec,
     Http,
     Stdout,
 }
 
 pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HandlerConfig> {
-    let kinds = [("http", Kind::Http), ("exec", Kind::Exec), ("stdout", Kind::Stdout)];
+    let kinds = [
+        ("http", Kind::Http),
+        ("blob", Kind::Blob),
+        ("exec", Kind::Exec),
+        ("stdout", Kind::Stdout),
+    ];
     match reader.read(&settings::HANDLER_KIND, Some(segment), parse::one_of(&kinds))? {
         Kind::Http => read_http(reader, segment).map(HandlerConfig::Http),
+        Kind::Blob => blob::read(reader, segment).map(HandlerConfig::Blob),
         Kind::Exec => exec::read(reader, segment).map(HandlerConfig::Exec),
         Kind::Stdout => Some(HandlerConfig::Stdout),
     }
@@ -84,13 +95,17 @@ fn read_http(reader: &mut Reader<'_>, segment: &str) -> Option<HttpConfig> {
         target_url(text, allow_http.unwrap_or(true), &settings::HANDLER_ALLOW_HTTP.name_for(at))
     });
     let timeout = read_timeout(reader, segment);
-    let tries_max = reader.read(&settings::HANDLER_TRIES_MAX, at, parse::number(1..=TRIES_MAX));
+    let tries_max = read_tries_max(reader, segment);
     Some(HttpConfig { url: url?, timeout: timeout?, tries_max: tries_max? })
 }
 
 fn read_timeout(reader: &mut Reader<'_>, segment: &str) -> Option<Duration> {
     let min = Duration::from_millis(1);
     reader.read(&settings::HANDLER_TIMEOUT, Some(segment), parse::duration_from(min))
+}
+
+fn read_tries_max(reader: &mut Reader<'_>, segment: &str) -> Option<u32> {
+    reader.read(&settings::HANDLER_TRIES_MAX, Some(segment), parse::number(1..=TRIES_MAX))
 }
 
 fn target_url(text: &str, allow_http: bool, permission: &str) -> Result<Url, Expected> {

@@ -70,6 +70,8 @@ pub const SETTINGS: &[Setting] = &[
     HANDLER_URL,
     HANDLER_ALLOW_HTTP,
     HANDLER_COMMAND,
+    HANDLER_CONNECTION,
+    HANDLER_CONTAINER,
     HANDLER_TIMEOUT,
     HANDLER_TRIES_MAX,
     HANDLER_STALL_MAX,
@@ -178,7 +180,7 @@ pub(super) const SOURCE_SETTLE: Setting = Setting::new(
 pub(super) const HANDLER_KIND: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__KIND",
     Required,
-    "Kind of handler, where batches go: `http`, `exec` or `stdout`.",
+    "Kind of handler, where batches go: `http`, `blob`, `exec` or `stdout`.",
 );
 pub(super) const HANDLER_URL: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__URL",
@@ -195,15 +197,26 @@ pub(super) const HANDLER_COMMAND: Setting = Setting::new(
     Words("required for `exec`"),
     "exec: program and arguments, as a JSON array of texts, or as words between blanks.",
 );
+pub(super) const HANDLER_CONNECTION: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__CONNECTION",
+    Text("AzureWebJobsStorage"),
+    "blob: name of the storage connection, as for `HIGHWATER__STATE__CONNECTION`.",
+);
+pub(super) const HANDLER_CONTAINER: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__CONTAINER",
+    Words("required for `blob`"),
+    "blob: name of the container, which must exist.",
+);
 pub(super) const HANDLER_TIMEOUT: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__TIMEOUT",
     Text("60s"),
-    "http: limit on one try, from connecting to the end of the reply. exec: limit on one process.",
+    "http: limit on one try, from connecting to the end of the reply. blob: limit \
+     on one request. exec: limit on one process.",
 );
 pub(super) const HANDLER_TRIES_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__TRIES_MAX",
     Text("3"),
-    "http: tries of one batch within one tick.",
+    "http, blob: tries of one batch within one tick.",
 );
 pub(super) const HANDLER_STALL_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__STALL_MAX",

@@ -42,6 +42,8 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__HANDLER__TRIES_MAX = 5
     HIGHWATER__POLLERS__ORDERS__HANDLER__STALL_MAX = 30s
     HIGHWATER__POLLERS__ORDERS__HANDLER__COMMAND = left alone
+    HIGHWATER__POLLERS__ORDERS__HANDLER__CONNECTION = left alone
+    HIGHWATER__POLLERS__ORDERS__HANDLER__CONTAINER = left alone
     HIGHWATER__POLLERS__ORDERS__LEASE__TTL = 60s
     HIGHWATER__POLLERS__ORDERS__LEASE__FIRST = true
     HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX = 500
@@ -342,7 +344,7 @@ fn every_mistake_is_reported_at_once() {
             setting `HIGHWATER__POLLERS__ORDERS__BATCH_BYTES_MAX` is `4MB`, expected a size of 1 byte to 1024 MiB, such as `4MiB`, `512KiB` or `1000000`
               hint: only `KiB` and `MiB` are known as units
             setting `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX` is `100001`, expected a whole number from 1 to 100000
-            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `webhook`, expected `http`, `exec` or `stdout`
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `webhook`, expected `http`, `blob`, `exec` or `stdout`
             setting `HIGHWATER__POLLERS__ORDERS__LEASE__FIRST` is `(not shown)`, expected `true` or `false`
             setting `HIGHWATER__POLLERS__ORDERS__LEASE__TTL` is `1s`, expected a duration of at least `2s`
             setting `HIGHWATER__POLLERS__ORDERS__ON_MISSING_STATE` is `ignore`, expected `stop` or `recreate`
@@ -409,7 +411,14 @@ fn settings_are_checked_against_each_other() {
 fn handlers_say_what_they_need() {
     let orders = "HIGHWATER__POLLERS__ORDERS__HANDLER__";
     let mut texts = String::new();
-    for settings in ["KIND = exec", "KIND = exec\nCOMMAND = load --token 's3cret'\nTIMEOUT = 0"] {
+    for settings in [
+        "KIND = exec",
+        "KIND = exec\nCOMMAND = load --token 's3cret'\nTIMEOUT = 0",
+        "KIND = blob",
+        "KIND = blob\nCONTAINER = Changes\nCONNECTION = Target\nTRIES_MAX = 0",
+        "KIND = blob\nCONTAINER = changes\nCONNECTION = AccountName=acme;AccountKey=s3cret",
+        "KIND = blob\nCONTAINER = changes\nCONNECTION = SQL",
+    ] {
         let settings: Vec<String> =
             settings.lines().map(|line| format!("{orders}{line}\n")).collect();
         let errors = Config::from_vars(&vars(&[MINIMAL, &settings.concat()])).unwrap_err();
@@ -422,6 +431,19 @@ fn handlers_say_what_they_need() {
         setting `…COMMAND` is `(not shown)`, expected a program and its arguments, such as `/bin/load --fast` or `["/bin/load", "a b"]`
           hint: there is no shell: write quoted words as a JSON array
         setting `…TIMEOUT` is `0`, expected a duration of at least `1ms`
+        1 mistake in the settings
+        setting `…CONTAINER` is not set, expected name of the container, which must exist
+        3 mistakes in the settings
+        setting `…CONTAINER` is `Changes`, expected 3 to 63 lower-case letters, digits and single `-`, none of these first or last
+        setting `…TRIES_MAX` is `0`, expected a whole number from 1 to 10
+        setting `Target` is not set, expected a storage connection string, or `Target__accountName` or `Target__blobServiceUri`
+          hint: `…CONNECTION` can name another connection
+        1 mistake in the settings
+        setting `…CONNECTION` is `(not shown)`, expected the name of a setting
+          hint: put the connection string into a setting of its own, and that setting's name here
+        2 mistakes in the settings
+        setting `SQL` is `(not shown)`, expected a storage connection that can be used: `AccountName` or `BlobEndpoint` is missing
+        setting `SQL` is `(not shown)`, expected a storage connection that can be used: `AccountKey` or `SharedAccessSignature` is missing
     "#]].assert_eq(&texts);
 }
 

@@ -62,6 +62,13 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["config", "cursor", "error", "event", "mssql", "source", "value"],
         &["azure_core", "base64", "tiberius", "tokio::sync"],
     ),
+    ("handler::tries", &["handler"], &[]),
+    ("handler::storage", &["azure", "handler"], &[]),
+    (
+        "handler::blob",
+        &["azure", "config", "event", "handler"],
+        &["azure_core", "azure_storage_blob", "tokio::sync"],
+    ),
     (
         "handler::exec",
         &["config", "event", "handler"],
