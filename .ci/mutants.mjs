@@ -25,6 +25,7 @@ const BATCH = "src/poller/batch.rs";
 const PART = "src/poller/part.rs";
 const EVENT = "src/event.rs";
 const BLOB = "src/handler/blob.rs";
+const MESSAGE = "src/handler/queue/message.rs";
 const EXEC_REPLY = "src/handler/exec/reply.rs";
 
 const BREAKS = [
@@ -59,6 +60,8 @@ const BREAKS = [
   ["batch id without its bytes", EVENT, "        update_sized(&mut hash, identity.digest.as_str().as_bytes());\n", ""],
   ["blob named without its content", BLOB, "_{last}_{}.ndjson\", delivery.source.poller, delivery.batch_id)", "_{last}.ndjson\", delivery.source.poller)"],
   ["native lease taken for a blob that is there", BLOB, "412 => answer.code == \"ConditionNotMet\",", "412 => true,"],
+  ["message larger than a queue takes", MESSAGE, "if self.text_bytes(json.len() + 1 + next.len() + end) > TEXT_BYTES_MAX {", "if self.text_bytes(json.len() + next.len()) > TEXT_BYTES_MAX {"],
+  ["rows sent past one that is too large", MESSAGE, "self.events = &[];", "self.events = self.events.get(1..).unwrap_or_default();"],
   ["failure of an unknown event passed over", EXEC_REPLY, "None => self.unclear = Some(", "None => drop::<Option<String>>(Some("],
 ];
 

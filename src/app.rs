@@ -9,7 +9,9 @@ use azure_core::credentials::TokenCredential;
 use thiserror::Error;
 use uuid::Uuid;
 
-use crate::azure::{BlobService, ConnectError, IdentitySource, ServiceOptions, request_timeout};
+use crate::azure::{
+    BlobService, ConnectError, IdentitySource, QueueService, ServiceOptions, request_timeout,
+};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{
     Config, ConfigErrors, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, PollerConfig, SqlAuth,
@@ -19,6 +21,7 @@ use crate::handler::Handler;
 use crate::handler::blob::Blob;
 use crate::handler::exec::Exec;
 use crate::handler::http::{Client, ClientError, Http};
+use crate::handler::queue::Queue;
 use crate::handler::stdout::Stdout;
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
@@ -149,6 +152,11 @@ fn handler(
             let service = surroundings.service(&blob.access, blob.timeout).map_err(wrong)?;
             return Ok(Arc::new(Blob::new(&service, blob).map_err(wrong)?));
         }
+        HandlerConfig::Queue(queue) => {
+            let options = surroundings.service_options(queue.timeout);
+            let service = QueueService::connect(&queue.access, &options).map_err(wrong)?;
+            return Ok(Arc::new(Queue::new(&service, queue).map_err(wrong)?));
+        }
         HandlerConfig::Exec(exec) => return Ok(Arc::new(Exec::new(exec))),
         HandlerConfig::Stdout => return Ok(Arc::new(Stdout::new())),
     };
@@ -236,9 +244,12 @@ impl Surroundings {
         access: &StorageConnection,
         timeout: Duration,
     ) -> Result<BlobService, ConnectError> {
+        BlobService::connect(access, &self.service_options(timeout))
+    }
+
+    fn service_options(&self, timeout: Duration) -> ServiceOptions {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let options = ServiceOptions { timeout, clock, identity: self.identity };
-        BlobService::connect(access, &options)
+        ServiceOptions { timeout, clock, identity: self.identity }
     }
 
     fn source(&self, poller: &PollerConfig) -> Result<Arc<dyn Source>, BuildError> {

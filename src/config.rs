@@ -35,7 +35,9 @@ mod unknown;
 mod vars;
 
 pub(crate) use self::handler::redacted;
-pub use self::handler::{BlobConfig, ExecConfig, HandlerConfig, HttpConfig};
+pub use self::handler::{
+    BlobConfig, ExecConfig, HandlerConfig, HttpConfig, MessageEncoding, QueueConfig,
+};
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
 pub use self::poller::{LeaseConfig, LimitsConfig, PollerConfig};
 pub(crate) use self::settings::LOG_DEFAULT;
@@ -43,8 +45,8 @@ pub use self::settings::{Fallback, SETTINGS, STATE_TABLE_DEFAULT, Setting, setti
 pub use self::source::SourceConfig;
 pub use self::sql_connection::{Encrypt, SqlAuth, SqlConnection};
 pub use self::state::StateConfig;
-pub use self::storage_connection::StorageConnection;
 pub(crate) use self::storage_connection::{DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY};
+pub use self::storage_connection::{StorageConnection, StorageService};
 pub use self::vars::{ProcessVars, Vars};
 
 use self::read::Reader;

@@ -3,6 +3,7 @@
 pub mod blob;
 pub mod exec;
 pub mod http;
+pub mod queue;
 pub mod stdout;
 mod storage;
 #[cfg(test)]

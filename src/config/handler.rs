@@ -12,9 +12,11 @@ use super::settings;
 
 mod blob;
 mod exec;
+mod queue;
 
 pub use self::blob::BlobConfig;
 pub use self::exec::ExecConfig;
+pub use self::queue::{MessageEncoding, QueueConfig};
 
 /// Most tries of one batch within one tick.
 const TRIES_MAX: u32 = 10;
@@ -28,6 +30,8 @@ pub enum HandlerConfig {
     Exec(ExecConfig),
     /// POST to a URL.
     Http(HttpConfig),
+    /// Messages of a queue.
+    Queue(QueueConfig),
     /// One line for each event on standard output.
     Stdout,
 }
@@ -69,12 +73,14 @@ enum Kind {
     Blob,
     Exec,
     Http,
+    Queue,
     Stdout,
 }
 
 pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HandlerConfig> {
     let kinds = [
         ("http", Kind::Http),
+        ("queue", Kind::Queue),
         ("blob", Kind::Blob),
         ("exec", Kind::Exec),
         ("stdout", Kind::Stdout),
@@ -83,6 +89,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HandlerConf
         Kind::Http => read_http(reader, segment).map(HandlerConfig::Http),
         Kind::Blob => blob::read(reader, segment).map(HandlerConfig::Blob),
         Kind::Exec => exec::read(reader, segment).map(HandlerConfig::Exec),
+        Kind::Queue => queue::read(reader, segment).map(HandlerConfig::Queue),
         Kind::Stdout => Some(HandlerConfig::Stdout),
     }
 }

@@ -72,6 +72,9 @@ pub const SETTINGS: &[Setting] = &[
     HANDLER_COMMAND,
     HANDLER_CONNECTION,
     HANDLER_CONTAINER,
+    HANDLER_QUEUE,
+    HANDLER_MESSAGE_EVENTS_MAX,
+    HANDLER_MESSAGE_ENCODING,
     HANDLER_TIMEOUT,
     HANDLER_TRIES_MAX,
     HANDLER_STALL_MAX,
@@ -180,7 +183,7 @@ pub(super) const SOURCE_SETTLE: Setting = Setting::new(
 pub(super) const HANDLER_KIND: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__KIND",
     Required,
-    "Kind of handler, where batches go: `http`, `blob`, `exec` or `stdout`.",
+    "Kind of handler, where batches go: `http`, `queue`, `blob`, `exec` or `stdout`.",
 );
 pub(super) const HANDLER_URL: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__URL",
@@ -200,23 +203,39 @@ pub(super) const HANDLER_COMMAND: Setting = Setting::new(
 pub(super) const HANDLER_CONNECTION: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__CONNECTION",
     Text("AzureWebJobsStorage"),
-    "blob: name of the storage connection, as for `HIGHWATER__STATE__CONNECTION`.",
+    "queue, blob: name of the storage connection, as for `HIGHWATER__STATE__CONNECTION`; for a \
+     queue `…__queueServiceUri` stands in place of `…__blobServiceUri`.",
 );
 pub(super) const HANDLER_CONTAINER: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__CONTAINER",
     Words("required for `blob`"),
     "blob: name of the container, which must exist.",
 );
+pub(super) const HANDLER_QUEUE: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__QUEUE",
+    Words("required for `queue`"),
+    "queue: name of the queue, which must exist.",
+);
+pub(super) const HANDLER_MESSAGE_EVENTS_MAX: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__MESSAGE_EVENTS_MAX",
+    Text("1"),
+    "queue: most events in one message, as far as they fit; with more than 1 a message is an array.",
+);
+pub(super) const HANDLER_MESSAGE_ENCODING: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__MESSAGE_ENCODING",
+    Text("base64"),
+    "queue: `base64`, as queue triggers of Functions expect it, or `none`.",
+);
 pub(super) const HANDLER_TIMEOUT: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__TIMEOUT",
     Text("60s"),
-    "http: limit on one try, from connecting to the end of the reply. blob: limit \
+    "http: limit on one try, from connecting to the end of the reply. queue, blob: limit \
      on one request. exec: limit on one process.",
 );
 pub(super) const HANDLER_TRIES_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__TRIES_MAX",
     Text("3"),
-    "http, blob: tries of one batch within one tick.",
+    "http, queue, blob: tries of one request within one tick.",
 );
 pub(super) const HANDLER_STALL_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__STALL_MAX",

@@ -9,7 +9,7 @@ use super::settings;
 use super::source::{connection_string, read_sql_connection};
 use super::sql_connection::SqlConnection;
 use super::storage::read_access;
-use super::storage_connection::StorageConnection;
+use super::storage_connection::{StorageConnection, StorageService};
 
 /// Name that App Service gives its application.
 /// <https://learn.microsoft.com/azure/app-service/reference-app-settings>
@@ -64,7 +64,8 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<StateConfig> {
     let stores = [("blob", Store::Blob), ("sql", Store::Sql), ("file", Store::File)];
     match reader.read(&settings::STATE_STORE, None, parse::one_of(&stores))? {
         Store::Blob => {
-            let access = read_access(reader, &settings::STATE_CONNECTION, None);
+            let access =
+                read_access(reader, StorageService::Blob, &settings::STATE_CONNECTION, None);
             let container = reader.read(&settings::STATE_CONTAINER, None, parse::container_name);
             let (connection_setting, access) = access?;
             Some(StateConfig::Blob { connection_setting, access, container: container? })

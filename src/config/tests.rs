@@ -44,6 +44,9 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__HANDLER__COMMAND = left alone
     HIGHWATER__POLLERS__ORDERS__HANDLER__CONNECTION = left alone
     HIGHWATER__POLLERS__ORDERS__HANDLER__CONTAINER = left alone
+    HIGHWATER__POLLERS__ORDERS__HANDLER__QUEUE = left alone
+    HIGHWATER__POLLERS__ORDERS__HANDLER__MESSAGE_EVENTS_MAX = left alone
+    HIGHWATER__POLLERS__ORDERS__HANDLER__MESSAGE_ENCODING = left alone
     HIGHWATER__POLLERS__ORDERS__LEASE__TTL = 60s
     HIGHWATER__POLLERS__ORDERS__LEASE__FIRST = true
     HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX = 500
@@ -344,7 +347,7 @@ fn every_mistake_is_reported_at_once() {
             setting `HIGHWATER__POLLERS__ORDERS__BATCH_BYTES_MAX` is `4MB`, expected a size of 1 byte to 1024 MiB, such as `4MiB`, `512KiB` or `1000000`
               hint: only `KiB` and `MiB` are known as units
             setting `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX` is `100001`, expected a whole number from 1 to 100000
-            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `webhook`, expected `http`, `blob`, `exec` or `stdout`
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `webhook`, expected `http`, `queue`, `blob`, `exec` or `stdout`
             setting `HIGHWATER__POLLERS__ORDERS__LEASE__FIRST` is `(not shown)`, expected `true` or `false`
             setting `HIGHWATER__POLLERS__ORDERS__LEASE__TTL` is `1s`, expected a duration of at least `2s`
             setting `HIGHWATER__POLLERS__ORDERS__ON_MISSING_STATE` is `ignore`, expected `stop` or `recreate`
@@ -418,6 +421,7 @@ fn handlers_say_what_they_need() {
         "KIND = blob\nCONTAINER = Changes\nCONNECTION = Target\nTRIES_MAX = 0",
         "KIND = blob\nCONTAINER = changes\nCONNECTION = AccountName=acme;AccountKey=s3cret",
         "KIND = blob\nCONTAINER = changes\nCONNECTION = SQL",
+        "KIND = queue\nMESSAGE_EVENTS_MAX = 0\nMESSAGE_ENCODING = utf8\nCONNECTION = Target",
     ] {
         let settings: Vec<String> =
             settings.lines().map(|line| format!("{orders}{line}\n")).collect();
@@ -444,6 +448,12 @@ fn handlers_say_what_they_need() {
         2 mistakes in the settings
         setting `SQL` is `(not shown)`, expected a storage connection that can be used: `AccountName` or `BlobEndpoint` is missing
         setting `SQL` is `(not shown)`, expected a storage connection that can be used: `AccountKey` or `SharedAccessSignature` is missing
+        4 mistakes in the settings
+        setting `…MESSAGE_ENCODING` is `utf8`, expected `base64` or `none`
+        setting `…MESSAGE_EVENTS_MAX` is `0`, expected a whole number from 1 to 10000
+        setting `…QUEUE` is not set, expected name of the queue, which must exist
+        setting `Target` is not set, expected a storage connection string, or `Target__accountName` or `Target__queueServiceUri`
+          hint: `…CONNECTION` can name another connection
     "#]].assert_eq(&texts);
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use azure_core::hmac::hmac_sha256;
 use tokio::sync::OnceCell;
 
-pub(crate) use self::process::{ACCOUNT, Azurite, KEY, service, with_key};
+pub(crate) use self::process::{ACCOUNT, Azurite, KEY, options, service, with_key};
 
 /// Long enough for a busy machine: no test waits for it but those that are about it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);

@@ -17,5 +17,6 @@ mod emulator;
 mod identity;
 mod lease_faults;
 mod proxy;
+mod queue_handler;
 mod store;
 mod store_faults;

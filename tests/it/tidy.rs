@@ -70,6 +70,11 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["azure_core", "azure_storage_blob", "tokio::sync"],
     ),
     (
+        "handler::queue",
+        &["azure", "config", "event", "handler"],
+        &["azure_core", "azure_storage_queue", "base64", "tokio::sync"],
+    ),
+    (
         "handler::exec",
         &["config", "event", "handler"],
         &["rustix", "tokio::io", "tokio::process", "tokio::signal"],
@@ -120,6 +125,7 @@ const CRATES: &[&str] = &[
     "azure_core",
     "azure_identity",
     "azure_storage_blob",
+    "azure_storage_queue",
     "base64",
     "clap",
     "flate2",

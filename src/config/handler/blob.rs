@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::config::StorageConnection;
 use crate::config::parse;
 use crate::config::read::Reader;
 use crate::config::settings;
 use crate::config::storage::read_access;
+use crate::config::{StorageConnection, StorageService};
 
 /// Where blobs are written.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub struct BlobConfig {
 
 pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<BlobConfig> {
     let at = Some(segment);
-    let access = read_access(reader, &settings::HANDLER_CONNECTION, at);
+    let access = read_access(reader, StorageService::Blob, &settings::HANDLER_CONNECTION, at);
     let container = reader.read(&settings::HANDLER_CONTAINER, at, parse::container_name);
     let timeout = super::read_timeout(reader, segment);
     let tries_max = super::read_tries_max(reader, segment);
