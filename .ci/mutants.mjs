@@ -26,6 +26,7 @@ const PART = "src/poller/part.rs";
 const EVENT = "src/event.rs";
 const BLOB = "src/handler/blob.rs";
 const MESSAGE = "src/handler/queue/message.rs";
+const DURABLE_REPLY = "src/handler/durable/reply.rs";
 const EXEC_REPLY = "src/handler/exec/reply.rs";
 
 const BREAKS = [
@@ -62,6 +63,8 @@ const BREAKS = [
   ["native lease taken for a blob that is there", BLOB, "412 => answer.code == \"ConditionNotMet\",", "412 => true,"],
   ["message larger than a queue takes", MESSAGE, "if self.text_bytes(json.len() + 1 + next.len() + end) > TEXT_BYTES_MAX {", "if self.text_bytes(json.len() + next.len()) > TEXT_BYTES_MAX {"],
   ["rows sent past one that is too large", MESSAGE, "self.events = &[];", "self.events = self.events.get(1..).unwrap_or_default();"],
+  ["any acceptance taken for a start", DURABLE_REPLY, "let is_ours = started.and_then(|started| started.id).as_deref() == Some(id);", "let is_ours = started.is_none_or(|started| started.id.is_none_or(|_| id.len() < 1000));"],
+  ["any success taken for a status", DURABLE_REPLY, "200..=299 => Err(received.foreign()),\n        _ => Err(received.refused(\"asked for a status\")),", "200..=299 => Ok(true),\n        _ => Err(received.refused(\"asked for a status\")),"],
   ["failure of an unknown event passed over", EXEC_REPLY, "None => self.unclear = Some(", "None => drop::<Option<String>>(Some("],
 ];
 

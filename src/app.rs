@@ -19,6 +19,7 @@ use crate::config::{
 };
 use crate::handler::Handler;
 use crate::handler::blob::Blob;
+use crate::handler::durable::{self, Durable};
 use crate::handler::exec::Exec;
 use crate::handler::http::{Client, ClientError, Http};
 use crate::handler::queue::Queue;
@@ -60,6 +61,15 @@ pub enum BuildError {
         /// Why.
         #[source]
         source: ConnectError,
+    },
+    /// The HTTP client of a handler that starts orchestrations cannot be set up.
+    #[error("set up the handler of poller `{poller}`")]
+    Durable {
+        /// The poller.
+        poller: String,
+        /// Why.
+        #[source]
+        source: durable::ClientError,
     },
     /// The HTTP client of the handlers cannot be set up.
     #[error("set up the HTTP client of the handlers")]
@@ -156,6 +166,12 @@ fn handler(
             let options = surroundings.service_options(queue.timeout);
             let service = QueueService::connect(&queue.access, &options).map_err(wrong)?;
             return Ok(Arc::new(Queue::new(&service, queue).map_err(wrong)?));
+        }
+        HandlerConfig::Durable(durable) => {
+            let made = Durable::new(durable);
+            return Ok(Arc::new(made.map_err(|error: durable::ClientError| {
+                BuildError::Durable { poller: poller.name.clone(), source: error }
+            })?));
         }
         HandlerConfig::Exec(exec) => return Ok(Arc::new(Exec::new(exec))),
         HandlerConfig::Stdout => return Ok(Arc::new(Stdout::new())),

@@ -36,7 +36,7 @@ mod vars;
 
 pub(crate) use self::handler::redacted;
 pub use self::handler::{
-    BlobConfig, ExecConfig, HandlerConfig, HttpConfig, MessageEncoding, QueueConfig,
+    BlobConfig, DurableConfig, ExecConfig, HandlerConfig, HttpConfig, MessageEncoding, QueueConfig,
 };
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
 pub use self::poller::{LeaseConfig, LimitsConfig, PollerConfig};

@@ -1,6 +1,7 @@
 //! Where changes go: the port.
 
 pub mod blob;
+pub mod durable;
 pub mod exec;
 pub mod http;
 pub mod queue;

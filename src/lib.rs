@@ -32,7 +32,7 @@
 //! |---|---|---|
 //! | composition | `app` | everything but `cli` |
 //! | edges | [`host`], `cli`, `package`, [`telemetry`], `demo`, `fakehost`, `race` | the layers below |
-//! | adapters | `state::{blob, file, logged, memory, sql}`, `source::mssql`, `handler::{blob, exec, http, queue, stdout}`, [`mssql`], [`azure`] | their port, their crate |
+//! | adapters | `state::{blob, file, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, http, queue, stdout}`, [`mssql`], [`azure`] | their port, their crate |
 //! | engine | [`poller`], [`lease`], [`metrics`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`] | vocabulary |
 //! | pure rules | [`config`], [`state`], [`normalize`] | vocabulary |

@@ -11,10 +11,12 @@ use super::read::Reader;
 use super::settings;
 
 mod blob;
+mod durable;
 mod exec;
 mod queue;
 
 pub use self::blob::BlobConfig;
+pub use self::durable::DurableConfig;
 pub use self::exec::ExecConfig;
 pub use self::queue::{MessageEncoding, QueueConfig};
 
@@ -26,6 +28,8 @@ const TRIES_MAX: u32 = 10;
 pub enum HandlerConfig {
     /// A blob for each batch.
     Blob(BlobConfig),
+    /// A Durable Functions orchestration for each batch.
+    Durable(DurableConfig),
     /// A process for each batch.
     Exec(ExecConfig),
     /// POST to a URL.
@@ -71,6 +75,7 @@ pub(crate) fn redacted(url: &Url) -> String {
 #[derive(Clone, Copy)]
 enum Kind {
     Blob,
+    Durable,
     Exec,
     Http,
     Queue,
@@ -82,12 +87,14 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HandlerConf
         ("http", Kind::Http),
         ("queue", Kind::Queue),
         ("blob", Kind::Blob),
+        ("durable", Kind::Durable),
         ("exec", Kind::Exec),
         ("stdout", Kind::Stdout),
     ];
     match reader.read(&settings::HANDLER_KIND, Some(segment), parse::one_of(&kinds))? {
         Kind::Http => read_http(reader, segment).map(HandlerConfig::Http),
         Kind::Blob => blob::read(reader, segment).map(HandlerConfig::Blob),
+        Kind::Durable => durable::read(reader, segment).map(HandlerConfig::Durable),
         Kind::Exec => exec::read(reader, segment).map(HandlerConfig::Exec),
         Kind::Queue => queue::read(reader, segment).map(HandlerConfig::Queue),
         Kind::Stdout => Some(HandlerConfig::Stdout),
@@ -95,15 +102,19 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HandlerConf
 }
 
 fn read_http(reader: &mut Reader<'_>, segment: &str) -> Option<HttpConfig> {
-    let at = Some(segment);
-    let allow_http = reader.read(&settings::HANDLER_ALLOW_HTTP, at, parse::boolean);
-    // With a mistake in the permission, its lack is not held against the URL.
-    let url = reader.read(&settings::HANDLER_URL, at, |text| {
-        target_url(text, allow_http.unwrap_or(true), &settings::HANDLER_ALLOW_HTTP.name_for(at))
-    });
+    let url = read_url(reader, segment);
     let timeout = read_timeout(reader, segment);
     let tries_max = read_tries_max(reader, segment);
     Some(HttpConfig { url: url?, timeout: timeout?, tries_max: tries_max? })
+}
+
+fn read_url(reader: &mut Reader<'_>, segment: &str) -> Option<Url> {
+    let at = Some(segment);
+    let allow_http = reader.read(&settings::HANDLER_ALLOW_HTTP, at, parse::boolean);
+    // With a mistake in the permission, its lack is not held against the URL.
+    reader.read(&settings::HANDLER_URL, at, |text| {
+        target_url(text, allow_http.unwrap_or(true), &settings::HANDLER_ALLOW_HTTP.name_for(at))
+    })
 }
 
 fn read_timeout(reader: &mut Reader<'_>, segment: &str) -> Option<Duration> {

@@ -75,6 +75,8 @@ pub const SETTINGS: &[Setting] = &[
     HANDLER_QUEUE,
     HANDLER_MESSAGE_EVENTS_MAX,
     HANDLER_MESSAGE_ENCODING,
+    HANDLER_ORCHESTRATOR,
+    HANDLER_SYSTEM_KEY,
     HANDLER_TIMEOUT,
     HANDLER_TRIES_MAX,
     HANDLER_STALL_MAX,
@@ -183,17 +185,17 @@ pub(super) const SOURCE_SETTLE: Setting = Setting::new(
 pub(super) const HANDLER_KIND: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__KIND",
     Required,
-    "Kind of handler, where batches go: `http`, `queue`, `blob`, `exec` or `stdout`.",
+    "Kind of handler, where batches go: `http`, `queue`, `blob`, `durable`, `exec` or `stdout`.",
 );
 pub(super) const HANDLER_URL: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__URL",
-    Words("required for `http`"),
-    "http: absolute URL that batches are posted to.",
+    Words("required for `http`, `durable`"),
+    "http, durable: absolute URL that batches are posted to, or of the function app.",
 );
 pub(super) const HANDLER_ALLOW_HTTP: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__ALLOW_HTTP",
     Text("false"),
-    "http: whether a URL without TLS may leave this machine.",
+    "http, durable: whether a URL without TLS may leave this machine.",
 );
 pub(super) const HANDLER_COMMAND: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__COMMAND",
@@ -226,16 +228,26 @@ pub(super) const HANDLER_MESSAGE_ENCODING: Setting = Setting::new(
     Text("base64"),
     "queue: `base64`, as queue triggers of Functions expect it, or `none`.",
 );
+pub(super) const HANDLER_ORCHESTRATOR: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__ORCHESTRATOR",
+    Words("required for `durable`"),
+    "durable: name of the orchestrator function that takes a batch as its input.",
+);
+pub(super) const HANDLER_SYSTEM_KEY: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__SYSTEM_KEY",
+    Words("none"),
+    "durable: the function app's system key `durabletask_extension`; the local host asks for none.",
+);
 pub(super) const HANDLER_TIMEOUT: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__TIMEOUT",
     Text("60s"),
-    "http: limit on one try, from connecting to the end of the reply. queue, blob: limit \
+    "http: limit on one try, from connecting to the end of the reply. queue, blob, durable: limit \
      on one request. exec: limit on one process.",
 );
 pub(super) const HANDLER_TRIES_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__TRIES_MAX",
     Text("3"),
-    "http, queue, blob: tries of one request within one tick.",
+    "http, queue, blob, durable: tries of one request within one tick.",
 );
 pub(super) const HANDLER_STALL_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__STALL_MAX",

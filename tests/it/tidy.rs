@@ -74,6 +74,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["azure", "config", "event", "handler"],
         &["azure_core", "azure_storage_queue", "base64", "tokio::sync"],
     ),
+    ("handler::durable", &["config", "error", "event", "handler"], &["reqwest", "secrecy", "url"]),
     (
         "handler::exec",
         &["config", "event", "handler"],
