@@ -10,11 +10,12 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use crate::azure::{
-    BlobService, ConnectError, IdentitySource, QueueService, ServiceOptions, request_timeout,
+    BlobService, ConnectError, IdentitySource, QueueService, ServiceOptions, Tokens,
+    request_timeout,
 };
 use crate::clock::{Clock, SystemClock};
 use crate::config::{
-    Config, ConfigErrors, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, PollerConfig, SqlAuth,
+    Config, ConfigErrors, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, HttpAuth, PollerConfig, SqlAuth,
     StateConfig, StorageConnection, Vars,
 };
 use crate::handler::Handler;
@@ -26,8 +27,9 @@ use crate::handler::queue::Queue;
 use crate::handler::stdout::Stdout;
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
+use crate::mssql::RetryTerms;
 use crate::poller::{Limits, Poller, PollerParts};
-use crate::source::mssql::{Mssql, SourceSettings};
+use crate::source::mssql::{Mssql, SizeLimits, SourceSettings};
 use crate::source::{FetchError, Source};
 use crate::state::sql::TableNameError;
 use crate::state::{BlobStore, FileStore, LoggedStore, SqlStore, SqlStoreSettings, StateStore};
@@ -41,6 +43,9 @@ pub enum BuildError {
     /// The state store cannot be set up.
     #[error("set up the state store")]
     State(#[source] ConnectError),
+    /// The identity that a SQL connection string asks for cannot be set up.
+    #[error("set up the identity of a SQL connection")]
+    Identity(#[source] ConnectError),
     /// The state table has a name that cannot be.
     #[error("read setting `HIGHWATER__STATE__TABLE`")]
     StateTable(#[source] TableNameError),
@@ -56,6 +61,15 @@ pub enum BuildError {
     /// A handler cannot be set up.
     #[error("set up the handler of poller `{poller}`")]
     Handler {
+        /// The poller.
+        poller: String,
+        /// Why.
+        #[source]
+        source: ConnectError,
+    },
+    /// The identity that a handler proves itself with cannot be set up.
+    #[error("set up the identity of the handler of poller `{poller}`")]
+    HandlerIdentity {
         /// The poller.
         poller: String,
         /// Why.
@@ -108,6 +122,7 @@ impl App {
                 instance: Arc::clone(&instance),
                 terms: LeaseTerms::of(poller.lease.ttl),
                 limits: limits(poller, config.function_timeout),
+                policy: poller.policy,
                 metrics: Arc::clone(&metrics),
             };
             pollers.insert(poller.name.clone(), Arc::new(Poller::new(parts)));
@@ -176,11 +191,18 @@ fn handler(
         HandlerConfig::Exec(exec) => return Ok(Arc::new(Exec::new(exec))),
         HandlerConfig::Stdout => return Ok(Arc::new(Stdout::new())),
     };
-    let client = match client {
-        Some(client) => client,
-        None => client.insert(Client::new().map_err(BuildError::Http)?),
+    let client = match (&http.authorities, client) {
+        (Some(authorities), _) => Client::trusting(authorities).map_err(BuildError::Http)?,
+        (None, Some(client)) => client.clone(),
+        (None, none) => none.insert(Client::new().map_err(BuildError::Http)?).clone(),
     };
-    Ok(Arc::new(Http::new(client.clone(), http, Arc::new(SystemClock))))
+    let handler = Http::new(client, http, Arc::new(SystemClock));
+    let HttpAuth::Identity { audience, client_id } = &http.auth else {
+        return Ok(Arc::new(handler));
+    };
+    let tokens = Tokens::new(surroundings.identity, client_id.as_deref(), audience);
+    let wrong = |source| BuildError::HandlerIdentity { poller: poller.name.clone(), source };
+    Ok(Arc::new(handler.with_tokens(tokens.map_err(wrong)?)))
 }
 
 /// What the environment says beside the settings.
@@ -281,8 +303,13 @@ impl Surroundings {
             columns: source.columns.clone(),
             filter: source.filter.clone(),
             settle: source.settle,
+            limits: SizeLimits {
+                value_bytes_max: poller.limits.value_bytes_max,
+                batch_bytes_max: poller.limits.batch_bytes_max,
+            },
         };
-        let mssql = Mssql::new(settings).map_err(wrong)?;
+        let retry = RetryTerms::within(poller.limits.tick_time_max);
+        let mssql = Mssql::new(settings).map_err(wrong)?.with_retries(retry);
         let mssql = match self.credential(&source.connection.auth)? {
             Some(credential) => mssql.with_credential(credential),
             None => mssql,
@@ -293,12 +320,19 @@ impl Surroundings {
     fn credential(&self, auth: &SqlAuth) -> Result<Option<Arc<dyn TokenCredential>>, BuildError> {
         let (identity, client_id) = match auth {
             SqlAuth::Password { .. } => return Ok(None),
+            SqlAuth::ServicePrincipal { tenant, client_id, secret } => {
+                let credential = crate::azure::service_principal(tenant, client_id, secret);
+                return credential.map(Some).map_err(BuildError::Identity);
+            }
             SqlAuth::ManagedIdentity { client_id } => (IdentitySource::ManagedIdentity, client_id),
+            SqlAuth::WorkloadIdentity { client_id } => {
+                (IdentitySource::WorkloadIdentity, client_id)
+            }
             SqlAuth::Default { client_id } => (self.identity, client_id),
         };
         crate::azure::credential(identity, client_id.as_deref())
             .map(Some)
-            .map_err(BuildError::State)
+            .map_err(BuildError::Identity)
     }
 
     /// Folders that hold a `function.json`: directly below the root where deployed, in
@@ -322,4 +356,19 @@ fn folders_with_function(root: &Path) -> Vec<String> {
         .collect();
     folders.sort();
     folders
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_starts_of_one_instance_have_different_owner_ids() {
+        let mut vars = BTreeMap::new();
+        vars.insert("WEBSITE_INSTANCE_ID".to_owned(), "0123456789abcdef".to_owned());
+        let surroundings = Surroundings::of(&vars);
+        let (first, second) = (surroundings.owner_id("shop"), surroundings.owner_id("shop"));
+        assert!(first.starts_with("shop/0123456789ab-"), "{first}");
+        assert_ne!(first, second, "else each would take the other's lease for its own");
+    }
 }

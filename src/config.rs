@@ -18,6 +18,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+mod failure;
 mod handler;
 mod mistake;
 mod parse;
@@ -36,14 +37,15 @@ mod vars;
 
 pub(crate) use self::handler::redacted;
 pub use self::handler::{
-    BlobConfig, DurableConfig, ExecConfig, HandlerConfig, HttpConfig, MessageEncoding, QueueConfig,
+    Authorities, BlobConfig, BodyForm, DurableConfig, ExecConfig, HandlerConfig, HttpAuth,
+    HttpConfig, MessageEncoding, QueueConfig,
 };
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
 pub use self::poller::{LeaseConfig, LimitsConfig, PollerConfig};
 pub(crate) use self::settings::LOG_DEFAULT;
 pub use self::settings::{Fallback, SETTINGS, STATE_TABLE_DEFAULT, Setting, settings_table};
 pub use self::source::SourceConfig;
-pub use self::sql_connection::{Encrypt, SqlAuth, SqlConnection};
+pub use self::sql_connection::{Encrypt, SqlAuth, SqlConnection, connection_keys_table};
 pub use self::state::StateConfig;
 pub(crate) use self::storage_connection::{DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY};
 pub use self::storage_connection::{StorageConnection, StorageService};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 use crate::cursor::{Cursor, KeyValues, hex, update_sized};
@@ -108,7 +108,8 @@ pub struct Digested(String);
 
 impl Digested {
     /// Hashes the encoded events in order.
-    pub fn of(events: &[ChangeEvent]) -> Self {
+    #[expect(single_use_lifetimes, reason = "the suggested elision is not stable yet")]
+    pub fn of<'a>(events: impl IntoIterator<Item = &'a ChangeEvent>) -> Self {
         let mut hash = Sha256::new();
         for event in events {
             update_sized(&mut hash, event.json.as_bytes());
@@ -163,15 +164,13 @@ impl ChangeEvent {
         columns: &[(&str, &Value)],
     ) -> Result<Self, EncodeError> {
         let id = EventId::of(&source.poller, &cursor);
-        let after: KeyValues =
-            columns.iter().map(|(name, value)| ((*name).to_owned(), value.to_json())).collect();
         let wire = WireEvent {
             id: &id,
             op,
             pk: &cursor.key,
             cursor: &cursor,
             before: (),
-            after: (op == Operation::Upsert).then_some(&after),
+            after: (op == Operation::Upsert).then_some(Columns(columns)),
             source,
         };
         let json = serde_json::to_string(&wire)?;
@@ -187,8 +186,17 @@ struct WireEvent<'a> {
     pk: &'a KeyValues,
     cursor: &'a Cursor,
     before: (),
-    after: Option<&'a KeyValues>,
+    after: Option<Columns<'a>>,
     source: &'a SourceLabel,
+}
+
+/// Values under the names of their columns. Not a JSON value, which could not hold all text.
+struct Columns<'a>(&'a [(&'a str, &'a Value)]);
+
+impl Serialize for Columns<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().copied())
+    }
 }
 
 fn position_bytes(cursor: Option<&Cursor>) -> Vec<u8> {

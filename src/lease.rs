@@ -25,7 +25,7 @@ use self::write::{Change, LogicalWrite, Writer};
 use crate::event::BatchId;
 use crate::state::{
     Acquire, Commit, EndOfTick, Failure, FencingToken, FormatError, Generation, Holder, InFlight,
-    Precondition, Refusal, StateDocument, StateKey, StateStore, StoreError,
+    Refusal, StateDocument, StateKey, StateStore, StoreError,
 };
 
 /// How long a lease lives, and how often it is renewed.
@@ -147,7 +147,8 @@ impl fmt::Debug for Lease<'_> {
 pub enum Acquired<'a> {
     /// It is held.
     Held(Box<Lease<'a>>),
-    /// The document has changed since it was read; nothing was written.
+    /// The document has changed since it was read, or was missing and is there now, blank; no lease
+    /// was granted, and it is to be read again.
     Conflict,
     /// The document does not allow it; nothing was written.
     Refused(Refusal),
@@ -163,7 +164,8 @@ impl<'a> Lease<'a> {
     /// Asks for the lease on the strength of `base`, the document that also gave the checkpoint.
     ///
     /// Acquiring with that document's tag proves that the rows were read from the checkpoint that
-    /// still stands. `batch` rides on the same write.
+    /// still stands. `batch` rides on the same write. Where nothing is stored there is no tag: a blank
+    /// document is created then, and nothing is granted yet. See [`StateDocument::blank`].
     ///
     /// # Errors
     ///
@@ -190,12 +192,23 @@ impl<'a> Lease<'a> {
         let until = context.stop_at.min(renewed_at + context.terms.ttl / 2);
         let writer = Writer { store: context.store, key: context.key, until };
         // Boxed, as below: a document is large, and these futures lie within all others.
-        let written = Box::pin(writer.create_or_replace(document, base.precondition())).await?;
+        let Some(etag) = &base.etag else {
+            let fingerprint = base.document.source_fingerprint.clone();
+            let blank = StateDocument::blank(&base.document.poller_name, fingerprint);
+            writer.create(&blank).await?;
+            return Ok(Acquired::Conflict);
+        };
+        let written = Box::pin(writer.replace(document, etag)).await?;
         let Some(snapshot) = written else {
             return Ok(Acquired::Conflict);
         };
         let marked = snapshot.document.marked;
         Ok(Acquired::Held(Box::new(Self { context, holder, snapshot, renewed_at, marked })))
+    }
+
+    /// Returns which grant of which document this is.
+    pub fn holder(&self) -> &Holder {
+        &self.holder
     }
 
     /// Returns the token of this grant.
@@ -244,7 +257,7 @@ impl<'a> Lease<'a> {
     }
 
     /// Runs `work` while renewing the lease, and drops it when the lease is lost, has lapsed, or the
-    /// tick's time is over.
+    /// tick's time is over. Work does not begin under a lease that has lapsed already.
     ///
     /// # Errors
     ///
@@ -252,6 +265,9 @@ impl<'a> Lease<'a> {
     pub async fn hold_while<T>(&mut self, work: impl Future<Output = T>) -> Result<T, LeaseError> {
         let mut work = pin!(work);
         let stop_at = self.context.stop_at;
+        if Instant::now() >= self.deadline() {
+            return Err(LeaseError::Lapsed);
+        }
         loop {
             // Counted from the last renewal, not from now: a run of short holds must renew too.
             let beat_at = self.renewed_at + self.context.terms.heartbeat_interval;
@@ -327,6 +343,20 @@ impl<'a> Lease<'a> {
         let now = self.now();
         let apply = move |document: &StateDocument, holder: &Holder| {
             document.announce(holder, batch.clone(), now)
+        };
+        let deadline = self.deadline();
+        self.write(&apply, None, deadline).await
+    }
+
+    /// Puts a part of the batch in hand in its place, so that a successor begins there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::commit`].
+    pub async fn narrow(&mut self, part: InFlight) -> Result<(), LeaseError> {
+        let now = self.now();
+        let apply = move |document: &StateDocument, holder: &Holder| {
+            document.narrow(holder, part.clone(), now)
         };
         let deadline = self.deadline();
         self.write(&apply, None, deadline).await
@@ -417,13 +447,6 @@ fn lapsed_or(error: LeaseError) -> LeaseError {
         | LeaseError::OutOfTime
         | LeaseError::Refused(_)
         | LeaseError::Format(_) => error,
-    }
-}
-
-/// Says whether `stored` could be written as it was read: absent, or under its tag.
-impl Snapshot {
-    fn precondition(&self) -> Precondition {
-        self.etag.clone().map_or(Precondition::Absent, Precondition::Matches)
     }
 }
 

@@ -44,7 +44,7 @@
 //!
 //! - [`poller`] and [`lease`] never name a driver, a web framework or a cloud.
 //! - No adapter names another adapter. (`source::mssql` and `state::sql` use [`mssql`], the blob store,
-//!   `handler::blob` and `handler::queue` use [`azure`]: the shared halves of adapters of one service.)
+//!   `handler::{blob, http, queue}` [`azure`]: the shared halves of adapters of one service.)
 //! - Only [`config`] reads the environment, only [`clock`] the wall clock.
 //! - Only [`mssql::ident`] turns a name into SQL; values are parameters.
 //! - Nothing below the edges prints. No engine module spawns a task.
@@ -76,6 +76,8 @@ pub mod value;
 pub mod config;
 pub mod handler;
 pub mod normalize;
+pub mod policy;
+pub mod quarantine;
 pub mod source;
 pub mod state;
 

@@ -27,6 +27,17 @@ pub enum NormalizeError {
         /// The column.
         column: String,
     },
+    /// A key value is text that no checkpoint can hold.
+    #[error(
+        "row {row} has half a surrogate pair in key column `{column}`, which no checkpoint can hold: \
+         mend the text, or choose another key"
+    )]
+    HalfPairKey {
+        /// Index in the batch.
+        row: usize,
+        /// The column.
+        column: String,
+    },
     /// The cursor column has a type that the mode cannot order by.
     #[error("row {row} has cursor `{found}`, mode `{mode}` needs {expected}")]
     CursorType {
@@ -47,6 +58,27 @@ pub enum NormalizeError {
         /// What is wrong with it.
         #[source]
         source: CursorError,
+    },
+    /// The event is larger than a batch may be, with nothing before it in the batch.
+    #[error(
+        "poller `{poller}`: the row of `{object}` with key {key} is {bytes} bytes as an event, more \
+         than the {bytes_max} that `BATCH_BYTES_MAX` allows, {column}: raise that setting of the \
+         poller, leave the column out of its `SOURCE__COLUMNS`, or shorten the value; nothing after \
+         the row is delivered until then"
+    )]
+    TooLarge {
+        /// Name of the poller.
+        poller: String,
+        /// Table or view.
+        object: String,
+        /// Key of the row, as JSON.
+        key: String,
+        /// Size of the encoded event.
+        bytes: usize,
+        /// The limit.
+        bytes_max: usize,
+        /// The largest of its values, in words.
+        column: String,
     },
     /// The row cannot be encoded.
     #[error("encode row {row}")]
@@ -78,6 +110,50 @@ pub fn normalize(shape: &SourceShape, rows: &Rows) -> Result<Vec<ChangeEvent>, N
         .collect()
 }
 
+/// Returns how many events fit into a batch of so many bytes.
+///
+/// # Errors
+///
+/// [`NormalizeError::TooLarge`] if not even the first does; `rows` are those that the events are of.
+pub fn fitting(
+    shape: &SourceShape,
+    rows: &Rows,
+    events: &[ChangeEvent],
+    bytes_max: usize,
+) -> Result<usize, NormalizeError> {
+    let mut bytes = 0_usize;
+    let fitting = events.iter().take_while(|event| {
+        bytes = bytes.saturating_add(event.json.len());
+        bytes <= bytes_max
+    });
+    match (fitting.count(), events.first()) {
+        (0, Some(event)) => Err(too_large(shape, rows, event, bytes_max)),
+        (count, _) => Ok(count),
+    }
+}
+
+fn too_large(
+    shape: &SourceShape,
+    rows: &Rows,
+    event: &ChangeEvent,
+    bytes_max: usize,
+) -> NormalizeError {
+    let values = rows.rows.first().map(|row| row.values.as_slice()).unwrap_or_default();
+    let largest = rows.columns.iter().zip(values).max_by_key(|(_, value)| value.size());
+    let column = largest.map_or_else(
+        || "without any column".to_owned(),
+        |(name, value)| format!("most of it in column `{name}` with {} bytes", value.size()),
+    );
+    NormalizeError::TooLarge {
+        poller: shape.label.poller.clone(),
+        object: shape.label.object.clone(),
+        key: serde_json::Value::from(event.cursor.key.clone()).to_string(),
+        bytes: event.json.len(),
+        bytes_max,
+        column,
+    }
+}
+
 fn position(shape: &SourceShape, index: usize, row: &Row) -> Result<Cursor, NormalizeError> {
     let key = key_values(shape, index, row)?;
     let wrong = |expected| NormalizeError::CursorType {
@@ -105,6 +181,9 @@ fn key_values(shape: &SourceShape, index: usize, row: &Row) -> Result<KeyValues,
         match row.key.get(position) {
             None => return Err(NormalizeError::MissingKey { row: index, column }),
             Some(Value::Null) => return Err(NormalizeError::NullKey { row: index, column }),
+            Some(Value::HalfPair(_)) => {
+                return Err(NormalizeError::HalfPairKey { row: index, column });
+            }
             Some(value) => key.insert(column, value.to_json()),
         };
     }
@@ -153,6 +232,31 @@ mod tests {
     }
 
     #[test]
+    fn events_are_counted_up_to_the_limit_and_a_larger_one_is_named() {
+        let shape = shape(CursorMode::RowVersion);
+        let key = || vec![Value::Int(1), Value::Text("k".to_owned())];
+        let mut rows = rows(Value::Int(1), key());
+        rows.columns.push("big".to_owned());
+        rows.rows[0].values.push(Value::Text("x".repeat(500)));
+        rows.rows.push(rows.rows[0].clone());
+        let events = normalize(&shape, &rows).unwrap();
+        let one = events[0].json.len();
+        for (bytes_max, count) in [(one, 1), (2 * one - 1, 1), (2 * one, 2), (usize::MAX, 2)] {
+            assert_eq!(fitting(&shape, &rows, &events, bytes_max).unwrap(), count, "{bytes_max}");
+        }
+        assert_eq!(fitting(&shape, &rows, &[], 1).unwrap(), 0);
+        let error = fitting(&shape, &rows, &events, one - 1).unwrap_err().to_string();
+        for part in [
+            "poller `p`".to_owned(),
+            "the row of `dbo.t` with key {\"a\":1,\"b\":\"k\"}".to_owned(),
+            format!("is {one} bytes as an event, more than the {}", one - 1),
+            "column `big` with 500 bytes".to_owned(),
+        ] {
+            assert!(error.contains(&part), "{error}");
+        }
+    }
+
+    #[test]
     fn a_row_that_cannot_be_ordered_is_refused_with_its_column() {
         let both = || vec![Value::Int(1), Value::Int(2)];
         for (mode, rows, expected) in [
@@ -165,6 +269,11 @@ mod tests {
                 CursorMode::RowVersion,
                 rows(Value::Int(1), vec![Value::Null, Value::Null]),
                 "NULL in key column `a`",
+            ),
+            (
+                CursorMode::RowVersion,
+                rows(Value::Int(1), vec![Value::Int(1), Value::HalfPair(vec![0xD83D])]),
+                "half a surrogate pair in key column `b`",
             ),
             (
                 CursorMode::RowVersion,

@@ -169,7 +169,11 @@ pub struct RecordingHandler {
     received: Mutex<Vec<Received>>,
     script: Mutex<VecDeque<Step>>,
     finished: Mutex<u64>,
+    judge: Mutex<Option<Judge>>,
 }
+
+/// Answers a call by the keys of its rows.
+type Judge = Box<dyn FnMut(&[i64]) -> Result<(), HandlerError> + Send>;
 
 impl fmt::Debug for RecordingHandler {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -184,6 +188,15 @@ impl RecordingHandler {
         step: impl Future<Output = Result<(), HandlerError>> + Send + 'static,
     ) -> &Self {
         locked(&self.script).push_back(Step::Work(Box::pin(step)));
+        self
+    }
+
+    /// Answers calls without a script of their own by the keys of their rows.
+    pub fn judge_by(
+        &self,
+        judge: impl FnMut(&[i64]) -> Result<(), HandlerError> + Send + 'static,
+    ) -> &Self {
+        *locked(&self.judge) = Some(Box::new(judge));
         self
     }
 
@@ -238,6 +251,7 @@ impl Handler for RecordingHandler {
             ids: delivery.events.iter().filter_map(|event| id(&event.cursor)).collect(),
             event_ids: delivery.events.iter().map(|event| event.id.to_string()).collect(),
         };
+        let ids = received.ids.clone();
         locked(&self.received).push(received);
         let step = locked(&self.script).pop_front();
         let result = match step {
@@ -249,7 +263,7 @@ impl Handler for RecordingHandler {
                 }
                 Ok(())
             }
-            None => Ok(()),
+            None => locked(&self.judge).as_mut().map_or(Ok(()), |judge| judge(&ids)),
         };
         *locked(&self.finished) += 1;
         result

@@ -8,9 +8,12 @@ use super::mistake::{Mistake, Shown};
 use super::parse::{self, Expected, show_duration};
 use super::read::Reader;
 use super::settings::{self, Setting};
+use crate::policy::FailurePolicy;
 use crate::state::OnMissingState;
 
-use super::{FUNCTION_TIMEOUT_RESERVE, HandlerConfig, SourceConfig, StateConfig, handler, source};
+use super::{
+    FUNCTION_TIMEOUT_RESERVE, HandlerConfig, SourceConfig, StateConfig, failure, handler, source,
+};
 
 /// Prefix of all settings of pollers.
 pub(super) const POLLERS: &str = "HIGHWATER__POLLERS__";
@@ -47,6 +50,8 @@ pub struct PollerConfig {
     pub retry_delay_min: Duration,
     /// Longest pause after failures; not below the first.
     pub retry_delay_max: Duration,
+    /// What becomes of rows that are not taken.
+    pub policy: FailurePolicy,
     /// What to do when the state document of a poller that has run is gone.
     pub on_missing_state: OnMissingState,
 }
@@ -65,8 +70,10 @@ pub struct LeaseConfig {
 pub struct LimitsConfig {
     /// Most rows in one batch.
     pub batch_rows_max: usize,
-    /// Size of encoded events at which a batch is closed.
+    /// Most bytes of encoded events in one batch.
     pub batch_bytes_max: usize,
+    /// Most bytes in one value.
+    pub value_bytes_max: usize,
     /// Most batches in one tick; `None` for no limit.
     pub batches_max: Option<u32>,
     /// How long a handler that reports progress may report none; `None` for ever.
@@ -130,6 +137,7 @@ pub(super) fn read(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Op
     let state_refresh = reader.read(&settings::STATE_REFRESH, at, parse::duration);
     let status_interval = reader.read(&settings::STATUS_INTERVAL, at, parse::duration);
     let retry_delays = read_retry_delays(reader, &segment);
+    let policy = failure::read(reader, &segment);
     let answers = [("stop", OnMissingState::Stop), ("recreate", OnMissingState::Recreate)];
     let on_missing_state = reader.read(&settings::ON_MISSING_STATE, at, parse::one_of(&answers));
     let (retry_delay_min, retry_delay_max) = retry_delays?;
@@ -144,6 +152,7 @@ pub(super) fn read(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Op
             .map(|interval| (!interval.is_zero()).then_some(interval))?,
         retry_delay_min,
         retry_delay_max,
+        policy: policy?,
         on_missing_state: on_missing_state?,
     })
 }
@@ -203,12 +212,14 @@ fn read_limits(
     let at = Some(segment);
     let rows = reader.read(&settings::BATCH_ROWS_MAX, at, parse::number(1..=BATCH_ROWS_MAX));
     let bytes = reader.read(&settings::BATCH_BYTES_MAX, at, parse::size);
+    let value_bytes = reader.read(&settings::VALUE_BYTES_MAX, at, parse::size);
     let batches_max = reader.read_if_set(&settings::BATCHES_MAX, at, parse::number(1..=u32::MAX));
     let stall_max = reader.read(&settings::HANDLER_STALL_MAX, at, parse::duration);
     let tick_time_max = read_tick_time_max(reader, segment, function_timeout);
     Some(LimitsConfig {
         batch_rows_max: usize::try_from(rows?).unwrap_or(usize::MAX),
         batch_bytes_max: bytes?,
+        value_bytes_max: value_bytes?,
         batches_max,
         handler_stall_max: stall_max.map(|limit| (!limit.is_zero()).then_some(limit))?,
         tick_time_max: tick_time_max?,

@@ -9,6 +9,10 @@ use super::settings;
 use super::sql_connection::SqlConnection;
 use crate::cursor::CursorMode;
 
+/// Tenant of a service principal, by the name that the Azure libraries know.
+/// <https://learn.microsoft.com/dotnet/api/overview/azure/identity-readme#environment-variables>
+const AZURE_TENANT_ID: &str = "AZURE_TENANT_ID";
+
 /// Where a poller reads rows.
 #[derive(Clone, Debug)]
 pub struct SourceConfig {
@@ -87,7 +91,8 @@ pub(super) fn read_sql_connection(
         });
         return None;
     };
-    match SqlConnection::parse(&text) {
+    let tenant = reader.text(AZURE_TENANT_ID);
+    match SqlConnection::parse_for_tenant(&text, tenant.as_deref()) {
         Ok(connection) => Some(connection),
         Err(problems) => {
             for problem in problems {

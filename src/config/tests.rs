@@ -1,5 +1,7 @@
 #![expect(clippy::too_many_lines, reason = "an expectation shows a whole configuration")]
 
+mod http;
+
 use expect_test::{Expect, expect};
 
 use super::*;
@@ -40,6 +42,17 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__HANDLER__ALLOW_HTTP = true
     HIGHWATER__POLLERS__ORDERS__HANDLER__TIMEOUT = 30s
     HIGHWATER__POLLERS__ORDERS__HANDLER__TRIES_MAX = 5
+    HIGHWATER__POLLERS__ORDERS__HANDLER__LANES = 4
+    HIGHWATER__POLLERS__ORDERS__HANDLER__BODY = cloudevents
+    HIGHWATER__POLLERS__ORDERS__HANDLER__GZIP = true
+    HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS = NEW_SECRET, OLD_SECRET
+    NEW_SECRET = whsec_aHVudGVyMmh1bnRlcjJodW50ZXIyaHVudGVyMg==
+    OLD_SECRET = whsec_T0xEX2h1bnRlcjJodW50ZXIyaHVudGVyMg==
+    HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH = header
+    HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_SECRET = API_KEY
+    HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_HEADER = X-Api-Key
+    API_KEY = hunter2hunter2
+    HIGHWATER__POLLERS__ORDERS__HANDLER__CA = certificates/company.pem
     HIGHWATER__POLLERS__ORDERS__HANDLER__STALL_MAX = 30s
     HIGHWATER__POLLERS__ORDERS__HANDLER__COMMAND = left alone
     HIGHWATER__POLLERS__ORDERS__HANDLER__CONNECTION = left alone
@@ -53,12 +66,18 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__LEASE__FIRST = true
     HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX = 500
     HIGHWATER__POLLERS__ORDERS__BATCH_BYTES_MAX = 512KiB
+    HIGHWATER__POLLERS__ORDERS__VALUE_BYTES_MAX = 64KiB
     HIGHWATER__POLLERS__ORDERS__BATCHES_MAX = 20
     HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX = 9m
     HIGHWATER__POLLERS__ORDERS__STATE_REFRESH = 1m
     HIGHWATER__POLLERS__ORDERS__STATUS_INTERVAL = 0
     HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN = 500ms
     HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MAX = 1h
+    HIGHWATER__POLLERS__ORDERS__ON_FAILURE = stop
+    HIGHWATER__POLLERS__ORDERS__ATTEMPTS_MAX = 7
+    HIGHWATER__POLLERS__ORDERS__RECORD_AGE_MAX = 12h
+    HIGHWATER__POLLERS__ORDERS__BISECT_ON_ERROR = true
+    HIGHWATER__POLLERS__ORDERS__CRASHES_MAX = 3
     HIGHWATER__POLLERS__ORDERS__ON_MISSING_STATE = recreate
 ";
 
@@ -132,6 +151,7 @@ fn defaults_are_those_of_the_table() {
                             command_timeout: 30s,
                             application_name: "highwater",
                             application_intent_read_only: false,
+                            multi_subnet_failover: false,
                             packet_size: None,
                         },
                         table: "dbo.orders",
@@ -152,6 +172,7 @@ fn defaults_are_those_of_the_table() {
                     limits: LimitsConfig {
                         batch_rows_max: 1000,
                         batch_bytes_max: 4194304,
+                        value_bytes_max: 4194304,
                         batches_max: None,
                         handler_stall_max: Some(
                             120s,
@@ -164,6 +185,13 @@ fn defaults_are_those_of_the_table() {
                     ),
                     retry_delay_min: 1s,
                     retry_delay_max: 300s,
+                    policy: FailurePolicy {
+                        on_failure: Retry,
+                        attempts_max: 5,
+                        crashes_max: 5,
+                        record_age_max: None,
+                        bisect_on_error: false,
+                    },
                     on_missing_state: Stop,
                 },
             },
@@ -199,6 +227,7 @@ fn a_full_example_of_a_poller_reads_back() {
                     command_timeout: 30s,
                     application_name: "highwater",
                     application_intent_read_only: false,
+                    multi_subnet_failover: false,
                     packet_size: None,
                 },
                 table: "dbo.orders",
@@ -225,6 +254,22 @@ fn a_full_example_of_a_poller_reads_back() {
                     url: "http://orders.internal/api/changes",
                     timeout: 30s,
                     tries_max: 5,
+                    lanes: 4,
+                    body: CloudEvents,
+                    gzip: true,
+                    signing_secrets: [
+                        SecretBox<[u8]>([REDACTED]),
+                        SecretBox<[u8]>([REDACTED]),
+                    ],
+                    auth: Header {
+                        name: "x-api-key",
+                        value: SecretBox<str>([REDACTED]),
+                    },
+                    authorities: Some(
+                        File(
+                            "certificates/company.pem",
+                        ),
+                    ),
                 },
             ),
             lease: LeaseConfig {
@@ -234,6 +279,7 @@ fn a_full_example_of_a_poller_reads_back() {
             limits: LimitsConfig {
                 batch_rows_max: 500,
                 batch_bytes_max: 524288,
+                value_bytes_max: 65536,
                 batches_max: Some(
                     20,
                 ),
@@ -246,6 +292,15 @@ fn a_full_example_of_a_poller_reads_back() {
             status_interval: None,
             retry_delay_min: 500ms,
             retry_delay_max: 3600s,
+            policy: FailurePolicy {
+                on_failure: Stop,
+                attempts_max: 7,
+                crashes_max: 3,
+                record_age_max: Some(
+                    43200s,
+                ),
+                bisect_on_error: true,
+            },
             on_missing_state: Recreate,
         }
     "#]]
@@ -297,7 +352,14 @@ fn a_full_example_of_the_rest_reads_back_without_any_secret() {
 
 #[test]
 fn every_setting_of_the_table_is_in_the_full_example() {
-    let full = vars(&[FULL, "HIGHWATER__STATE__FOLDER = /tmp/state\nHIGHWATER__STATE__TABLE = t"]);
+    // What no full example can hold beside the rest.
+    let others = "
+        HIGHWATER__STATE__FOLDER = /tmp/state
+        HIGHWATER__STATE__TABLE = t
+        HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_AUDIENCE = api://orders
+        HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_CLIENT_ID = 11111111-2222-3333-4444-555555555555
+    ";
+    let full = vars(&[FULL, others]);
     for setting in SETTINGS {
         let of_poller = setting.name_for(Some("ORDERS"));
         let of_function = setting.name_for(Some("ORDERS_TIMER"));
@@ -590,4 +652,20 @@ fn state_in_a_table_needs_a_connection_of_its_own_and_no_storage_account() {
             setting `REPLICA` is `(not shown)`, expected a connection string that can be used: `ApplicationIntent` must not be `ReadOnly`, since state is written
         "#]],
     );
+}
+
+#[test]
+fn quarantine_bisects_unless_told_otherwise_and_limits_without_effect_are_refused() {
+    let policy = |text: &str| read(&[MINIMAL, text]).pollers["orders"].policy;
+    assert!(policy("HIGHWATER__POLLERS__ORDERS__ON_FAILURE = quarantine").bisect_on_error);
+    assert!(!policy("HIGHWATER__POLLERS__ORDERS__ON_FAILURE = stop").bisect_on_error);
+    let told = "HIGHWATER__POLLERS__ORDERS__ON_FAILURE = quarantine
+                HIGHWATER__POLLERS__ORDERS__BISECT_ON_ERROR = false";
+    assert!(!policy(told).bisect_on_error);
+    let retry = "HIGHWATER__POLLERS__ORDERS__BISECT_ON_ERROR = true
+                 HIGHWATER__POLLERS__ORDERS__ATTEMPTS_MAX = 2";
+    assert_eq!(policy(retry).attempts_max, 2);
+    let vars = vars(&[MINIMAL, "HIGHWATER__POLLERS__ORDERS__ATTEMPTS_MAX = 2"]);
+    let text = Config::from_vars(&vars).unwrap_err().to_string();
+    assert!(text.contains("ATTEMPTS_MAX` is `2`, expected no value while"), "{text}");
 }

@@ -2,8 +2,10 @@ use std::sync::Arc;
 
 use super::*;
 use crate::cursor::{Cursor, KeyValues, RowVersion, SourceFingerprint};
-use crate::state::{AfterCommit, LeaseAge, MemoryStore, Paused, decode};
+use crate::state::{AfterCommit, LeaseAge, MemoryStore, Paused, Precondition, decode, encode};
 use crate::testing::{Call, Fault, FaultyStore};
+
+mod judging;
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -43,7 +45,10 @@ impl World {
             return Snapshot::read(&self.key, stored, loaded.date).unwrap();
         }
         let fingerprint = SourceFingerprint::of(&[]);
-        Snapshot::absent(StateDocument::new("p", fingerprint, Generation(1)), loaded.date)
+        let blank = StateDocument::blank("p", fingerprint.clone());
+        let written = self.memory.store(&self.key, encode(&blank), Precondition::Absent).await;
+        let begun = StateDocument::new("p", fingerprint, Generation(1));
+        Snapshot::written(blank, written.unwrap()).with(begun)
     }
 
     async fn try_acquire<'a>(&'a self, instance: &'a Instance) -> Acquired<'a> {
@@ -67,8 +72,11 @@ impl World {
         let base = self.base().await;
         let mut next = change(&base.document);
         next.write_id = "somebody else".to_owned();
-        let bytes = crate::state::encode(&next);
-        self.memory.store(&self.key, bytes, base.precondition()).await.unwrap();
+        let bytes = encode(&next);
+        self.memory
+            .store(&self.key, bytes, Precondition::Matches(base.etag.unwrap()))
+            .await
+            .unwrap();
     }
 }
 
@@ -214,6 +222,8 @@ async fn a_failure_whose_answer_is_lost_is_recorded_once_and_is_no_lost_lease() 
         next_attempt_at: None,
         now: lease.now(),
         tick: None,
+        narrowed: None,
+        pause: None,
     };
     world.store.take_calls();
     world.store.break_next(Call::Store, Fault::LostAnswer);
@@ -385,4 +395,44 @@ async fn the_storage_clock_is_told_without_asking() {
     let before = lease.now();
     sleep(42).await;
     assert_eq!(lease.now() - before, time::Duration::seconds(42));
+}
+
+#[test]
+fn a_heartbeat_comes_before_half_of_the_ttl_and_the_deadline_after_it() {
+    for ttl in [Duration::from_millis(1), Duration::from_secs(2), TTL, Duration::from_secs(86_400)]
+    {
+        let terms = LeaseTerms::of(ttl);
+        assert!(terms.heartbeat_interval < ttl / 2, "{terms:?}");
+        assert!(
+            terms.heartbeat_interval * 2 + terms.margin < ttl,
+            "one renewal may fail: {terms:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_challenger_adds_the_time_since_its_read() {
+    let world = World::new();
+    world.acquire(&world.a).await;
+    let read_once = world.base().await;
+    for (seconds, lapsed) in [(31, false), (1, true)] {
+        sleep(seconds).await;
+        let asked = Lease::acquire(world.context(&world.b), &read_once, None).await.unwrap();
+        assert_eq!(matches!(asked, Acquired::Held(_)), lapsed, "ttl 30 s and a margin of 2 s");
+    }
+    // Had the holder written meanwhile, the write under the old tag would have been refused.
+    let stale = Lease::acquire(world.context(&world.a), &read_once, None).await.unwrap();
+    assert!(matches!(stale, Acquired::Conflict));
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_does_not_begin_after_the_deadline() {
+    let world = World::new();
+    let mut lease = world.acquire(&world.a).await;
+    // As after a freeze, or a write whose answer took its time.
+    sleep(TTL.as_secs()).await;
+    let mut began = false;
+    let held = lease.hold_while(async { began = true }).await;
+    assert!(matches!(held, Err(LeaseError::Lapsed)), "{held:?}");
+    assert!(!began);
 }

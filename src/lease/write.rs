@@ -8,6 +8,7 @@
 //! | the document | meaning |
 //! |---|---|
 //! | has our `write_id`, or our batch as its last successful one | the write landed |
+//! | is our grant, given up | the write landed: who gives up writes nothing after it |
 //! | has the tag that we wrote under | it did not land (yet): the same write again, only one can win |
 //! | is still our grant at our checkpoint | somebody wrote between: our change, applied to theirs |
 //! | anything else | lost: nothing is written any more |
@@ -17,12 +18,12 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
 use super::{LeaseError, Snapshot};
 use crate::event::BatchId;
 use crate::state::{
-    Holder, Precondition, Refusal, StateDocument, StateKey, StateStore, StoreError, encode,
+    ETag, Holder, Precondition, Refusal, StateDocument, StateKey, StateStore, StoreError, encode,
 };
 
 /// One change of a document by the holder of its lease.
@@ -62,16 +63,31 @@ enum Found {
 }
 
 impl Writer<'_> {
-    /// Writes `document` if `precondition` holds; `None` if another writer was first.
-    pub(super) async fn create_or_replace(
+    /// Creates a blank document, under whose tag a grant can be written then. Whether it was this
+    /// request that created it does not matter, so the caller reads what there is.
+    pub(super) async fn create(self, blank: &StateDocument) -> Result<(), LeaseError> {
+        let mut pause = Pause::new(self.until);
+        loop {
+            match self.store.store(self.key, encode(blank), Precondition::Absent).await {
+                Ok(_) | Err(StoreError::Conflict { .. }) => return Ok(()),
+                Err(error @ StoreError::Refused { .. }) => return Err(error.into()),
+                Err(error @ (StoreError::Unreachable { .. } | StoreError::Unknown { .. })) => {
+                    pause.or_give_up(error).await?;
+                }
+            }
+        }
+    }
+
+    /// Writes `document` over what has the tag `etag`; `None` if another writer was first.
+    pub(super) async fn replace(
         self,
         document: StateDocument,
-        precondition: Precondition,
+        etag: &ETag,
     ) -> Result<Option<Snapshot>, LeaseError> {
         let mut pause = Pause::new(self.until);
         let mut ambiguous = false;
         loop {
-            match self.put(&document, precondition.clone()).await {
+            match self.put(&document, etag).await {
                 Ok(snapshot) => return Ok(Some(snapshot)),
                 Err(error @ StoreError::Refused { .. }) => return Err(error.into()),
                 Err(error @ StoreError::Unreachable { .. }) => {
@@ -82,14 +98,12 @@ impl Writer<'_> {
                 Err(StoreError::Conflict { .. }) => {}
                 Err(StoreError::Unknown { .. }) => ambiguous = true,
             }
-            match (self.read(&mut pause).await?, &precondition) {
-                (Found::Document(found), _) if found.document.write_id == document.write_id => {
+            match self.read(&mut pause).await? {
+                Found::Document(found) if found.document.write_id == document.write_id => {
                     return Ok(Some(*found));
                 }
-                (Found::Document(found), Precondition::Matches(etag))
-                    if found.etag.as_ref() == Some(etag) => {}
-                (Found::Nothing, Precondition::Absent) => {}
-                (Found::Document(_) | Found::Nothing, _) => return Ok(None),
+                Found::Document(found) if found.etag.as_ref() == Some(etag) => {}
+                Found::Document(_) | Found::Nothing => return Ok(None),
             }
             pause.take().await?;
         }
@@ -110,7 +124,8 @@ impl Writer<'_> {
         loop {
             let mut next = change(&base.document)?;
             write_id.clone_into(&mut next.write_id);
-            match self.put(&next, base.precondition()).await {
+            let Some(etag) = &base.etag else { return Err(LeaseError::Gone) };
+            match self.put(&next, etag).await {
                 Ok(snapshot) => return Ok(snapshot),
                 Err(error @ StoreError::Refused { .. }) => return Err(error.into()),
                 Err(error @ StoreError::Unreachable { .. }) => {
@@ -122,13 +137,16 @@ impl Writer<'_> {
             let Found::Document(found) = self.read(&mut pause).await? else {
                 return Err(LeaseError::Gone);
             };
+            let unchanged = found.etag == base.etag;
             let last_batch_id = found.document.checkpoint.last_successful_batch_id.as_ref();
+            // Only the holder gives its grant up, and writes nothing after; others may have, on top.
+            let given_up = found.document.lease.released_at.is_some();
             if found.document.write_id == write_id
                 || batch_id.is_some_and(|id| last_batch_id == Some(id))
+                || (!unchanged && given_up && found.document.is_held_by(holder))
             {
                 return Ok(*found);
             }
-            let unchanged = found.etag == base.etag;
             let still_ours = found.document.is_held_by(holder)
                 && found.document.checkpoint.cursor == *checkpoint;
             if !unchanged && !still_ours {
@@ -143,11 +161,8 @@ impl Writer<'_> {
         }
     }
 
-    async fn put(
-        self,
-        document: &StateDocument,
-        precondition: Precondition,
-    ) -> Result<Snapshot, StoreError> {
+    async fn put(self, document: &StateDocument, etag: &ETag) -> Result<Snapshot, StoreError> {
+        let precondition = Precondition::Matches(etag.clone());
         let written = self.store.store(self.key, encode(document), precondition).await?;
         Ok(Snapshot::written(document.clone(), written))
     }
@@ -180,10 +195,12 @@ impl Pause {
 
     /// Pauses, or returns `error` where the deadline comes first.
     async fn or_give_up(&mut self, error: StoreError) -> Result<(), LeaseError> {
-        if Instant::now() + self.next >= self.until {
+        let now = Instant::now();
+        if now >= self.until {
             return Err(error.into());
         }
-        sleep(self.next).await;
+        // The last one is cut, so that no time is given away before the deadline.
+        sleep_until(self.until.min(now + self.next)).await;
         self.next = (self.next * 2).min(PAUSE_MAX);
         Ok(())
     }

@@ -5,12 +5,13 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::observe::Observation;
+use super::suspicion::Suspicion;
 use super::{Poller, Position, TickError};
 use crate::cursor::Cursor;
 use crate::error::ErrorKind;
 use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested};
 use crate::lease::{Lease, Snapshot};
-use crate::normalize::normalize;
+use crate::normalize::{fitting, normalize};
 use crate::source::{FetchError, FetchWindow};
 use crate::state::InFlight;
 
@@ -26,6 +27,12 @@ pub(super) struct Batch {
     pub(super) more: bool,
     /// How old the oldest row was, where the mode can tell.
     pub(super) lag: Option<Duration>,
+    /// Set where one of these rows is known to be at fault.
+    pub(super) suspicion: Option<Box<Suspicion>>,
+    /// Whether a holder had these rows in hand, and no others, when it ended.
+    pub(super) died_alone: bool,
+    /// Whether the rows were set aside instead of taken.
+    pub(super) quarantined: bool,
 }
 
 /// What follows a batch within the same tick.
@@ -36,6 +43,8 @@ pub(super) enum Next {
     Nothing,
     /// Rows are waiting, but a limit is met.
     NotNow,
+    /// The same, and one of these is known to be at fault: that is not to be forgotten.
+    Later(Box<Batch>),
 }
 
 impl Poller {
@@ -74,8 +83,9 @@ impl Poller {
             && in_flight.after == document.checkpoint.cursor
         {
             let again = self.fetch(position(), Some(in_flight), seen).await?;
-            if again.is_some() {
-                return Ok(again);
+            if let Some(mut batch) = again {
+                batch.died_alone = in_flight.rows == 1;
+                return Ok(Some(batch));
             }
         }
         self.fetch(position(), None, seen).await
@@ -102,16 +112,28 @@ impl Poller {
         if !self.may_go_on(lease, seen) {
             return Ok(Next::NotNow);
         }
+        match self.read_behind(lease, batch, seen).await {
+            Ok(next) => Ok(next.map_or(Next::Nothing, |next| Next::Batch(Box::new(next)))),
+            // The batch in hand was taken; whether it can still be committed is the commit's to find.
+            Err(TickError::LeaseLost(_)) => Ok(Next::NotNow),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads the rows behind `batch`.
+    pub(super) async fn read_behind(
+        &self,
+        lease: &mut Lease<'_>,
+        batch: &Batch,
+        seen: &mut Observation<'_>,
+    ) -> Result<Option<Batch>, TickError> {
         let position = Position {
             generation: lease.generation().0,
             replay_id: lease.document().replay_id.clone(),
             after: Some(batch.upto.clone()),
         };
-        match lease.hold_while(self.fetch(position, None, seen)).await {
-            Ok(fetched) => Ok(fetched?.map_or(Next::Nothing, |batch| Next::Batch(Box::new(batch)))),
-            // The batch in hand was taken; whether it can still be committed is the commit's to find.
-            Err(_) => Ok(Next::NotNow),
-        }
+        let read = lease.hold_while(self.fetch(position, None, seen)).await;
+        read.map_err(TickError::LeaseLost)?
     }
 
     pub(super) async fn fetch(
@@ -132,7 +154,9 @@ impl Poller {
         // Of what lies behind a range that is read again, that read says nothing.
         rows.more |= again.is_some();
         let mut events = normalize(self.source.shape(), &rows).map_err(TickError::Normalize)?;
-        let cut = bytes_cut(&events, self.limits.batch_bytes_max);
+        let shape = self.source.shape();
+        let cut = fitting(shape, &rows, &events, self.limits.batch_bytes_max);
+        let cut = cut.map_err(TickError::Normalize)?;
         let more = rows.more || cut < events.len();
         events.truncate(cut);
         Ok(Batch::of(&self.name, position, events, more, rows.lag))
@@ -158,38 +182,49 @@ impl Batch {
             upto: &upto,
             digest: &digest,
         });
-        Some(Self { id, after: position.after, upto, digest, events, more, lag })
+        let after = position.after;
+        let (suspicion, died_alone, quarantined) = (None, false, false);
+        Some(Self {
+            id,
+            after,
+            upto,
+            digest,
+            events,
+            more,
+            lag,
+            suspicion,
+            died_alone,
+            quarantined,
+        })
     }
 
     pub(super) fn rows(&self) -> u64 {
         u64::try_from(self.events.len()).unwrap_or(u64::MAX)
     }
 
+    /// Returns how many of the rows a handler took.
+    pub(super) fn rows_taken(&self) -> u64 {
+        if self.quarantined { 0 } else { self.rows() }
+    }
+
     /// Returns the record that travels with the lease.
     pub(super) fn in_flight(&self) -> InFlight {
+        let tried = self.suspicion.as_ref().map(|suspicion| suspicion.tried.clone());
+        let tried = tried.unwrap_or_default();
         InFlight {
             batch_id: self.id.clone(),
             after: self.after.clone(),
             upto: self.upto.clone(),
             rows: self.rows(),
             digest: self.digest.clone(),
-            attempt: 0,
-            crashes: 0,
-            first_failed_at: None,
+            attempt: tried.attempt,
+            crashes: tried.crashes,
+            first_failed_at: tried.first_failed_at,
             next_attempt_at: None,
-            last_error: None,
+            first_error: tried.first_error,
+            last_error: tried.last_error,
             steps: Vec::new(),
             extra: serde_json::Map::new(),
         }
     }
-}
-
-/// Returns how many events fit; one always does, or the poller could never pass a large row.
-fn bytes_cut(events: &[ChangeEvent], bytes_max: usize) -> usize {
-    let mut bytes = 0_usize;
-    let fitting = events.iter().take_while(|event| {
-        bytes = bytes.saturating_add(event.json.len());
-        bytes <= bytes_max
-    });
-    fitting.count().max(1).min(events.len())
 }

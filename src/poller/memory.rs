@@ -10,8 +10,8 @@ use crate::error::chain;
 use crate::lease::{Lease, Snapshot};
 use crate::poller::Skipped;
 use crate::state::{
-    Generation, Marker, Observed, OnMissingState, Precondition, Standing, StateDocument, StateKey,
-    decode_marker, encode, encode_marker,
+    FencingToken, Generation, Marker, Observed, OnMissingState, Precondition, Standing,
+    StateDocument, StateKey, decode_marker, encode, encode_marker,
 };
 
 /// What the last tick knew.
@@ -53,17 +53,10 @@ impl Poller {
     }
 
     async fn read(&self) -> Result<Snapshot, TickError> {
-        let mut loaded = self.store.load(&self.key).await.map_err(LoadError::Store)?;
-        let mut marker = None;
-        if loaded.stored.is_none() {
-            marker = self.read_marker().await?;
+        let mut snapshot = self.look().await?;
+        if snapshot.document.is_blank() {
+            snapshot = self.begin(snapshot).await?;
         }
-        if marker.is_some() {
-            // Another instance may have created both since the document was found missing.
-            loaded = self.store.load(&self.key).await.map_err(LoadError::Store)?;
-        }
-        let Some(stored) = loaded.stored else { return self.begin(marker, loaded.date) };
-        let snapshot = Snapshot::read(&self.key, stored, loaded.date).map_err(LoadError::Format)?;
         let configured = &self.source.shape().fingerprint;
         if snapshot.document.source_fingerprint != *configured {
             return Err(TickError::Fingerprint {
@@ -74,23 +67,50 @@ impl Poller {
         Ok(snapshot)
     }
 
-    /// Returns the document of a poller that has none, unless its marker says that it had one.
-    fn begin(
-        &self,
-        marker: Option<Marker>,
-        date: time::OffsetDateTime,
-    ) -> Result<Snapshot, TickError> {
-        let floor = match (marker, self.limits.on_missing_state) {
-            (None, _) => 0,
-            (Some(marker), OnMissingState::Recreate) => marker.generation.0 + 1,
-            (Some(marker), OnMissingState::Stop) => {
-                return Err(TickError::StateVanished { created_at: rfc3339(marker.created_at) });
-            }
-        };
-        let milliseconds = u64::try_from(date.unix_timestamp_nanos() / 1_000_000).unwrap_or(0);
-        let generation = Generation(milliseconds.max(floor));
+    /// Returns what is stored, or a blank document without a tag.
+    async fn look(&self) -> Result<Snapshot, LoadError> {
+        let loaded = self.store.load(&self.key).await?;
+        if let Some(stored) = loaded.stored {
+            return Ok(Snapshot::read(&self.key, stored, loaded.date)?);
+        }
         let fingerprint = self.source.shape().fingerprint.clone();
-        Ok(Snapshot::absent(StateDocument::new(&self.name, fingerprint, generation), date))
+        Ok(Snapshot::absent(StateDocument::blank(&self.name, fingerprint), loaded.date))
+    }
+
+    /// Returns `blank` as the document with which a poller begins, unless its marker says that it had
+    /// one.
+    ///
+    /// The generation lies above the one of the marker, which is read after the blank document was
+    /// seen under whose tag the first grant will be written. So no two documents of a poller have the
+    /// same one, if the earlier was marked before it was lost; else the clock alone tells them apart.
+    async fn begin(&self, blank: Snapshot) -> Result<Snapshot, TickError> {
+        let marker = self.read_marker().await?;
+        if let Some(marker) = &marker {
+            // Another instance may have begun since, and marked its document.
+            let now = self.look().await?;
+            if !now.document.is_blank() {
+                return Ok(now);
+            }
+            // Somebody who has set its position since knows what he does.
+            let document = &now.document;
+            if document.checkpoint.cursor.is_none() && document.replay_id.is_none() {
+                self.refuse_vanished(marker)?;
+            }
+        }
+        let floor = marker.map_or(1, |marker| marker.generation.0 + 1);
+        let milliseconds = u64::try_from(blank.now().unix_timestamp_nanos() / 1_000_000);
+        let generation = Generation(milliseconds.unwrap_or(0).max(floor));
+        let begun = blank.document.begun(generation, &self.source.shape().fingerprint);
+        Ok(blank.with(begun))
+    }
+
+    fn refuse_vanished(&self, marker: &Marker) -> Result<(), TickError> {
+        match self.limits.on_missing_state {
+            OnMissingState::Recreate => Ok(()),
+            OnMissingState::Stop => {
+                Err(TickError::StateVanished { created_at: rfc3339(marker.created_at) })
+            }
+        }
     }
 
     async fn read_marker(&self) -> Result<Option<Marker>, TickError> {
@@ -174,7 +194,7 @@ impl Poller {
         ];
         let standing = document.standing(self.instance.owner_id(), base.age(self.store.grain()));
         interval > Duration::ZERO
-            && base.etag.is_some()
+            && document.lease.fencing_token > FencingToken(0)
             && standing == Standing::Free
             && last.into_iter().flatten().all(|at| base.now() >= at + interval)
     }

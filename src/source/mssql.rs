@@ -13,6 +13,8 @@
 
 mod decode;
 mod describe;
+mod form;
+mod limit;
 mod plan;
 mod query;
 
@@ -22,18 +24,21 @@ use std::time::Duration;
 use async_trait::async_trait;
 use azure_core::credentials::TokenCredential;
 use tokio::sync::Mutex;
+use tokio::time::sleep;
 
 use crate::config::SqlConnection;
 use crate::cursor::{CursorMode, SourceFingerprint};
 use crate::error::ErrorKind;
 use crate::event::SourceLabel;
 use crate::mssql::ident::{QualifiedName, quote};
-use crate::mssql::{Connection, Param, SqlError};
+use crate::mssql::{Connection, Param, Retries, RetryTerms, SqlError};
 use crate::value::Value;
 
 use super::{FetchError, FetchWindow, Rows, Source, SourceShape};
 use describe::{Column, DESCRIBE};
 use plan::{Answer, Plan};
+
+pub use limit::SizeLimits;
 
 /// Invalid object name, invalid column name: the table is not as it was described.
 const TABLE_CHANGED: [u32; 2] = [208, 207];
@@ -59,6 +64,8 @@ pub struct SourceSettings {
     pub filter: Option<String>,
     /// How far behind the server's clock the timestamp mode stays.
     pub settle: Duration,
+    /// How much is read at once.
+    pub limits: SizeLimits,
 }
 
 /// Reads changed rows of one table over one connection.
@@ -67,13 +74,18 @@ pub struct Mssql {
     settings: SourceSettings,
     table: QualifiedName,
     shape: SourceShape,
+    retry: RetryTerms,
     state: Mutex<State>,
+    #[cfg(any(test, feature = "test-util"))]
+    unbounded: bool,
 }
 
 #[derive(Debug)]
 struct State {
     connection: Connection,
     plan: Option<Arc<Plan>>,
+    /// How many rows a batch holds, judged by those read last.
+    rows_fit: Option<usize>,
 }
 
 impl Mssql {
@@ -120,8 +132,24 @@ impl Mssql {
             fingerprint: fingerprint(&settings, &table),
         };
         let connection = Connection::new(settings.connection.clone(), None);
-        let state = Mutex::new(State { connection, plan: None });
-        Ok(Self { settings, table, shape, state })
+        let state = Mutex::new(State { connection, plan: None, rows_fit: None });
+        Ok(Self {
+            settings,
+            table,
+            shape,
+            retry: RetryTerms::NEVER,
+            state,
+            #[cfg(any(test, feature = "test-util"))]
+            unbounded: false,
+        })
+    }
+
+    /// Leaves out the upper bound, which is what keeps rows from being missed: to show that it does.
+    #[cfg(any(test, feature = "test-util"))]
+    #[must_use]
+    pub fn without_bound(mut self) -> Self {
+        self.unbounded = true;
+        self
     }
 
     /// Logs in with tokens of `credential` where the connection string asks for tokens.
@@ -132,10 +160,18 @@ impl Mssql {
         self
     }
 
+    /// Tries a fetch again that failed for a reason that may pass; without this it fails at once.
+    #[must_use]
+    pub fn with_retries(self, retry: RetryTerms) -> Self {
+        Self { retry, ..self }
+    }
+
     async fn plan(&self, connection: &mut Connection) -> Result<Plan, FetchError> {
         let name = self.table.quoted();
         let columns = connection.query(DESCRIBE, &[Param::Text(name)], column).await?;
         let plan = Plan::new(&self.settings, &self.table, &columns)?;
+        #[cfg(any(test, feature = "test-util"))]
+        let plan = if self.unbounded { plan.without_bound() } else { plan };
         if plan.cursor_is_nullable() {
             self.count_null_cursors(connection).await;
         }
@@ -180,21 +216,60 @@ impl Source for Mssql {
 
     async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
         let mut state = self.state.lock().await;
-        let State { connection, plan } = &mut *state;
+        let mut retries = Retries::begin(self.retry);
+        loop {
+            let rows = self.try_fetch(&mut state, window).await;
+            let Err(error) = &rows else { return rows };
+            let Some(pause) = error.of_sql().and_then(|error| retries.pause_after(error)) else {
+                return rows;
+            };
+            tracing::info!(
+                event = "fetch_tried_again",
+                poller.name = self.settings.poller,
+                error = crate::error::chain(error),
+                "Poller `{}` could not read and tries again in {pause:.1?}",
+                self.settings.poller
+            );
+            sleep(pause).await;
+        }
+    }
+}
+
+impl Mssql {
+    /// Fetches once, from the first row on: what an earlier try has read is forgotten.
+    async fn try_fetch(
+        &self,
+        state: &mut State,
+        window: FetchWindow<'_>,
+    ) -> Result<Rows, FetchError> {
+        let State { connection, plan, rows_fit } = state;
         let plan = match plan {
             Some(known) => Arc::clone(known),
             None => Arc::clone(plan.insert(Arc::new(self.plan(connection).await?))),
         };
+        // A range that is read again is read whole.
+        let fit = rows_fit.filter(|_| window.upto.is_none()).unwrap_or(usize::MAX);
+        let window = FetchWindow { rows_max: window.rows_max.min(fit), ..window };
         let (sql, params) = plan.statement(window)?;
-        let mut answer = Answer::default();
+        let mut answer = Answer::new(window.rows_max);
         let read = connection.query(sql, &params, |row| plan.read(row, &mut answer)).await;
-        if let Err(error) = read {
+        if let Err(error) = read
+            && !answer.is_cut()
+        {
             if error.number().is_some_and(|number| TABLE_CHANGED.contains(&number)) {
                 state.plan = None;
             }
             return Err(error.into());
         }
+        *rows_fit = plan.rows_that_fit(&answer).or(*rows_fit);
         plan.finish(answer, window)
+    }
+}
+
+impl FetchError {
+    /// Returns the error of the connection, where it is one.
+    fn of_sql(&self) -> Option<&SqlError> {
+        self.source.as_deref()?.downcast_ref()
     }
 }
 
@@ -235,6 +310,7 @@ fn column(row: tiberius::Row) -> Result<Column, SqlError> {
         Value::Int(precision),
         Value::Int(scale),
         Value::Bool(nullable),
+        collation @ (Value::Text(_) | Value::Null),
     ] = row.as_slice()
     else {
         let reason = format!("the catalogue describes a column as {row:?}");
@@ -247,5 +323,6 @@ fn column(row: tiberius::Row) -> Result<Column, SqlError> {
         precision: *precision,
         scale: *scale,
         nullable: *nullable,
+        collation: if let Value::Text(name) = collation { Some(name.clone()) } else { None },
     })
 }

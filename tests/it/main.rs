@@ -9,13 +9,24 @@
     reason = "a test may panic; `allow-*-in-tests` does not reach helper functions"
 )]
 
+mod any_server;
 mod bad_input;
+mod broken_answers;
 mod flights;
+mod limits;
+mod pages;
+mod proof;
+mod protocol;
 mod settings;
 mod source;
 mod source_connection;
+mod source_faults;
 mod sql;
 mod state_ddl;
 mod state_sql;
 mod state_sql_ticks;
+mod statements;
+mod tick_faults;
 mod tidy;
+mod types;
+mod writers;

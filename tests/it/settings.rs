@@ -4,10 +4,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use highwater::config::{Config, settings_table};
+use highwater::config::{Config, connection_keys_table, settings_table};
+use highwater::mssql::errors_table;
+
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
+}
 
 fn read(name: &str) -> String {
-    fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
+    fs::read_to_string(path(name)).unwrap()
 }
 
 fn example() -> BTreeMap<String, String> {
@@ -16,12 +21,29 @@ fn example() -> BTreeMap<String, String> {
     serde_json::from_value(json["Values"].clone()).unwrap()
 }
 
+/// Holds a document to a table that it shows between two comments of one name.
+fn holds(document: &str, name: &str, table: &str) {
+    let text = read(document);
+    let (first, last) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
+    let (before, rest) = text.split_once(&first).unwrap();
+    let (shown, after) = rest.split_once(&last).unwrap();
+    // As for other expectations that stand in files.
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        let text = format!("{before}{first}{table}{last}{after}");
+        return fs::write(path(document), text).unwrap();
+    }
+    assert_eq!(shown.trim(), table.trim(), "run this with UPDATE_EXPECT=1");
+}
+
 #[test]
 fn the_table_of_the_readme_is_the_one_of_the_code() {
-    let readme = read("README.md");
-    let (_, rest) = readme.split_once("<!-- settings -->\n").unwrap();
-    let (table, _) = rest.split_once("<!-- /settings -->").unwrap();
-    assert_eq!(table.trim(), settings_table().trim(), "copy the table of the code into README.md");
+    holds("README.md", "settings", &settings_table());
+}
+
+#[test]
+fn the_page_of_connections_shows_the_keys_and_errors_of_the_code() {
+    holds("docs/connections.md", "keys", &connection_keys_table());
+    holds("docs/connections.md", "errors", &errors_table());
 }
 
 #[test]
@@ -35,5 +57,13 @@ fn the_example_settings_are_good_and_every_function_has_a_poller() {
         let json: serde_json::Value = serde_json::from_str(&definition).unwrap();
         let schedule = json["bindings"][0]["schedule"].as_str().unwrap().trim_matches('%');
         assert!(example().contains_key(schedule), "`{schedule}` is not in the example settings");
+    }
+}
+
+#[test]
+fn no_retry_policy_of_the_host_is_shipped_since_it_would_multiply_attempts() {
+    for name in ["host.json", "function-definitions/orders/function.json"] {
+        let json: serde_json::Value = serde_json::from_str(&read(name)).unwrap();
+        assert!(json.get("retry").is_none(), "{name} has a retry policy");
     }
 }

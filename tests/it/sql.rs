@@ -10,7 +10,7 @@ use highwater::devdb::{Database, Options, Server, Value};
 use highwater::error::chain;
 use highwater::event::ChangeEvent;
 use highwater::normalize::normalize;
-use highwater::source::mssql::{Mssql, SourceSettings};
+use highwater::source::mssql::{Mssql, SizeLimits, SourceSettings};
 use highwater::source::{FetchError, FetchWindow, Rows, Source};
 
 const FLIGHTS: &[u8] = include_bytes!("../../src/devdb/flights.csv.gz");
@@ -58,17 +58,7 @@ impl World {
     }
 
     pub(crate) fn settings(&self, table: &str, mode: CursorMode, cursor: &str) -> SourceSettings {
-        SourceSettings {
-            poller: "orders".to_owned(),
-            connection: self.connection(),
-            table: table.to_owned(),
-            mode,
-            cursor_column: cursor.to_owned(),
-            key: vec!["id".to_owned()],
-            columns: None,
-            filter: None,
-            settle: Duration::from_secs(5),
-        }
+        settings(self.connection(), table, mode, cursor)
     }
 
     /// Settings for the flights in either mode.
@@ -77,6 +67,27 @@ impl World {
             CursorMode::RowVersion => self.settings("flights", mode, "rv"),
             CursorMode::TimestampPk => self.settings("dbo.flights", mode, "time_hour"),
         }
+    }
+}
+
+/// Settings of a poller over a table whose key is `id`.
+pub(crate) fn settings(
+    connection: SqlConnection,
+    table: &str,
+    mode: CursorMode,
+    cursor: &str,
+) -> SourceSettings {
+    SourceSettings {
+        poller: "orders".to_owned(),
+        connection,
+        table: table.to_owned(),
+        mode,
+        cursor_column: cursor.to_owned(),
+        key: vec!["id".to_owned()],
+        columns: None,
+        filter: None,
+        settle: Duration::from_secs(5),
+        limits: SizeLimits::default(),
     }
 }
 

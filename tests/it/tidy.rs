@@ -19,8 +19,10 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("event", &["cursor", "value"], &["sha2"]),
     // Pure rules and ports.
     ("state", &["cursor", "event"], &[]),
-    ("config", &["cursor", "state"], &["base64", "secrecy", "tracing_subscriber", "url"]),
+    ("policy", &[], &[]),
+    ("config", &["cursor", "policy", "state"], &["base64", "secrecy", "tracing_subscriber", "url"]),
     ("source", &["cursor", "error", "event", "value"], &[]),
+    ("quarantine", &["event", "state"], &[]),
     ("handler", &["event", "state"], &[]),
     ("normalize", &["cursor", "event", "source", "value"], &[]),
     // Engine.
@@ -36,6 +38,8 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
             "lease",
             "metrics",
             "normalize",
+            "policy",
+            "quarantine",
             "source",
             "state",
         ],
@@ -44,7 +48,11 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     // Adapters: a port, their own crate, and nothing of each other.
     ("state::memory", &["clock"], &[]),
     ("state::file", &["clock", "cursor"], &["sha2", "tokio::task"]),
-    ("azure", &["clock", "config"], &["azure_*", "base64", "reqwest", "rustls", "secrecy", "url"]),
+    (
+        "azure",
+        &["clock", "config"],
+        &["azure_*", "base64", "reqwest", "rustls", "secrecy", "tokio::sync", "url"],
+    ),
     ("state::blob", &["azure"], &["azure_*", "futures_util", "tokio::sync"]),
     ("state::conformance", &[], &["tokio::spawn", "tokio::task"]),
     (
@@ -82,8 +90,18 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "handler::http",
-        &["clock", "config", "error", "event", "handler", "state"],
-        &["base64", "reqwest", "url"],
+        &["azure", "clock", "config", "cursor", "error", "event", "handler", "state"],
+        &[
+            "base64",
+            "flate2",
+            "futures_util",
+            "hmac",
+            "reqwest",
+            "secrecy",
+            "sha2",
+            "tokio::task",
+            "url",
+        ],
     ),
     ("handler::stdout", &["error", "event", "handler"], &["tokio::io", "tokio::sync"]),
     ("handler::testing", &["cursor", "event", "handler", "state", "value"], &[]),
@@ -131,6 +149,7 @@ const CRATES: &[&str] = &[
     "clap",
     "flate2",
     "futures_util",
+    "hmac",
     "hyper",
     "indicatif",
     "opentelemetry",
@@ -326,24 +345,30 @@ fn no_file_names_a_machine_path_or_a_download_host() {
 }
 
 #[test]
-fn the_page_of_failure_windows_names_tests_that_exist_and_all_of_them() {
-    let page = fs::read_to_string(root().join("docs/failure-windows.md")).unwrap();
-    let tests = fs::read_to_string(root().join("src/poller/tests/windows.rs")).unwrap();
-    let defined: Vec<&str> = tests
-        .split("#[tokio::test(start_paused = true)]\nasync fn ")
-        .skip(1)
-        .filter_map(|rest| rest.split('(').next())
-        .collect();
-    let named: Vec<&str> = page
-        .lines()
-        .skip_while(|line| !line.starts_with("|---"))
-        .skip(1)
-        .filter_map(|line| line.rsplit('`').nth(1))
-        .collect();
+fn the_page_of_the_http_handler_names_tests_that_exist_and_all_of_them() {
+    let tests = defined("src/handler/http/tests/bad_input.rs", "#[tokio::test]");
+    assert_page_names("docs/http-handler.md", "### Bad input", &tests);
+}
+
+/// Returns the names of the tests in a file that stand below `attribute`.
+fn defined(file: &str, attribute: &str) -> Vec<String> {
+    let text = fs::read_to_string(root().join(file)).unwrap();
+    let start = format!("{attribute}\nasync fn ");
+    let tests = text.split(&start).skip(1);
+    tests.filter_map(|rest| Some(rest.split('(').next()?.to_owned())).collect()
+}
+
+/// The first table after `heading` must name all of `tests`, and no other, in its last column.
+fn assert_page_names(page: &str, heading: &str, tests: &[String]) {
+    let text = fs::read_to_string(root().join(page)).unwrap();
+    let (_, part) = text.split_once(heading).unwrap();
+    let rows = part.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
+    let rows = rows.take_while(|line| line.starts_with('|'));
+    let named: Vec<&str> = rows.filter_map(|line| line.rsplit('`').nth(1)).collect();
     for name in &named {
-        assert!(defined.contains(name), "the page names `{name}`, which is no test");
+        assert!(tests.iter().any(|test| test == name), "{page} names `{name}`, which is no test");
     }
-    for name in &defined {
-        assert!(named.contains(name), "the page does not name the test `{name}`");
+    for name in tests {
+        assert!(named.contains(&name.as_str()), "{page} does not name the test `{name}`");
     }
 }

@@ -9,6 +9,7 @@ pub(crate) const KINDS: &[&str] = &[
     "handler: failed before any write",
     "handler: failed after some writes",
     "handler: failed after all writes",
+    "handler: fenced by a later generation",
     "handler: fenced",
     "handler: gone",
     "handler: hung",
@@ -24,6 +25,8 @@ pub(crate) const KINDS: &[&str] = &[
     "instance: second tick while one runs",
     "instance: told to stop",
     "operator: broke the lease",
+    "operator: deleted the document under a held lease",
+    "operator: deleted the document",
     "operator: paused under a held lease",
     "operator: paused",
     "source: late commit",
@@ -33,6 +36,7 @@ pub(crate) const KINDS: &[&str] = &[
     "source: slow read",
     "source: update of a row not yet delivered",
     "store: answer of a write lost",
+    "store: creation landed after a deletion",
     "store: late write landed",
     "store: late write refused",
     "store: read failed",
@@ -64,6 +68,10 @@ impl Coverage {
             Some(count) => *count += 1,
             None => drop(self.0.insert(kind.to_owned(), 1)),
         }
+    }
+
+    pub(crate) fn count(&self, kind: &str) -> u64 {
+        self.0.get(kind).copied().unwrap_or(0)
     }
 
     pub(crate) fn add(&mut self, other: &Self) {

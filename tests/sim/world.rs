@@ -9,8 +9,8 @@ use highwater::handler::HandlerError;
 use highwater::lease::{Instance, Snapshot};
 use highwater::poller::TickError;
 use highwater::poller::{Poller, PollerParts, StopSignal, TickReport, TickRequest, outcome_row};
-use highwater::state::{LeaseAge, encode};
-use highwater::state::{MemoryStore, Paused, Precondition, StateDocument, StateKey, StateStore};
+use highwater::state::{LeaseAge, MemoryStore, OnMissingState, Paused, encode};
+use highwater::state::{Precondition, StateDocument, StateKey, StateStore};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep};
 
@@ -21,7 +21,7 @@ use crate::invariants::{Judge, Landed};
 use crate::random::Random;
 use crate::script::{Op, Plan, RETRY_MAX};
 use crate::source::{SimSource, Table};
-use crate::store::SimStore;
+use crate::store::{Request, SimStore};
 use crate::target::{SimHandler, Target};
 
 pub(crate) const POLLER: &str = "orders";
@@ -65,6 +65,8 @@ pub(crate) struct State {
     pub(crate) slots: Vec<Slot>,
     pub(crate) coverage: Coverage,
     pub(crate) history: History,
+    /// The first request that was to create the document.
+    pub(crate) creation: Option<Request>,
     running: BTreeSet<TickId>,
     fault_percent: u64,
     latency_ms: u64,
@@ -129,6 +131,7 @@ impl World {
             slots: (0..plan.instances).map(|_| Slot::default()).collect(),
             coverage: Coverage::default(),
             history,
+            creation: None,
             running: BTreeSet::new(),
             fault_percent: plan.fault_percent,
             latency_ms: plan.latency_ms,
@@ -140,6 +143,33 @@ impl World {
 
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         act(&mut self.state.lock().expect("no holder of this lock panics"))
+    }
+
+    /// Deletes the document, where it is to be made again.
+    ///
+    /// One without a marker of its own is not touched: that it existed is then known to nobody, and
+    /// only the clock, coarse and skewed, tells its generation from the next.
+    async fn lose_document(&self) {
+        let key = StateKey::Document(POLLER.to_owned());
+        let generation = |bytes: &[u8]| {
+            let stored: serde_json::Value = serde_json::from_slice(bytes).expect("JSON");
+            stored["generation"].as_u64().expect("a generation")
+        };
+        let marker = self.memory.load(&StateKey::Marker(POLLER.to_owned())).await;
+        let marked = marker.expect("memory answers").stored.map(|found| generation(&found.bytes));
+        let found = self.memory.load(&key).await.expect("memory answers").stored;
+        let found = found.map(|found| generation(&found.bytes));
+        if self.plan.limits.on_missing_state != OnMissingState::Recreate
+            || found.is_none_or(|generation| marked.is_none_or(|marked| generation > marked))
+        {
+            return;
+        }
+        self.memory.remove(&key);
+        self.with(|state| {
+            let kind = if state.judge.is_held() { DELETED_HELD } else { DELETED };
+            state.coverage.saw(kind);
+            state.judge.document_lost();
+        });
     }
 
     /// Lets the operator change the document, in one step that nobody can come between.
@@ -199,7 +229,7 @@ impl Player {
         }
     }
 
-    async fn act(&mut self, op: Op) {
+    pub(crate) async fn act(&mut self, op: Op) {
         let world = Arc::clone(&self.world);
         match op {
             Op::Wait(duration) => sleep(duration).await,
@@ -215,12 +245,16 @@ impl Player {
             }
             Op::Freeze(slot, duration) => self.freeze(slot, duration).await,
             Op::Crash(slot, polls) => self.crash(slot, polls).await,
-            Op::Stop(slot) => {
-                self.seats[slot].stop.set();
-                world.with(|state| state.coverage.saw("instance: told to stop"));
-            }
+            Op::Stop(slot) => self.stop(slot),
             Op::FaultPercent(percent) => world.with(|state| state.fault_percent = percent),
             Op::Pause => self.pause().await,
+            Op::LoseDocument => world.lose_document().await,
+            Op::CreationLands => {
+                let creation = world.with(|state| state.creation.clone());
+                if let Some(request) = creation {
+                    request.land_again().await;
+                }
+            }
             Op::Resume => {
                 world.operate(StateDocument::resume).await;
             }
@@ -260,6 +294,22 @@ impl Player {
         });
     }
 
+    /// Asks the running tick of an instance to stop after the batch in hand.
+    pub(crate) fn stop(&mut self, slot: usize) {
+        self.seats[slot].stop.set();
+        self.world.with(|state| state.coverage.saw("instance: told to stop"));
+    }
+
+    /// Ends an instance at this very moment; what it has sent is on its way.
+    pub(crate) async fn kill(&mut self, slot: usize) {
+        let Some(running) = self.seats[slot].running.take() else { return };
+        running.abort();
+        if running.await.is_err() {
+            let tick = self.world.with(|state| state.slots[slot].tick);
+            self.world.with(|state| state.tick_ended(tick, None));
+        }
+    }
+
     async fn crash(&mut self, slot: usize, polls: u64) {
         self.collect(slot).await;
         let busy = self.seats[slot].running.is_some();
@@ -294,7 +344,8 @@ impl Player {
         false
     }
 
-    async fn tick(&mut self, slot: usize) {
+    /// The timer of an instance fires.
+    pub(crate) async fn tick(&mut self, slot: usize) {
         if self.collect(slot).await {
             if self.world.with(|state| state.slots[slot].is_frozen()) {
                 return;
@@ -379,6 +430,8 @@ impl Player {
 }
 
 const FROZEN: &str = "instance: frozen in a tick";
+const DELETED: &str = "operator: deleted the document";
+const DELETED_HELD: &str = "operator: deleted the document under a held lease";
 
 /// Enough for the largest table, one row a tick, with time for a lapsed lease.
 const ROUNDS_MAX: u32 = 80;
@@ -413,6 +466,7 @@ fn poller(world: &Arc<World>, slot: usize, lives: u64) -> Arc<Poller> {
         instance: Arc::new(Instance::new(owner_id)),
         terms: world.plan.terms,
         limits: world.plan.limits,
+        policy: highwater::policy::FailurePolicy::default(),
         metrics: Arc::default(),
     }))
 }

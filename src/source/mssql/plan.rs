@@ -11,6 +11,7 @@ use crate::source::{FetchError, FetchWindow, Row, Rows};
 use crate::value::Value;
 
 use super::describe::Column;
+use super::limit::{Cut, Guard};
 use super::query::{Bounds, Read};
 use super::{SourceSettings, decode, values};
 
@@ -26,8 +27,11 @@ pub(super) struct Plan {
     columns: Vec<String>,
     /// Where in a row the key values are.
     key_at: Vec<usize>,
-    /// Cells of a row, the cursor being the last.
+    /// Cells of a row that are the bytes of UTF-16 text.
+    utf16_at: Vec<usize>,
+    /// Cells of a row: columns, then the sizes of the guarded ones, the cursor being the last.
     width: usize,
+    guard: Guard,
     settle_ms: i32,
     /// Without bounds, with `after`, with `upto`, with both.
     statements: [String; 4],
@@ -39,6 +43,24 @@ pub(super) struct Answer {
     /// What the server says of itself.
     head: Vec<Value>,
     rows: Vec<Row>,
+    /// Most rows that are kept; the one behind them only says that there is more.
+    rows_max: usize,
+    /// Bytes of all values.
+    bytes: usize,
+    more: bool,
+    cut: Option<Cut>,
+}
+
+impl Answer {
+    /// Returns an answer of which nothing has been read.
+    pub(super) fn new(rows_max: usize) -> Self {
+        Self { rows_max, ..Self::default() }
+    }
+
+    /// Whether the plan refused a row, so that the error of reading it is none.
+    pub(super) fn is_cut(&self) -> bool {
+        self.cut.is_some()
+    }
 }
 
 impl Plan {
@@ -78,12 +100,10 @@ impl Plan {
         };
         let columns: Vec<String> = delivered.iter().map(|column| column.name.clone()).collect();
         let mut read = delivered;
-        let key_at = key.iter().map(|column| position(&mut read, column)).collect();
-        let select = read
-            .iter()
-            .map(Column::selected)
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(configuration)?;
+        let key_at: Vec<_> = key.iter().map(|column| position(&mut read, column)).collect();
+        let (guard, select) =
+            Guard::new(settings, table.to_string(), &read, &key_at).map_err(configuration)?;
+        let utf16_at = (0..).zip(&read).filter(|(_, c)| c.is_utf16()).map(|(at, _)| at).collect();
         let statements = statements(&Read {
             table: &table.quoted(),
             mode: settings.mode,
@@ -100,9 +120,22 @@ impl Plan {
             key_names: settings.key.clone(),
             columns,
             key_at,
+            utf16_at,
             width: select.len() + 1,
+            guard,
             statements,
         })
+    }
+
+    /// Leaves the upper bound out of the statements.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn without_bound(mut self) -> Self {
+        for statement in &mut self.statements {
+            let unbounded = statement.replace(" < @hi", " IS NOT NULL");
+            assert_ne!(*statement, unbounded, "a statement without upper bound");
+            *statement = unbounded;
+        }
+        self
     }
 
     /// Whether there can be rows that are never read.
@@ -169,16 +202,40 @@ impl Plan {
             answer.head = values(row);
             return Ok(());
         }
+        if answer.rows.len() == answer.rows_max {
+            answer.more = true;
+            return Ok(());
+        }
         let mut cells = values(row);
         if cells.len() != self.width {
             let reason = format!("a row has {} cells, asked for {}", cells.len(), self.width);
             return Err(SqlError::new(ErrorKind::Internal, reason));
         }
+        for at in &self.utf16_at {
+            if let Some(cell) = cells.get_mut(*at)
+                && let Value::Bytes(bytes) = cell
+            {
+                *cell = Value::of_utf16(bytes);
+            }
+        }
         let position = cells.pop().unwrap_or(Value::Null);
-        let key = self.key_at.iter().filter_map(|at| cells.get(*at).cloned()).collect();
+        let sizes = cells.split_off(cells.len().saturating_sub(self.guard.width()));
+        let key: Vec<_> = self.key_at.iter().filter_map(|at| cells.get(*at).cloned()).collect();
         cells.truncate(self.columns.len());
+        let bytes = answer.bytes + cells.iter().map(Value::size).sum::<usize>();
+        let full = !answer.rows.is_empty() && self.guard.is_full(bytes);
+        answer.cut = if full { Some(Cut::Full) } else { self.guard.check(&sizes, &key) };
+        if answer.is_cut() {
+            return Err(SqlError::new(ErrorKind::Data, "no further row is wanted"));
+        }
+        answer.bytes = bytes;
         answer.rows.push(Row { op: Operation::Upsert, position, key, values: cells });
         Ok(())
+    }
+
+    /// Returns how many rows like those of the answer will fit into a batch.
+    pub(super) fn rows_that_fit(&self, answer: &Answer) -> Option<usize> {
+        self.guard.rows_that_fit(answer.rows.len(), answer.bytes)
     }
 
     /// Returns the rows, unless the server is not the one that the checkpoint is of.
@@ -187,12 +244,15 @@ impl Plan {
         answer: Answer,
         window: FetchWindow<'_>,
     ) -> Result<Rows, FetchError> {
-        let Answer { head, mut rows } = answer;
+        let Answer { head, rows, more, cut, .. } = answer;
         self.check_not_restored(&head, window)?;
-        let more = rows.len() > window.rows_max;
-        rows.truncate(window.rows_max);
+        if let Some(Cut::Value(reason)) = &cut
+            && rows.is_empty()
+        {
+            return Err(FetchError::new(ErrorKind::Data, reason.as_str()));
+        }
         let lag = lag(&head, &rows);
-        Ok(Rows { columns: self.columns.clone(), rows, more, lag })
+        Ok(Rows { columns: self.columns.clone(), rows, more: more || cut.is_some(), lag })
     }
 
     fn check_not_restored(
@@ -279,6 +339,7 @@ fn lag(head: &[Value], rows: &[Row]) -> Option<Duration> {
 mod tests {
     use crate::config::SqlConnection;
     use crate::cursor::KeyValues;
+    use crate::source::mssql::SizeLimits;
 
     use super::*;
 
@@ -290,6 +351,7 @@ mod tests {
             precision: 0,
             scale: 7,
             nullable: false,
+            collation: None,
         }
     }
 
@@ -304,6 +366,7 @@ mod tests {
             columns: None,
             filter: None,
             settle: Duration::from_secs(5),
+            limits: SizeLimits::default(),
         }
     }
 

@@ -104,11 +104,7 @@ impl Read<'_> {
             CursorMode::RowVersion => format!("CAST(CAST({cursor} AS BIGINT) AS BINARY(8))"),
             CursorMode::TimestampPk => format!("CAST({cursor} AS {})", self.cursor.declared()),
         };
-        let key = self
-            .key
-            .iter()
-            .map(|column| format!("CAST({} AS {})", params.next(), column.declared()))
-            .collect();
+        let key = self.key.iter().map(|column| column.cast(&params.next())).collect();
         (cursor, key)
     }
 
@@ -162,6 +158,7 @@ mod tests {
             precision: 10,
             scale,
             nullable: false,
+            collation: None,
         }
     }
 
