@@ -76,7 +76,7 @@ const BREAKS = [
   ["rows sent past one that is too large", MESSAGE, "self.events = &[];", "self.events = self.events.get(1..).unwrap_or_default();"],
   ["any acceptance taken for a start", DURABLE_REPLY, "let is_ours = started.and_then(|started| started.id).as_deref() == Some(id);", "let is_ours = started.is_none_or(|started| started.id.is_none_or(|_| id.len() < 1000));"],
   ["any success taken for a status", DURABLE_REPLY, "200..=299 => Err(received.foreign()),\n        _ => Err(received.refused(\"asked for a status\")),", "200..=299 => Ok(true),\n        _ => Err(received.refused(\"asked for a status\")),"],
-  ["failure of an unknown event passed over", EXEC_REPLY, "None => self.unclear = Some(", "None => drop::<Option<String>>(Some("],
+  ["failure of an unknown event passed over", EXEC_REPLY, "None => self.unclear = Some(\"names an event that is not in the batch\".to_owned()),", "None => {}"],
   ["batch taken as far as its best lane", LANES, "let accepted = failed.iter().map(|(position, _)| *position).min();", "let accepted = failed.iter().map(|(position, _)| *position).max();"],
   ["states of a key in several lanes", LANES, "serde_json::to_string(&event.cursor.key)", "serde_json::to_string(&event.cursor.value)"],
   ["failure of an unknown event ignored", REPLY, ".map(|Failure { id }| indexes.get(id.as_deref().unwrap_or_default()).copied())", ".map(|Failure { id }| indexes.get(id.as_deref().unwrap_or_default()).copied())\n        .filter(Option::is_some)"],
