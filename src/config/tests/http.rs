@@ -99,9 +99,9 @@ fn what_a_way_to_prove_a_request_lacks_is_told() {
     check_mistakes(
         &[MINIMAL, HTTP, &of("AUTH = oauth")],
         &expect![[r#"
-        1 mistake in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH` is `oauth`, expected `none` or `function_key` or `identity` or `header`
-    "#]],
+            1 mistake in the settings
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH` is `oauth`, expected `none`, `function_key`, `identity` or `header`
+        "#]],
     );
     let bad = ["AUTH = header", "AUTH_HEADER = Webhook-Id", "AUTH_SECRET = KEY"].map(of).join("\n");
     check_mistakes(
