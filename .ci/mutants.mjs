@@ -30,6 +30,11 @@ const BLOB = "src/handler/blob.rs";
 const MESSAGE = "src/handler/queue/message.rs";
 const DURABLE_REPLY = "src/handler/durable/reply.rs";
 const EXEC_REPLY = "src/handler/exec/reply.rs";
+const KEYS = "src/config/sql_connection.rs";
+const QUOTES = "src/config/sql_connection/text.rs";
+const RETRY = "src/mssql/retry.rs";
+const NUMBER = "src/mssql/number.rs";
+const TOKEN = "src/azure/kept_token.rs";
 const LANES = "src/handler/http/lanes.rs";
 const REPLY = "src/handler/http/reply.rs";
 const SIGN = "src/handler/http/sign.rs";
@@ -77,6 +82,13 @@ const BREAKS = [
   ["any acceptance taken for a start", DURABLE_REPLY, "let is_ours = started.and_then(|started| started.id).as_deref() == Some(id);", "let is_ours = started.is_none_or(|started| started.id.is_none_or(|_| id.len() < 1000));"],
   ["any success taken for a status", DURABLE_REPLY, "200..=299 => Err(received.foreign()),\n        _ => Err(received.refused(\"asked for a status\")),", "200..=299 => Ok(true),\n        _ => Err(received.refused(\"asked for a status\")),"],
   ["failure of an unknown event passed over", EXEC_REPLY, "None => self.unclear = Some(\"names an event that is not in the batch\".to_owned()),", "None => {}"],
+  ["rest of a password shown", KEYS, "after_open_password = *key == Key::Password && !pair.quoted;", "after_open_password = false;"],
+  ["braces taken for a value", QUOTES, "if value.starts_with('{') {", "if false {"],
+  ["read tried again for ever", RETRY, "self.tries >= TRIES_MAX || ", ""],
+  ["read tried again beyond its time", RETRY, "|| self.began.elapsed() + pause >= self.terms.time_max", ""],
+  ["unknown error tried again", NUMBER, "(Transient, None);", "(Transient, Some(Again::Soon));"],
+  ["token never replaced", TOKEN, "&& rest > REFRESH_BEFORE", "&& rest > Duration::ZERO"],
+  ["token used to its end", TOKEN, "if rest > REST_MIN =>", "if rest > Duration::ZERO =>"],
   ["batch taken as far as its best lane", LANES, "let accepted = failed.iter().map(|(position, _)| *position).min();", "let accepted = failed.iter().map(|(position, _)| *position).max();"],
   ["states of a key in several lanes", LANES, "serde_json::to_string(&event.cursor.key)", "serde_json::to_string(&event.cursor.value)"],
   ["failure of an unknown event ignored", REPLY, ".map(|Failure { id }| indexes.get(id.as_deref().unwrap_or_default()).copied())", ".map(|Failure { id }| indexes.get(id.as_deref().unwrap_or_default()).copied())\n        .filter(Option::is_some)"],
@@ -130,7 +142,7 @@ function tryBreak([name, file, find, replacement]) {
   if (original.split(find).length !== 2) return "no longer applies";
   writeFileSync(path, original.replace(find, () => replacement));
   try {
-    const lib = fails("--lib", "--", "state::", "lease::", "poller::", "event::", "handler::", "normalize::", "source::", "policy::");
+    const lib = fails("--lib", "--", "state::", "lease::", "poller::", "event::", "handler::", "normalize::", "source::", "policy::", "mssql::", "sql_connection::", "token::");
     if (!lib.compiled) return `does not compile\n${lib.text}`;
     if (lib.failed) return "caught by --lib";
     if (!existsSync(join(root, "tests/sim/main.rs"))) return "MISSED";

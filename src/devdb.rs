@@ -26,6 +26,7 @@
 mod codepage;
 mod convert;
 mod database;
+mod databases;
 mod dates;
 mod faults;
 mod server;
@@ -38,6 +39,7 @@ mod wire;
 
 pub use self::{
     database::Database,
+    databases::Databases,
     faults::{Fault, Faults, LoginFault, SeenLogin},
     server::{Options, Server},
     session::{Engine, Session},

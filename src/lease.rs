@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 pub use self::snapshot::Snapshot;
 use self::write::{Change, LogicalWrite, Writer};
+use crate::cursor::Cursor;
 use crate::event::BatchId;
 use crate::state::{
     Acquire, Commit, EndOfTick, Failure, FencingToken, FormatError, Generation, Holder, InFlight,
@@ -134,6 +135,8 @@ pub struct Lease<'a> {
     renewed_at: Instant,
     /// Set once the marker exists; rides on every write from then on.
     marked: bool,
+    /// Where a prefix would put the checkpoint whose commit is not known to have landed.
+    in_the_air: Option<Cursor>,
 }
 
 impl fmt::Debug for Lease<'_> {
@@ -141,6 +144,9 @@ impl fmt::Debug for Lease<'_> {
         formatter.debug_struct("Lease").field("holder", &self.holder).finish_non_exhaustive()
     }
 }
+
+/// Says what work has done for good since it was asked last, given the document and the time.
+pub type Accepted<'a> = dyn FnMut(&StateDocument, OffsetDateTime) -> Option<Commit> + Send + 'a;
 
 /// How asking for a lease ended.
 #[derive(Debug)]
@@ -203,7 +209,14 @@ impl<'a> Lease<'a> {
             return Ok(Acquired::Conflict);
         };
         let marked = snapshot.document.marked;
-        Ok(Acquired::Held(Box::new(Self { context, holder, snapshot, renewed_at, marked })))
+        Ok(Acquired::Held(Box::new(Self {
+            context,
+            holder,
+            snapshot,
+            renewed_at,
+            marked,
+            in_the_air: None,
+        })))
     }
 
     /// Returns which grant of which document this is.
@@ -263,6 +276,22 @@ impl<'a> Lease<'a> {
     ///
     /// [`LeaseError`] if `work` was dropped before it ended; its outcome is then unknown.
     pub async fn hold_while<T>(&mut self, work: impl Future<Output = T>) -> Result<T, LeaseError> {
+        self.hold_while_accepting(work, &mut |_, _| None).await
+    }
+
+    /// Runs `work` as [`Self::hold_while`] does; what `accepted` returns rides on the next renewal.
+    ///
+    /// It is asked before each renewal, with the document and the service's time, for the commit of
+    /// what `work` has done for good since it was asked last.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::hold_while`].
+    pub async fn hold_while_accepting<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+        accepted: &mut Accepted<'_>,
+    ) -> Result<T, LeaseError> {
         let mut work = pin!(work);
         let stop_at = self.context.stop_at;
         if Instant::now() >= self.deadline() {
@@ -280,7 +309,8 @@ impl<'a> Lease<'a> {
             // The renewal and the work go on side by side: a slow store must not stall the work.
             let deadline = self.deadline();
             let heartbeat_interval = self.context.terms.heartbeat_interval;
-            let mut renewal = pin!(self.renew(deadline));
+            let prefix = accepted(self.document(), self.now());
+            let mut renewal = pin!(self.renew(prefix, deadline));
             tokio::select! {
                 biased;
                 renewed = &mut renewal => if let Err(error) = renewed {
@@ -394,10 +424,21 @@ impl<'a> Lease<'a> {
         self.write(&apply, None, self.last_moment()).await
     }
 
-    async fn renew(&mut self, until: Instant) -> Result<(), LeaseError> {
+    /// Says that the holder is alive, and commits `prefix` in the same write.
+    async fn renew(&mut self, prefix: Option<Commit>, until: Instant) -> Result<(), LeaseError> {
         let now = self.now();
-        let apply = move |document: &StateDocument, holder: &Holder| document.renew(holder, now);
-        self.write(&apply, None, until).await
+        let Some(prefix) = prefix else {
+            let apply =
+                move |document: &StateDocument, holder: &Holder| document.renew(holder, now);
+            return self.write(&apply, None, until).await;
+        };
+        // If this is given up, it may land all the same, and nobody but us will have moved it there.
+        self.in_the_air = Some(prefix.upto.clone());
+        let batch_id = prefix.batch_id.clone();
+        let apply = move |document: &StateDocument, holder: &Holder| {
+            document.commit(holder, prefix.clone())
+        };
+        self.write(&apply, Some(&batch_id), until).await
     }
 
     async fn write(
@@ -415,9 +456,11 @@ impl<'a> Lease<'a> {
         let asked_at = Instant::now();
         let write_id = self.context.instance.next_write_id();
         let writer = Writer { store: self.context.store, key: self.context.key, until };
-        let logical = LogicalWrite { holder, write_id: &write_id, batch_id };
+        let in_the_air = self.in_the_air.as_ref();
+        let logical = LogicalWrite { holder, write_id: &write_id, batch_id, in_the_air };
         self.snapshot = Box::pin(writer.change_held(&self.snapshot, logical, &change)).await?;
         self.renewed_at = asked_at;
+        self.in_the_air = None;
         Ok(())
     }
 

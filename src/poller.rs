@@ -6,7 +6,7 @@
 //! 3 fetch      one query, no rows: idle, nothing written
 //! 4 normalise  rows to change events
 //! 5 acquire    one write under the tag of the document that gave the position
-//! 6 handle     while the lease is renewed
+//! 6 handle     while the lease is renewed; what is accepted for good rides on a renewal
 //! 7 commit     one write; it also releases, or announces the next batch and goes back to 6
 //! ```
 //!
@@ -44,7 +44,9 @@ use crate::lease::{Acquired, Instance, Lease, LeaseContext, LeaseError, LeaseTer
 use crate::metrics::Metrics;
 use crate::policy::FailurePolicy;
 use crate::source::Source;
-use crate::state::{AfterCommit, Commit, OnMissingState, Refusal, StateKey, StateStore};
+use crate::state::{
+    AfterCommit, Commit, OnMissingState, Refusal, StateDocument, StateKey, StateStore,
+};
 
 /// Limits of one tick, and how failures are spaced.
 #[derive(Clone, Copy, Debug)]
@@ -368,11 +370,24 @@ impl Poller {
             }
             handled
         };
-        let handled = lease.hold_while(work).await;
+        let in_part = self.may_be_accepted_in_part(batch, lease.document());
+        let mut committed = 0;
+        let mut accepted = |document: &StateDocument, now| {
+            let rows = progress.accepted();
+            if !in_part || rows <= committed {
+                return None;
+            }
+            committed = rows;
+            self.commit_of_front(batch, document, rows, now)
+        };
+        let handled = lease.hold_while_accepting(work, &mut accepted).await;
         seen.handler_ran(began_at.elapsed());
         match handled {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(NotTaken::Handler(error)),
+            Ok(Err(error)) => {
+                let error = error.after(progress.accepted(), batch.events.len());
+                Err(NotTaken::Handler(error))
+            }
             Err(LeaseError::OutOfTime) => Err(NotTaken::OutOfTime),
             // A renewal in the air has found the lease lost too, but the target says who took it.
             Err(error) => {

@@ -33,7 +33,7 @@ pub enum HandlerConfig {
     /// A process for each batch.
     Exec(ExecConfig),
     /// POST to a URL.
-    Http(HttpConfig),
+    Http(Box<HttpConfig>),
     /// Messages of a queue.
     Queue(QueueConfig),
     /// One line for each event on standard output.
@@ -60,7 +60,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HandlerConf
         ("stdout", Kind::Stdout),
     ];
     match reader.read(&settings::HANDLER_KIND, Some(segment), parse::one_of(&kinds))? {
-        Kind::Http => http::read(reader, segment).map(HandlerConfig::Http),
+        Kind::Http => http::read(reader, segment).map(|http| HandlerConfig::Http(Box::new(http))),
         Kind::Blob => blob::read(reader, segment).map(HandlerConfig::Blob),
         Kind::Durable => durable::read(reader, segment).map(HandlerConfig::Durable),
         Kind::Exec => exec::read(reader, segment).map(HandlerConfig::Exec),

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::cursor::{Cursor, KeyValues, RowVersion, SourceFingerprint};
+use crate::cursor::{KeyValues, RowVersion, SourceFingerprint};
 use crate::state::{AfterCommit, LeaseAge, MemoryStore, Paused, Precondition, decode, encode};
 use crate::testing::{Call, Fault, FaultyStore};
 

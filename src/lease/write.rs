@@ -11,6 +11,7 @@
 //! | is our grant, given up | the write landed: who gives up writes nothing after it |
 //! | has the tag that we wrote under | it did not land (yet): the same write again, only one can win |
 //! | is still our grant at our checkpoint | somebody wrote between: our change, applied to theirs |
+//! | is still our grant at a prefix that we gave up committing | that landed late: our change, applied to it |
 //! | anything else | lost: nothing is written any more |
 //! | cannot be read | not known: read again until the deadline |
 //!
@@ -21,6 +22,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::{LeaseError, Snapshot};
+use crate::cursor::Cursor;
 use crate::event::BatchId;
 use crate::state::{
     ETag, Holder, Precondition, Refusal, StateDocument, StateKey, StateStore, StoreError, encode,
@@ -52,6 +54,8 @@ pub(super) struct LogicalWrite<'a> {
     pub(super) write_id: &'a str,
     /// The batch it commits, if it commits one.
     pub(super) batch_id: Option<&'a BatchId>,
+    /// Where an earlier write of the holder, given up, may put the checkpoint.
+    pub(super) in_the_air: Option<&'a Cursor>,
 }
 
 /// What a read says of a write that was not plainly accepted.
@@ -117,7 +121,7 @@ impl Writer<'_> {
         logical: LogicalWrite<'_>,
         change: &(dyn Fn(&StateDocument) -> Result<StateDocument, Refusal> + Send + Sync),
     ) -> Result<Snapshot, LeaseError> {
-        let LogicalWrite { holder, write_id, batch_id } = logical;
+        let LogicalWrite { holder, write_id, batch_id, in_the_air } = logical;
         let checkpoint = &base.document.checkpoint.cursor;
         let mut base = base.clone();
         let mut pause = Pause::new(self.until);
@@ -147,8 +151,10 @@ impl Writer<'_> {
             {
                 return Ok(*found);
             }
+            let found_at = found.document.checkpoint.cursor.as_ref();
+            let moved_by_us = in_the_air.is_some() && found_at == in_the_air;
             let still_ours = found.document.is_held_by(holder)
-                && found.document.checkpoint.cursor == *checkpoint;
+                && (found_at == checkpoint.as_ref() || moved_by_us);
             if !unchanged && !still_ours {
                 // The change itself knows best how to say why: a newer grant, most of the time.
                 change(&found.document)?;

@@ -4,6 +4,7 @@ use crate::normalize::NormalizeError;
 use crate::state::{MemoryStore, Paused, Precondition, StateDocument, decode, encode};
 use crate::testing::{Call, Calls, Fault, FaultyStore, RecordingHandler, TableSource};
 
+mod accepted;
 mod failures;
 mod parts;
 mod rules;

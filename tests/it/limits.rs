@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use highwater::cursor::CursorMode::RowVersion;
 use highwater::devdb::Value as Stored;
-use highwater::error::ErrorKind;
+use highwater::error::{ErrorKind, chain};
 use highwater::source::mssql::{Mssql, SizeLimits, SourceSettings};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::flights::Drain;
 use crate::sql::{World, drain, events, failure, fetch};
 
 fn limited(world: &World, value_bytes_max: usize, batch_bytes_max: usize) -> SourceSettings {
@@ -66,6 +67,24 @@ async fn a_value_over_the_limit_is_named_and_nothing_is_skipped() {
         world.database.execute("UPDATE dbo.t SET c = NULL WHERE id = 3").unwrap();
         assert_eq!(drain(&source, 10).await, [1, 2, 4, 3]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poller_waits_before_a_value_over_the_limit_until_somebody_acts() {
+    let world = world_with("nvarchar(max)").await;
+    let insert = "INSERT INTO dbo.t (id, c) VALUES (1, N'a'), (2, N'b'), (3, N'too long'), (4, N'd'), (5, N'e')";
+    world.database.execute(insert).unwrap();
+    let settings = limited(&world, 10, 1 << 20);
+    let drain = Drain::over(world, settings, 10);
+    for _ in 0..3 {
+        let report = drain.tick().await;
+        let text = chain(&report.result.unwrap_err());
+        assert!(text.contains("column `c` of `dbo.t` has a value of 16 bytes"), "{text}");
+        assert_eq!(drain.handler.ids(), [1, 2], "once, and nothing behind it");
+    }
+    drain.world.database.execute("UPDATE dbo.t SET c = N'short' WHERE id = 3").unwrap();
+    drain.tick().await.result.unwrap();
+    assert_eq!(drain.handler.ids(), [1, 2, 4, 5, 3]);
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ mod bad_input;
 mod broken_answers;
 mod flights;
 mod limits;
+mod named_server;
 mod pages;
 mod proof;
 mod protocol;

@@ -397,3 +397,32 @@ async fn a_token_is_kept_for_the_next_login_and_replaced_before_it_expires() {
     assert_eq!(failed.kind, ErrorKind::Configuration, "{}", chain(&failed));
     assert!(chain(&failed).contains("the identity's database user"), "{}", chain(&failed));
 }
+
+/// Never answers, as where a machine has no identity.
+#[derive(Debug)]
+struct Mute;
+
+#[async_trait::async_trait]
+impl TokenCredential for Mute {
+    async fn get_token(
+        &self,
+        _: &[&str],
+        _: Option<TokenRequestOptions<'_>>,
+    ) -> azure_core::Result<AccessToken> {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test]
+async fn an_identity_that_does_not_answer_is_told_from_a_silent_server() {
+    let world = World::with_flights(5).await;
+    let text = format!(
+        "Server=127.0.0.1,{};Authentication=Active Directory Managed Identity;Connect Timeout=1",
+        world.server.port()
+    );
+    let source = source(&world, Some(&text)).with_credential(Arc::new(Mute));
+    let failed = chain(&fetch(&source, None, 10).await.unwrap_err());
+    assert!(failed.starts_with("get a token for the database: check that the app"), "{failed}");
+    assert!(failed.contains("no complete answer within 1s"), "{failed}");
+    assert_eq!(world.server.faults().logins_tried(), 0);
+}

@@ -18,7 +18,7 @@ use highwater::metrics::Metrics;
 use highwater::mssql::RetryTerms;
 use highwater::policy::FailurePolicy;
 use highwater::poller::{Limits, Poller, PollerParts, TickOutcome, TickRequest};
-use highwater::source::mssql::{Mssql, SourceSettings};
+use highwater::source::mssql::{Mssql, SizeLimits, SourceSettings};
 use highwater::state::{MemoryStore, OnMissingState};
 
 /// Ids and versions, as they arrive.
@@ -117,7 +117,7 @@ fn source(server: &Server, timeout_ms: u64) -> Mssql {
         columns: None,
         filter: None,
         settle: Duration::ZERO,
-        limits: highwater::source::mssql::SizeLimits::default(),
+        limits: SizeLimits::default(),
     };
     let (time_max, pause_min) = (Duration::from_millis(60), Duration::from_millis(2));
     Mssql::new(settings).unwrap().with_retries(RetryTerms { time_max, pause_min })

@@ -26,7 +26,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("handler", &["event", "state"], &[]),
     ("normalize", &["cursor", "event", "source", "value"], &[]),
     // Engine.
-    ("lease", &["event", "state"], &[]),
+    ("lease", &["cursor", "event", "state"], &[]),
     ("metrics", &[], &["opentelemetry"]),
     (
         "poller",
@@ -341,34 +341,5 @@ fn no_file_names_a_machine_path_or_a_download_host() {
         for word in banned {
             assert!(!text.contains(word), "{name} names `{word}`");
         }
-    }
-}
-
-#[test]
-fn the_page_of_the_http_handler_names_tests_that_exist_and_all_of_them() {
-    let tests = defined("src/handler/http/tests/bad_input.rs", "#[tokio::test]");
-    assert_page_names("docs/http-handler.md", "### Bad input", &tests);
-}
-
-/// Returns the names of the tests in a file that stand below `attribute`.
-fn defined(file: &str, attribute: &str) -> Vec<String> {
-    let text = fs::read_to_string(root().join(file)).unwrap();
-    let start = format!("{attribute}\nasync fn ");
-    let tests = text.split(&start).skip(1);
-    tests.filter_map(|rest| Some(rest.split('(').next()?.to_owned())).collect()
-}
-
-/// The first table after `heading` must name all of `tests`, and no other, in its last column.
-fn assert_page_names(page: &str, heading: &str, tests: &[String]) {
-    let text = fs::read_to_string(root().join(page)).unwrap();
-    let (_, part) = text.split_once(heading).unwrap();
-    let rows = part.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
-    let rows = rows.take_while(|line| line.starts_with('|'));
-    let named: Vec<&str> = rows.filter_map(|line| line.rsplit('`').nth(1)).collect();
-    for name in &named {
-        assert!(tests.iter().any(|test| test == name), "{page} names `{name}`, which is no test");
-    }
-    for name in tests {
-        assert!(named.contains(&name.as_str()), "{page} does not name the test `{name}`");
     }
 }

@@ -150,7 +150,7 @@ impl Model {
                 next = next.rename(|name| if name == slot { Who::Gone } else { Who::Slot(name) });
             }
             Action::Intervene { kind } => self.intervene(&mut next, kind),
-            Action::LoseDocument => self.lose_document(&mut next),
+            Action::LoseDocument => lose_document(&mut next),
             Action::Create { late } => self.create(&mut next, late),
         }
         self.forget_differences(&mut next);
@@ -407,15 +407,6 @@ impl Model {
         world.send(Request { doc, role: Role::Orphan, kind, condition, made_from_stored: true });
     }
 
-    fn lose_document(&mut self, world: &mut World) {
-        world.faults += 1;
-        world.losses += 1;
-        world.stored = None;
-        world.written_by = None;
-        world.supersede_version();
-        begin_era(world);
-    }
-
     /// A blank document grants nothing, so it is no version that anybody could hold.
     fn create(&mut self, world: &mut World, late: bool) {
         let doc = self.documents.blank();
@@ -535,4 +526,13 @@ fn duplicate(world: &mut World, slot: u8) {
     let (grant, number, rows) = (holding.grant, holding.number, holding.batch.rows());
     world.faults += 1;
     world.late = Some(Delivery { grant, number, rows });
+}
+
+fn lose_document(world: &mut World) {
+    world.faults += 1;
+    world.losses += 1;
+    world.stored = None;
+    world.written_by = None;
+    world.supersede_version();
+    begin_era(world);
 }

@@ -68,7 +68,8 @@
 //! a target that is told the token without the generation.
 //!
 //! `.ci/mutants.mjs` breaks the code itself, one rule at a time. The unit tests are asked first, and the
-//! simulation where they notice nothing; `tests/it/proof.rs` keeps this list equal to that one:
+//! simulation where they notice nothing; `tests/it/proof.rs` keeps this list equal to that one, as far as
+//! the simulation runs the rule:
 //!
 //! - margin removed
 //! - clock's grain ignored
@@ -102,6 +103,22 @@
 //! - document begun without a generation
 //! - delivery without its generation
 //! - batch id without its bytes
+//! - rest of a password shown
+//! - braces taken for a value
+//! - read tried again for ever
+//! - read tried again beyond its time
+//! - unknown error tried again
+//! - token never replaced
+//! - token used to its end
+//! - batch taken as far as its best lane
+//! - states of a key in several lanes
+//! - failure of an unknown event ignored
+//! - reply cut short taken for a success
+//! - signature without its time
+//! - value over the limit delivered as NULL
+//! - row over the limit of a batch delivered
+//! - key with half a surrogate pair mangled
+//! - parameter in the code page of the database
 //!
 //! By hand, with the simulation alone, and the number of cases it took:
 //!

@@ -155,8 +155,8 @@ impl World {
             let stored: serde_json::Value = serde_json::from_slice(bytes).expect("JSON");
             stored["generation"].as_u64().expect("a generation")
         };
-        let marker = self.memory.load(&StateKey::Marker(POLLER.to_owned())).await;
-        let marked = marker.expect("memory answers").stored.map(|found| generation(&found.bytes));
+        let loaded = self.memory.load(&StateKey::Marker(POLLER.to_owned())).await;
+        let marked = loaded.expect("memory answers").stored.map(|found| generation(&found.bytes));
         let found = self.memory.load(&key).await.expect("memory answers").stored;
         let found = found.map(|found| generation(&found.bytes));
         if self.plan.limits.on_missing_state != OnMissingState::Recreate

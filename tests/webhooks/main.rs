@@ -3,7 +3,6 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    clippy::panic,
     reason = "a test may panic; `allow-*-in-tests` does not reach helper functions"
 )]
 

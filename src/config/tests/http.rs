@@ -10,7 +10,7 @@ const HTTP: &str = "
 #[test]
 fn what_is_not_set_is_as_the_handler_has_it_by_itself() {
     let http = read_http(&[]);
-    assert_eq!(format!("{http:?}"), format!("{:?}", HttpConfig::new(http.url.clone())));
+    assert_eq!(format!("{http:?}"), format!("{:?}", HttpConfig::new(http.url)));
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn read_http(lines: &[&str]) -> HttpConfig {
     let lines = lines.collect::<String>() + "KEY = hunter2==";
     let handler = read(&[MINIMAL, HTTP, &lines]).pollers["orders"].handler.clone();
     let HandlerConfig::Http(http) = handler else { panic!("{handler:?}") };
-    http
+    *http
 }
 
 #[test]

@@ -62,19 +62,26 @@ pub(super) fn combine(
     let (Some((_, error)), Some(accepted)) = (failed.into_iter().next(), accepted) else {
         return Ok(());
     };
-    match error {
+    Err(match error {
         HandlerError::Throttled { reason, .. } => {
-            Err(HandlerError::Throttled { reason, retry_after: patience })
+            HandlerError::Throttled { reason, retry_after: patience }
         }
         HandlerError::Retryable(reason)
         | HandlerError::Rejected(reason)
         | HandlerError::Partial { reason, .. }
             if accepted > 0 =>
         {
-            Err(HandlerError::Partial { accepted, reason })
+            HandlerError::Partial { accepted, reason }
         }
-        error => Err(error),
-    }
+        HandlerError::Retryable(_)
+        | HandlerError::Rejected(_)
+        | HandlerError::Partial { .. }
+        | HandlerError::Fenced(_)
+        | HandlerError::Gone(_)
+        | HandlerError::Misconfigured(_)
+        | HandlerError::Stalled(_)
+        | HandlerError::TooLarge(_) => error,
+    })
 }
 
 /// Returns the lane of an event's key. The same in every process, so that a retry divides as before.

@@ -64,9 +64,9 @@ mod tests {
     #[test]
     fn the_published_example_has_the_published_signature() {
         let signer = signer(&["MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]);
-        let signed =
+        let made =
             signer.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#);
-        assert_eq!(signed.as_deref(), Some("v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="));
+        assert_eq!(made.as_deref(), Some("v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="));
     }
 
     #[test]
@@ -83,9 +83,9 @@ mod tests {
     #[test]
     fn a_signature_covers_id_time_and_body() {
         let signer = signer(&["MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]);
-        let signed = signer.sign("id", 1, b"{}");
+        let made = signer.sign("id", 1, b"{}");
         for (id, timestamp, body) in [("ie", 1, "{}"), ("id", 2, "{}"), ("id", 1, "{ }")] {
-            assert_ne!(signer.sign(id, timestamp, body.as_bytes()), signed);
+            assert_ne!(signer.sign(id, timestamp, body.as_bytes()), made);
         }
         assert_eq!(format!("{signer:?}"), "Signer(1 keys)");
     }

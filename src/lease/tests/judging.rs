@@ -74,7 +74,7 @@ async fn write(lease: &mut Lease<'_>, kind: Kind) -> Result<(), LeaseError> {
     match kind {
         Kind::Renewal => {
             let deadline = lease.deadline();
-            lease.renew(deadline).await
+            lease.renew(None, deadline).await
         }
         Kind::Announcement => lease.announce(batch(None, 1)).await,
         Kind::Commit => lease.commit(commit(1, now)).await,

@@ -33,7 +33,7 @@ async fn start() -> (String, String) {
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let Ok(mut stream) = acceptor.accept(stream).await else { continue };
-            let mut request = [0; 65_536];
+            let mut request = [0; 4096];
             assert!(stream.read(&mut request).await.unwrap() > 0);
             stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
         }
