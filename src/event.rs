@@ -41,6 +41,12 @@ impl EventId {
         Self(short_hex(&hash.finalize()))
     }
 
+    /// Reads an id; `None` where the text is not of its form.
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        (text.len() == 32 && text.bytes().all(is_hex)).then(|| Self(text.to_owned()))
+    }
+
     /// Returns the 32 hex digits.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -16,7 +16,7 @@ use crate::error::ErrorKind;
 use crate::event::{BatchId, Operation, SourceLabel};
 use crate::handler::{Delivery, Handler, HandlerError};
 use crate::source::{FetchError, FetchWindow, Row, Rows, Source, SourceShape};
-use crate::state::{Loaded, Precondition, StateKey, StateStore, StoreError, Written};
+use crate::state::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Written};
 use crate::value::Value;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -425,5 +425,13 @@ impl StateStore for FaultyStore {
                 Err(unknown(key))
             }
         }
+    }
+
+    async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
+        self.inner.list().await
+    }
+
+    async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
+        self.inner.remove(key, etag).await
     }
 }

@@ -371,7 +371,7 @@ async fn a_late_write_of_a_former_holder_never_lands() {
 async fn a_document_that_was_removed_is_gone_not_created_anew() {
     let world = World::new();
     let mut lease = world.acquire(&world.a).await;
-    world.memory.remove(&world.key);
+    world.memory.lose(&world.key);
     let now = lease.now();
     let committed = lease.commit(commit(1, now)).await;
     assert!(matches!(committed, Err(LeaseError::Gone)), "{committed:?}");

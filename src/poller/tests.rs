@@ -707,7 +707,7 @@ async fn a_state_that_vanished_is_never_silently_replayed() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     let generation = world.document().await.generation;
-    world.memory.remove(&StateKey::Document("p".to_owned()));
+    world.memory.lose(&StateKey::Document("p".to_owned()));
     world.source.put(1, "later");
     let error = tick(&world.instance("b")).await.unwrap_err();
     assert!(matches!(error, TickError::StateVanished { .. }), "{error:?}");
@@ -731,7 +731,7 @@ async fn a_request_to_create_that_lands_after_a_deletion_grants_nothing_and_repe
     world.store.break_next(Call::Store, Fault::Late(Duration::from_secs(60)));
     tick(&world.instance("a")).await.unwrap();
     tick(&world.instance("b")).await.unwrap();
-    world.memory.remove(&StateKey::Document("p".to_owned()));
+    world.memory.lose(&StateKey::Document("p".to_owned()));
     sleep(61).await;
     assert!(world.document().await.is_blank(), "the late request has landed");
     tick(&world.instance("c")).await.unwrap();
@@ -740,7 +740,7 @@ async fn a_request_to_create_that_lands_after_a_deletion_grants_nothing_and_repe
     assert!(grants[1] > grants[0], "{grants:?}");
 
     let stops = World { limits: limits(), ..world };
-    stops.memory.remove(&StateKey::Document("p".to_owned()));
+    stops.memory.lose(&StateKey::Document("p".to_owned()));
     let blank = StateDocument::blank("p", stops.source.shape().fingerprint.clone());
     stops.overwrite(&encode(&blank)).await;
     let error = tick(&stops.instance("d")).await.unwrap_err();

@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::sleep;
 
-use crate::state::{Loaded, MemoryStore, Precondition, StateKey, StateStore, StoreError, Written};
+use crate::state::{
+    ETag, Loaded, MemoryStore, Precondition, StateKey, StateStore, StoreError, Written,
+};
 
 /// Most faults of one worker between two writes that were answered: a lease of one second leaves room
 /// for three tries, and a race in which the lease was lost for want of an answer is another race.
@@ -129,5 +131,13 @@ impl StateStore for RaceStore {
         }
         self.luck.answered();
         written
+    }
+
+    async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
+        self.memory.list().await
+    }
+
+    async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
+        self.memory.remove(key, etag).await
     }
 }

@@ -13,8 +13,10 @@ use azure_core::http::RequestContent;
 use azure_core::http::headers::{HeaderName, Headers};
 use azure_storage_blob::BlobContainerClient;
 use azure_storage_blob::models::{
-    BlobClientDownloadOptions, BlobClientDownloadResult, BlobClientUploadOptions,
+    BlobClientDeleteOptions, BlobClientDownloadOptions, BlobClientDownloadResult,
+    BlobClientUploadOptions, BlobContainerClientListBlobsOptions,
 };
+use futures_util::TryStreamExt as _;
 use time::OffsetDateTime;
 use tokio::sync::OnceCell;
 
@@ -165,6 +167,49 @@ impl BlobStore {
         }
     }
 
+    async fn list_pages(&self) -> Result<Vec<StateKey>, StoreError> {
+        self.create_container_once().await?;
+        let folder = format!("state/{}/", encode(&self.app));
+        let options = BlobContainerClientListBlobsOptions {
+            prefix: Some(folder.clone()),
+            timeout: Some(self.service_timeout()),
+            ..BlobContainerClientListBlobsOptions::default()
+        };
+        let failed = |error: azure_core::Error| self.failed(&folder, &Failure::of(&error));
+        let mut pages = self.container.list_blobs(Some(options)).map_err(failed)?.into_pages();
+        let mut keys = Vec::new();
+        loop {
+            let next = async { pages.try_next().await.map_err(failed) };
+            let Some(page) = self.in_time(&folder, next).await? else { break };
+            for blob in page.into_model().map_err(failed)?.blob_items {
+                let name = blob.name.unwrap_or_default();
+                keys.extend(name.strip_prefix(&folder).and_then(StateKey::parse));
+            }
+        }
+        keys.sort();
+        Ok(keys)
+    }
+
+    async fn remove_once(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
+        self.create_container_once().await?;
+        let options = BlobClientDeleteOptions {
+            if_match: Some(etag.0.clone().into()),
+            timeout: Some(self.service_timeout()),
+            ..BlobClientDeleteOptions::default()
+        };
+        let blob = self.folder.blob_client(&file_name(key));
+        match Box::pin(blob.delete(Some(options))).await {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let failure = Failure::of(&error);
+                if failure.answer().is_some_and(is_conflict) {
+                    return Err(StoreError::Conflict { key: key.path() });
+                }
+                Err(self.failed(&key.path(), &failure))
+            }
+        }
+    }
+
     async fn create_container_once(&self) -> Result<(), StoreError> {
         if !self.creates_container {
             return Ok(());
@@ -228,6 +273,14 @@ impl StateStore for BlobStore {
         precondition: Precondition,
     ) -> Result<Written, StoreError> {
         self.in_time(&key.path(), self.store_once(key, bytes, precondition)).await
+    }
+
+    async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
+        self.list_pages().await
+    }
+
+    async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
+        self.in_time(&key.path(), self.remove_once(key, etag)).await
     }
 }
 

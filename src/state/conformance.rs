@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use crate::event::EventId;
+
 use super::{ETag, Precondition, StateKey, StateStore, StoreError};
 
 /// Runs every check against stores made by `make`.
@@ -29,6 +31,8 @@ where
     damaged_content_is_returned_as_it_is(&make().await).await;
     times_are_the_services_and_move_forward(&make().await).await;
     error_texts_name_the_poller(&make().await).await;
+    keys_are_listed_by_name_and_others_are_left_out(&make().await).await;
+    what_is_removed_is_gone_and_a_stale_tag_removes_nothing(&make().await).await;
     of_racing_creators_one_wins(Arc::new(make().await)).await;
     racing_increments_all_count(Arc::new(make().await)).await;
 }
@@ -104,6 +108,32 @@ async fn keys_are_kept_apart(store: &dyn StateStore) {
         let found = content(store, key).await.expect("stored").0;
         assert_eq!(found, number.to_string().as_bytes(), "{key} is kept apart");
     }
+}
+
+async fn keys_are_listed_by_name_and_others_are_left_out(store: &dyn StateStore) {
+    assert_eq!(store.list().await.expect("an empty store lists"), []);
+    let event = EventId::parse(&"0f".repeat(16)).expect("an id");
+    let quarantined = StateKey::Quarantined { poller: "a".to_owned(), event };
+    let keys = [document("a"), document("b"), StateKey::Marker("a".to_owned()), quarantined];
+    for key in keys.iter().rev() {
+        create(store, key, b"{}").await;
+    }
+    assert_eq!(store.list().await.expect("a store lists"), keys);
+}
+
+async fn what_is_removed_is_gone_and_a_stale_tag_removes_nothing(store: &dyn StateStore) {
+    let key = document("a");
+    let stale = create(store, &key, b"1").await;
+    let fresh = store.store(&key, b"2".to_vec(), Precondition::Matches(stale.clone())).await;
+    let fresh = fresh.expect("a fresh tag is taken").etag;
+    let refused = store.remove(&key, &stale).await;
+    assert!(is_conflict(&refused), "a stale tag removes nothing: {refused:?}");
+    assert!(content(store, &key).await.is_some());
+    store.remove(&key, &fresh).await.expect("a fresh tag removes");
+    assert_eq!(content(store, &key).await, None, "what is removed is gone");
+    let again = store.remove(&key, &fresh).await;
+    assert!(is_conflict(&again), "nothing is there to be removed: {again:?}");
+    create(store, &key, b"3").await;
 }
 
 async fn odd_names_are_kept_apart_or_refused(store: &dyn StateStore) {

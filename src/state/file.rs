@@ -104,6 +104,40 @@ impl FileStore {
         Ok(Written { etag: ETag(header.tag.to_string()), date })
     }
 
+    fn list_blocking(&self) -> Result<Vec<StateKey>, StoreError> {
+        let failed = |error: io::Error| StoreError::Refused {
+            key: self.folder.display().to_string(),
+            reason: format!("list folder: {error}; check the folder's rights"),
+        };
+        let entries = match fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut keys = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(failed)?.file_name();
+            keys.extend(name.to_str().and_then(StateKey::parse));
+        }
+        keys.sort();
+        Ok(keys)
+    }
+
+    fn remove_blocking(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
+        let path = self.path(key)?;
+        let failed = |error: io::Error| refused(key, "remove", &error);
+        let conflict = || StoreError::Conflict { key: key.path() };
+        if !self.folder.exists() {
+            return Err(conflict());
+        }
+        let lock = File::create(path.with_extension("lock")).map_err(failed)?;
+        lock.lock().map_err(failed)?;
+        if read(&path).map_err(failed)?.is_none_or(|stored| stored.etag != *etag) {
+            return Err(conflict());
+        }
+        fs::remove_file(&path).map_err(failed)
+    }
+
     fn replace(path: &Path, header: &Header, bytes: &[u8]) -> io::Result<()> {
         let temporary = path.with_extension("tmp");
         let mut file = File::create(&temporary)?;
@@ -165,6 +199,16 @@ impl StateStore for FileStore {
     ) -> Result<Written, StoreError> {
         let (store, key) = (self.clone(), key.clone());
         on_blocking_thread(move || store.store_blocking(&key, &bytes, &precondition)).await
+    }
+
+    async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
+        let store = self.clone();
+        on_blocking_thread(move || store.list_blocking()).await
+    }
+
+    async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
+        let (store, key, etag) = (self.clone(), key.clone(), etag.clone());
+        on_blocking_thread(move || store.remove_blocking(&key, &etag)).await
     }
 }
 

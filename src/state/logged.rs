@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::{Loaded, Precondition, StateKey, StateStore, StoreError, Written};
+use super::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Written};
 
 /// Passes every call on, and logs it.
 #[derive(Debug)]
@@ -53,6 +53,22 @@ impl StateStore for LoggedStore {
         let result = self.0.store(key, bytes, precondition).await;
         let (answer, duration_ms) = (answer(&result), ms(began_at.elapsed()));
         debug!(event = Self::WRITE, %key, answer, duration_ms, "Wrote `{key}`: {answer}");
+        result
+    }
+
+    async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
+        let began_at = Instant::now();
+        let result = self.0.list().await;
+        let (answer, duration_ms) = (answer(&result), ms(began_at.elapsed()));
+        debug!(event = "state_listed", answer, duration_ms, "Listed the keys: {answer}");
+        result
+    }
+
+    async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
+        let began_at = Instant::now();
+        let result = self.0.remove(key, etag).await;
+        let (answer, duration_ms) = (answer(&result), ms(began_at.elapsed()));
+        debug!(event = "state_removed", %key, answer, duration_ms, "Removed `{key}`: {answer}");
         result
     }
 }

@@ -34,8 +34,8 @@ impl MemoryStore {
         Self { clock, entries: Mutex::default() }
     }
 
-    /// Removes what is stored under `key`, as an operator or a disaster would.
-    pub fn remove(&self, key: &StateKey) {
+    /// Loses what is stored under `key`, as a disaster would.
+    pub fn lose(&self, key: &StateKey) {
         self.entries.lock().expect("no holder of this lock panics").by_key.remove(key);
     }
 }
@@ -72,6 +72,22 @@ impl StateStore for MemoryStore {
         let stored = Stored { bytes, etag: etag.clone(), last_modified: date };
         entries.by_key.insert(key.clone(), stored);
         Ok(Written { etag, date })
+    }
+
+    async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
+        let entries = self.entries.lock().expect("no holder of this lock panics");
+        let mut keys: Vec<_> = entries.by_key.keys().cloned().collect();
+        keys.sort();
+        Ok(keys)
+    }
+
+    async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
+        let mut entries = self.entries.lock().expect("no holder of this lock panics");
+        if entries.by_key.get(key).is_none_or(|stored| stored.etag != *etag) {
+            return Err(StoreError::Conflict { key: key.path() });
+        }
+        entries.by_key.remove(key);
+        Ok(())
     }
 }
 

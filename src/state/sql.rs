@@ -202,6 +202,38 @@ impl StateStore for SqlStore {
         self.give_back(connection, &written);
         written
     }
+
+    async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
+        let name = "the state table";
+        let mut params = self.row(name)?;
+        params.truncate(1);
+        let _permit = self.permit(name).await?;
+        let mut connection = self.take();
+        let names = connection.query(&self.statements.list, &params, answer::name).await;
+        let names = names.map_err(|error| self.failed(name, &error));
+        self.give_back(connection, &names);
+        let mut keys: Vec<_> = names?.iter().filter_map(|name| StateKey::parse(name)).collect();
+        keys.sort();
+        Ok(keys)
+    }
+
+    async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
+        let name = key.path();
+        let conflict = || StoreError::Conflict { key: name.clone() };
+        // No row has ever had another form.
+        let Tag { version, last_modified } = Tag::parse(&etag.0).ok_or_else(conflict)?;
+        let mut params = self.row(&name)?;
+        params.extend([Param::Bytes(version.to_vec()), Param::Text(last_modified)]);
+        let _permit = self.permit(&name).await?;
+        let mut connection = self.take();
+        let rows = connection.query_once(&self.statements.remove, &params, answer::name).await;
+        let removed = match rows {
+            Ok(mut rows) => rows.pop().map(|_name| ()).ok_or_else(conflict),
+            Err(error) => Err(self.failed(&name, &error)),
+        };
+        self.give_back(connection, &removed);
+        removed
+    }
 }
 
 /// Coarseness of `SYSUTCDATETIME()`: where the server's operating system has no finer clock, it moves

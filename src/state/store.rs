@@ -30,6 +30,21 @@ pub enum StateKey {
 }
 
 impl StateKey {
+    /// Returns the key of a path as [`Self::path`] gives it; `None` for a name of somebody else's.
+    pub fn parse(path: &str) -> Option<Self> {
+        let name = path.strip_suffix(".json")?;
+        if let Some((poller, event)) = name.split_once(".quarantine.") {
+            let event = EventId::parse(event)?;
+            return Some(Self::Quarantined { poller: poller.to_owned(), event });
+        }
+        let (poller, is_marker) = match name.strip_suffix(".marker") {
+            Some(poller) => (poller, true),
+            None => (name, false),
+        };
+        let poller = (!poller.is_empty() && !poller.contains('.')).then(|| poller.to_owned())?;
+        Some(if is_marker { Self::Marker(poller) } else { Self::Document(poller) })
+    }
+
     /// Returns the poller's name.
     pub fn poller(&self) -> &str {
         match self {
@@ -164,4 +179,20 @@ pub trait StateStore: fmt::Debug + Send + Sync {
         bytes: Vec<u8>,
         precondition: Precondition,
     ) -> Result<Written, StoreError>;
+
+    /// Returns the keys of the application, sorted; names that are none of a key's are left out.
+    ///
+    /// For operators, never for a tick: it costs a request per 5,000 keys, or a scan.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] of any kind but `Conflict`.
+    async fn list(&self) -> Result<Vec<StateKey>, StoreError>;
+
+    /// Removes what is stored under `key` if it still has the version `etag`.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`]; `Conflict` also where nothing is stored any more.
+    async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError>;
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use highwater::state::{Loaded, Precondition, StateKey, StateStore, StoreError, Written};
+use highwater::state::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Written};
 use time::OffsetDateTime;
 use tokio::time::sleep;
 
@@ -220,5 +220,13 @@ impl StateStore for SimStore {
                 Ok(written)
             }
         }
+    }
+
+    async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
+        self.world.memory.list().await
+    }
+
+    async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
+        self.world.memory.remove(key, etag).await
     }
 }

@@ -164,7 +164,7 @@ impl World {
         {
             return;
         }
-        self.memory.remove(&key);
+        self.memory.lose(&key);
         self.with(|state| {
             let kind = if state.judge.is_held() { DELETED_HELD } else { DELETED };
             state.coverage.saw(kind);

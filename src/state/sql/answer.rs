@@ -65,6 +65,14 @@ pub(super) fn written(row: Row) -> Result<Written, SqlError> {
     Ok(Written { etag: etag(&version, date)?, date })
 }
 
+/// Reads the one name of a row.
+pub(super) fn name(row: Row) -> Result<String, SqlError> {
+    match cells(row)? {
+        [ColumnData::String(Some(name))] => Ok(name.into_owned()),
+        _ => Err(other_columns()),
+    }
+}
+
 fn cells<const N: usize>(row: Row) -> Result<[ColumnData<'static>; N], SqlError> {
     let cells: Vec<_> = row.into_token_row().into_iter().collect();
     cells.try_into().map_err(|_cells: Vec<_>| other_columns())

@@ -52,7 +52,7 @@ pub fn create_table(table: &QualifiedName) -> String {
 /// Returns the statements that give a user of the database the rights that the store needs.
 pub fn grant(table: &QualifiedName, user: &str) -> String {
     let (table, user) = (table.quoted(), quote(user));
-    let rights = ["SELECT", "INSERT", "UPDATE"];
+    let rights = ["SELECT", "INSERT", "UPDATE", "DELETE"];
     rights.map(|right| format!("GRANT {right} ON {table} TO {user};")).join("\n")
 }
 
@@ -65,6 +65,10 @@ pub(super) struct Statements {
     pub(super) create: String,
     /// One row, or none where the tag is another: `@P3` is the content, `@P4` and `@P5` the tag.
     pub(super) replace: String,
+    /// All names of an application; it has no `@P2`.
+    pub(super) list: String,
+    /// One row, or none where the tag is another: `@P3` and `@P4` are the tag.
+    pub(super) remove: String,
 }
 
 impl Statements {
@@ -87,6 +91,12 @@ impl Statements {
                  WHERE [app] = @P1 AND [name] = @P2 AND [etag] = CAST(@P4 AS binary(8)) \
                  AND [last_modified] = CAST(@P5 AS datetime2(7))"
             ),
+            list: format!("SELECT [name] FROM {table} WHERE [app] = @P1 ORDER BY [name]"),
+            remove: format!(
+                "DELETE FROM {table} OUTPUT deleted.[name] \
+                 WHERE [app] = @P1 AND [name] = @P2 AND [etag] = CAST(@P3 AS binary(8)) \
+                 AND [last_modified] = CAST(@P4 AS datetime2(7))"
+            ),
         }
     }
 }
@@ -99,12 +109,14 @@ mod tests {
 
     #[test]
     fn each_operation_is_one_statement() {
-        let Statements { load, create, replace } =
+        let Statements { load, create, replace, list, remove } =
             Statements::new(&table_name("ops.[High]]Water]").unwrap());
         expect![[r#"
             SELECT s.[content], s.[etag], s.[last_modified], SYSUTCDATETIME() AS [now] FROM (SELECT 1 AS [one]) AS o LEFT JOIN [ops].[High]]Water] AS s ON s.[app] = @P1 AND s.[name] = @P2
             INSERT INTO [ops].[High]]Water] ([app], [name], [content], [last_modified]) OUTPUT inserted.[etag], inserted.[last_modified] VALUES (@P1, @P2, @P3, SYSUTCDATETIME())
-            UPDATE [ops].[High]]Water] SET [content] = @P3, [last_modified] = SYSUTCDATETIME() OUTPUT inserted.[etag], inserted.[last_modified] WHERE [app] = @P1 AND [name] = @P2 AND [etag] = CAST(@P4 AS binary(8)) AND [last_modified] = CAST(@P5 AS datetime2(7))"#]].assert_eq(&[load, create, replace].join("\n"));
+            UPDATE [ops].[High]]Water] SET [content] = @P3, [last_modified] = SYSUTCDATETIME() OUTPUT inserted.[etag], inserted.[last_modified] WHERE [app] = @P1 AND [name] = @P2 AND [etag] = CAST(@P4 AS binary(8)) AND [last_modified] = CAST(@P5 AS datetime2(7))
+            SELECT [name] FROM [ops].[High]]Water] WHERE [app] = @P1 ORDER BY [name]
+            DELETE FROM [ops].[High]]Water] OUTPUT deleted.[name] WHERE [app] = @P1 AND [name] = @P2 AND [etag] = CAST(@P3 AS binary(8)) AND [last_modified] = CAST(@P4 AS datetime2(7))"#]].assert_eq(&[load, create, replace, list, remove].join("\n"));
     }
 
     #[test]
@@ -121,7 +133,8 @@ mod tests {
             );
             GRANT SELECT ON [dbo].[highwater_state] TO [an app]]];
             GRANT INSERT ON [dbo].[highwater_state] TO [an app]]];
-            GRANT UPDATE ON [dbo].[highwater_state] TO [an app]]];"#]]
+            GRANT UPDATE ON [dbo].[highwater_state] TO [an app]]];
+            GRANT DELETE ON [dbo].[highwater_state] TO [an app]]];"#]]
         .assert_eq(&format!("{}\n{}", create_table(&table), grant(&table, "an app]")));
     }
 
