@@ -23,6 +23,8 @@ const WRITE = "src/lease/write.rs";
 const MEMORY = "src/poller/memory.rs";
 const BATCH = "src/poller/batch.rs";
 const PART = "src/poller/part.rs";
+const MARK = "src/source/mssql/mark.rs";
+const QUERY = "src/source/mssql/query.rs";
 const EVENT = "src/event.rs";
 
 const BREAKS = [
@@ -45,7 +47,7 @@ const BREAKS = [
   ["fence refuses its own", FENCE, "if asked < self {", "if asked <= self {"],
   ["unknown version read", FORMAT, ".filter(|found| **found != VERSION)", ".filter(|_| false)"],
   ["requirements ignored", FORMAT, ".find(|name| !KNOWN_REQUIREMENTS.contains(&name.as_str()))", ".find(|_| false)"],
-  ["deadline counted from the reply", LEASE, "Box::new(Self { context, holder, snapshot, renewed_at, marked })", "Box::new(Self { context, holder, snapshot, renewed_at: Instant::now(), marked })"],
+  ["deadline counted from the reply", LEASE, "            snapshot,\n            renewed_at,\n", "            snapshot,\n            renewed_at: Instant::now(),\n"],
   ["no heartbeat", LEASE, "() = sleep_until(beat_at) => {}", "() = sleep_until(beat_at + Duration::from_secs(86_400)) => {}"],
   ["heartbeat counted from now", LEASE, "let beat_at = self.renewed_at + self.context.terms.heartbeat_interval;", "let beat_at = Instant::now() + self.context.terms.heartbeat_interval;"],
   ["refused write taken for a loss", WRITE, "Err(StoreError::Conflict { .. } | StoreError::Unknown { .. }) => {}", "Err(StoreError::Conflict { .. }) => return Err(LeaseError::Gone),\n                Err(StoreError::Unknown { .. }) => {}"],
@@ -54,6 +56,13 @@ const BREAKS = [
   ["rest of a batch begins where the whole did", PART, "let after = position(Some(front.upto.clone()));", "let after = position(self.after.clone());"],
   ["checkpoint of another source used", MEMORY, "if snapshot.document.source_fingerprint != *configured {", "if false && snapshot.document.source_fingerprint != *configured {"],
   ["marker ignored", MEMORY, "match (marker, self.limits.on_missing_state) {", "match (marker, OnMissingState::Recreate) {"],
+  ["cut batch remembered as whole", BATCH, "rows.remember.filter(|_| whole)", "rows.remember.filter(|_| whole || true)"],
+  ["reset keeps what was remembered", TRANSITIONS, "next.source_state.clear();", ""],
+  ["mark pushed on by newer rows", MARK, ".filter(|max| waiting.is_none() && Some(*max) > settled)", ".filter(|max| Some(*max) > settled)"],
+  ["mark kept over a clock set back", MARK, " && mark.taken_at.as_str() <= seen.now)", ")"],
+  ["new mark not written at once", MARK, "let at_once = taken.is_some();", "let at_once = false;"],
+  ["numbers read before they settled", QUERY, 'conditions.push(format!("{cursor} <= @hi"))', "{}"],
+  ["highest number read after the clock", QUERY, "DECLARE @max BIGINT = (SELECT MAX(t.{}) FROM {} AS t);\\n\\\n             DECLARE @now DATETIME2(7) = SYSUTCDATETIME();", "DECLARE @now DATETIME2(7) = SYSUTCDATETIME();\\n\\\n             DECLARE @max BIGINT = (SELECT MAX(t.{}) FROM {} AS t);"],
   ["batch id without its bytes", EVENT, "        update_sized(&mut hash, identity.digest.as_str().as_bytes());\n", ""],
 ];
 

@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 pub use self::snapshot::Snapshot;
 use self::write::{Change, LogicalWrite, Writer};
+use crate::cursor::SourceState;
 use crate::event::BatchId;
 use crate::state::{
     Acquire, Commit, EndOfTick, Failure, FencingToken, FormatError, Generation, Holder, InFlight,
@@ -134,6 +135,8 @@ pub struct Lease<'a> {
     renewed_at: Instant,
     /// Set once the marker exists; rides on every write from then on.
     marked: bool,
+    /// What the source wants kept; rides on the next write.
+    remember: Option<SourceState>,
 }
 
 impl fmt::Debug for Lease<'_> {
@@ -195,7 +198,14 @@ impl<'a> Lease<'a> {
             return Ok(Acquired::Conflict);
         };
         let marked = snapshot.document.marked;
-        Ok(Acquired::Held(Box::new(Self { context, holder, snapshot, renewed_at, marked })))
+        Ok(Acquired::Held(Box::new(Self {
+            context,
+            holder,
+            snapshot,
+            renewed_at,
+            marked,
+            remember: None,
+        })))
     }
 
     /// Returns the token of this grant.
@@ -241,6 +251,11 @@ impl<'a> Lease<'a> {
     /// Notes that the marker exists; `marked` rides on the next write.
     pub fn mark(&mut self) {
         self.marked = true;
+    }
+
+    /// Notes what the source wants kept; it rides on the next write, and is for that one only.
+    pub fn remember(&mut self, state: Option<SourceState>) {
+        self.remember = state;
     }
 
     /// Runs `work` while renewing the lease, and drops it when the lease is lost, has lapsed, or the
@@ -376,10 +391,13 @@ impl<'a> Lease<'a> {
         batch_id: Option<&BatchId>,
         until: Instant,
     ) -> Result<(), LeaseError> {
-        let (holder, marked) = (&self.holder, self.marked);
+        let (holder, marked, remember) = (&self.holder, self.marked, self.remember.take());
         let change = |document: &StateDocument| {
             let mut next = apply(document, holder)?;
             next.marked |= marked;
+            if let Some(state) = &remember {
+                next.source_state.clone_from(state);
+            }
             Ok(next)
         };
         let asked_at = Instant::now();

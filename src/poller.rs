@@ -30,7 +30,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-use self::batch::{Batch, Next};
+use self::batch::{Batch, Fetched, Next};
 use self::memory::Memory;
 use self::observe::Observation;
 pub use self::outcome::{LoadError, OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
@@ -223,12 +223,15 @@ impl Poller {
                     None => continue,
                 }
             }
-            let Some(batch) = self.first_batch(&base, seen).await? else {
-                seen.note_time(base.now());
-                return Ok(self.idle(memory, base).await);
+            let batch = match self.first_batch(&base, seen).await? {
+                Fetched::Batch(batch) => batch,
+                Fetched::Nothing(remember) => {
+                    seen.note_time(base.now());
+                    return Ok(self.idle(memory, base, remember).await);
+                }
             };
             match self.acquire(&base, Some(&batch), seen).await? {
-                Ok(lease) => return Box::pin(self.drain(memory, *lease, batch, seen)).await,
+                Ok(lease) => return Box::pin(self.drain(memory, *lease, *batch, seen)).await,
                 Err(Some(outcome)) => return Ok(outcome),
                 Err(None) => memory.forget(),
             }
@@ -250,8 +253,9 @@ impl Poller {
         };
         let first = lease.hold_while(self.first_batch(base, seen)).await;
         let batch = match first.map_err(TickError::LeaseLost) {
-            Ok(Ok(Some(batch))) => batch,
-            Ok(Ok(None)) => {
+            Ok(Ok(Fetched::Batch(batch))) => *batch,
+            Ok(Ok(Fetched::Nothing(remember))) => {
+                lease.remember(remember.map(|remember| remember.state));
                 self.release(&mut lease, seen).await;
                 memory.remember(lease);
                 return Ok(Some(TickOutcome::Idle));
@@ -426,6 +430,7 @@ impl Poller {
             now: lease.now(),
             then,
         };
+        lease.remember(batch.remember.clone());
         lease.commit(commit).await.map_err(|error| match error {
             LeaseError::Lost(_) | LeaseError::Gone => TickError::LeaseLost(error),
             LeaseError::Lapsed

@@ -15,7 +15,7 @@ use crate::cursor::{Cursor, CursorMode, RowVersion, SourceFingerprint};
 use crate::error::ErrorKind;
 use crate::event::{BatchId, Operation, SourceLabel};
 use crate::handler::{Delivery, Handler, HandlerError};
-use crate::source::{FetchError, FetchWindow, Row, Rows, Source, SourceShape};
+use crate::source::{FetchError, FetchWindow, Remember, Row, Rows, Source, SourceShape};
 use crate::state::{Loaded, Precondition, StateKey, StateStore, StoreError, Written};
 use crate::value::Value;
 
@@ -39,6 +39,7 @@ struct TableState {
     failures: VecDeque<FetchError>,
     delay: Duration,
     null_key: bool,
+    remember: Option<Remember>,
 }
 
 impl TableSource {
@@ -85,6 +86,11 @@ impl TableSource {
     /// Makes each fetch take this long.
     pub fn delay(&self, delay: Duration) {
         locked(&self.state).delay = delay;
+    }
+
+    /// Makes every fetch ask for `remember` to be kept.
+    pub fn ask_to_remember(&self, remember: Option<Remember>) {
+        locked(&self.state).remember = remember;
     }
 
     /// Makes every row come with a key of NULL.
@@ -135,7 +141,8 @@ impl Source for TableSource {
             values: vec![Value::Int(*id), Value::Text(value.clone())],
         });
         let columns = vec!["id".to_owned(), "value".to_owned()];
-        Ok(Rows { columns, rows: rows.collect(), more, lag: None })
+        let (rows, remember) = (rows.collect(), state.remember.clone());
+        Ok(Rows { columns, rows, more, lag: None, remember })
     }
 }
 

@@ -147,7 +147,7 @@ pub(super) const SOURCE_TABLE: Setting = Setting::new(
 pub(super) const SOURCE_MODE: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__MODE",
     Text("rowversion"),
-    "How rows are ordered: `rowversion` or `timestamp+pk`.",
+    "How rows are ordered: `rowversion`, `timestamp+pk` or `integer+pk`.",
 );
 pub(super) const SOURCE_CURSOR: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__CURSOR",
@@ -172,7 +172,7 @@ pub(super) const SOURCE_FILTER: Setting = Setting::new(
 pub(super) const SOURCE_SETTLE: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__SETTLE",
     Text("5s"),
-    "`timestamp+pk` only: how far behind the database's clock to stay, for commits that come late.",
+    "`timestamp+pk`, `integer+pk`: how late a commit may come after its row was written; rows wait as long.",
 );
 pub(super) const HANDLER_KIND: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__KIND",

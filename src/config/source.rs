@@ -28,7 +28,7 @@ pub struct SourceConfig {
     pub columns: Option<Vec<String>>,
     /// Condition that rows must meet.
     pub filter: Option<String>,
-    /// How far behind the database's clock to stay; zero unless the mode goes by time.
+    /// How long commits may come late; zero in the modes that need no such limit.
     pub settle: Duration,
 }
 
@@ -36,18 +36,19 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfi
     let at = Some(segment);
     let connection = read_connection(reader, segment);
     let table = reader.read(&settings::SOURCE_TABLE, at, parse::any);
-    let modes = [CursorMode::RowVersion, CursorMode::TimestampPk].map(|mode| (mode.as_str(), mode));
+    let modes = [CursorMode::RowVersion, CursorMode::TimestampPk, CursorMode::IntegerPk]
+        .map(|mode| (mode.as_str(), mode));
     let mode = reader.read(&settings::SOURCE_MODE, at, parse::one_of(&modes));
     let cursor = reader.read(&settings::SOURCE_CURSOR, at, parse::any);
     let key = reader.read(&settings::SOURCE_KEY, at, parse::columns);
     let columns = reader.read_if_set(&settings::SOURCE_COLUMNS, at, parse::columns);
     let filter = reader.read_if_set(&settings::SOURCE_FILTER, at, parse::any);
     let settle = match mode {
-        Some(CursorMode::RowVersion) => {
-            reader.read_if_set(&settings::SOURCE_SETTLE, at, |_| no_settle());
+        Some(mode @ (CursorMode::RowVersion | CursorMode::ChangeTracking)) => {
+            reader.read_if_set(&settings::SOURCE_SETTLE, at, |_| no_settle(mode));
             Some(Duration::ZERO)
         }
-        Some(CursorMode::TimestampPk) | None => {
+        Some(CursorMode::TimestampPk | CursorMode::IntegerPk) | None => {
             reader.read(&settings::SOURCE_SETTLE, at, parse::duration)
         }
     };
@@ -102,7 +103,7 @@ pub(super) fn connection_string(problem: &str) -> Expected {
     Expected::new(format!("a connection string that can be used: {problem}")).shown(Shown::Secret)
 }
 
-fn no_settle() -> Result<Duration, Expected> {
-    Err(Expected::new("nothing, as rows are ordered by `rowversion`")
-        .hint("remove it, or set the mode to `timestamp+pk`"))
+fn no_settle(mode: CursorMode) -> Result<Duration, Expected> {
+    Err(Expected::new(format!("nothing, as mode `{mode}` waits for no time to pass"))
+        .hint("remove it, or set the mode to `timestamp+pk` or `integer+pk`"))
 }

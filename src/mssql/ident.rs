@@ -34,6 +34,11 @@ pub fn quote(name: &str) -> String {
     format!("[{}]", name.replace(']', "]]"))
 }
 
+/// Returns `text` as a string constant, as SQL text.
+pub fn literal(text: &str) -> String {
+    format!("N'{}'", text.replace('\'', "''"))
+}
+
 /// The name of a table or view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QualifiedName {

@@ -7,11 +7,12 @@ use tokio::time::{Instant, timeout_at};
 use super::observe::Observation;
 use super::{Poller, Position, TickError};
 use crate::cursor::Cursor;
+use crate::cursor::SourceState;
 use crate::error::ErrorKind;
 use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested};
 use crate::lease::{Lease, Snapshot};
 use crate::normalize::normalize;
-use crate::source::{FetchError, FetchWindow};
+use crate::source::{FetchError, FetchWindow, Remember};
 use crate::state::InFlight;
 
 /// Rows on their way to the handler.
@@ -26,6 +27,16 @@ pub(super) struct Batch {
     pub(super) more: bool,
     /// How old the oldest row was, where the mode can tell.
     pub(super) lag: Option<Duration>,
+    /// What the source wants kept once the last of these rows is committed.
+    pub(super) remember: Option<SourceState>,
+}
+
+/// What a fetch found.
+pub(super) enum Fetched {
+    /// Rows.
+    Batch(Box<Batch>),
+    /// None, and what the source wants kept all the same.
+    Nothing(Option<Remember>),
 }
 
 /// What follows a batch within the same tick.
@@ -50,7 +61,7 @@ impl Poller {
         &self,
         base: &Snapshot,
         seen: &mut Observation<'_>,
-    ) -> Result<Option<Batch>, TickError> {
+    ) -> Result<Fetched, TickError> {
         let end_of_time = seen.began_at() + self.limits.handler_stop_after;
         let read = timeout_at(end_of_time, self.read_first_batch(base, seen)).await;
         read.unwrap_or_else(|_| {
@@ -63,22 +74,23 @@ impl Poller {
         &self,
         base: &Snapshot,
         seen: &mut Observation<'_>,
-    ) -> Result<Option<Batch>, TickError> {
+    ) -> Result<Fetched, TickError> {
         let document = &base.document;
         let position = || Position {
             generation: document.generation.0,
             replay_id: document.replay_id.clone(),
             after: document.checkpoint.cursor.clone(),
         };
+        let state = &document.source_state;
         if let Some(in_flight) = &document.in_flight
             && in_flight.after == document.checkpoint.cursor
         {
-            let again = self.fetch(position(), Some(in_flight), seen).await?;
-            if again.is_some() {
+            let again = self.fetch(position(), Some(in_flight), state, seen).await?;
+            if let Fetched::Batch(_) = again {
                 return Ok(again);
             }
         }
-        self.fetch(position(), None, seen).await
+        self.fetch(position(), None, state, seen).await
     }
 
     /// Whether limits allow another batch after the one in hand.
@@ -107,8 +119,14 @@ impl Poller {
             replay_id: lease.document().replay_id.clone(),
             after: Some(batch.upto.clone()),
         };
-        match lease.hold_while(self.fetch(position, None, seen)).await {
-            Ok(fetched) => Ok(fetched?.map_or(Next::Nothing, |batch| Next::Batch(Box::new(batch)))),
+        // What goes with the batch in hand is not written yet, and holds for the next one already.
+        let known = batch.remember.clone();
+        let state = known.unwrap_or_else(|| lease.document().source_state.clone());
+        match lease.hold_while(self.fetch(position, None, &state, seen)).await {
+            Ok(fetched) => Ok(match fetched? {
+                Fetched::Batch(batch) => Next::Batch(batch),
+                Fetched::Nothing(_) => Next::Nothing,
+            }),
             // The batch in hand was taken; whether it can still be committed is the commit's to find.
             Err(_) => Ok(Next::NotNow),
         }
@@ -118,13 +136,15 @@ impl Poller {
         &self,
         position: Position,
         again: Option<&InFlight>,
+        state: &SourceState,
         seen: &mut Observation<'_>,
-    ) -> Result<Option<Batch>, TickError> {
+    ) -> Result<Fetched, TickError> {
         let rows_before = again.and_then(|batch| usize::try_from(batch.rows).ok()).unwrap_or(0);
         let window = FetchWindow {
             after: position.after.as_ref(),
             upto: again.map(|batch| &batch.upto),
             rows_max: self.limits.batch_rows_max.max(rows_before),
+            state,
         };
         let began_at = Instant::now();
         let mut rows = self.source.fetch(window).await.map_err(TickError::Fetch)?;
@@ -133,9 +153,17 @@ impl Poller {
         rows.more |= again.is_some();
         let mut events = normalize(self.source.shape(), &rows).map_err(TickError::Normalize)?;
         let cut = bytes_cut(&events, self.limits.batch_bytes_max);
-        let more = rows.more || cut < events.len();
+        let whole = cut == events.len();
+        let more = rows.more || !whole;
         events.truncate(cut);
-        Ok(Batch::of(&self.name, position, events, more, rows.lag))
+        Ok(match Batch::of(&self.name, position, events, more, rows.lag) {
+            // What is remembered may say that all rows of the fetch were delivered.
+            Some(mut batch) => {
+                batch.remember = rows.remember.filter(|_| whole).map(|remember| remember.state);
+                Fetched::Batch(Box::new(batch))
+            }
+            None => Fetched::Nothing(rows.remember),
+        })
     }
 }
 
@@ -158,7 +186,7 @@ impl Batch {
             upto: &upto,
             digest: &digest,
         });
-        Some(Self { id, after: position.after, upto, digest, events, more, lag })
+        Some(Self { id, after: position.after, upto, digest, events, more, lag, remember: None })
     }
 
     pub(super) fn rows(&self) -> u64 {

@@ -9,6 +9,7 @@ use super::{LoadError, Poller, TickError, TickOutcome, refused_outcome};
 use crate::error::chain;
 use crate::lease::{Lease, Snapshot};
 use crate::poller::Skipped;
+use crate::source::Remember;
 use crate::state::{
     Generation, Marker, Observed, OnMissingState, Precondition, Standing, StateDocument, StateKey,
     decode_marker, encode, encode_marker,
@@ -155,9 +156,23 @@ impl Poller {
     }
 
     /// Ends a tick that found nothing, and now and then notes that it ran.
-    pub(super) async fn idle(&self, memory: &mut Memory, base: Snapshot) -> TickOutcome {
+    ///
+    /// What the source wants kept is kept in memory and rides on the next write, whichever that is;
+    /// it is written at once where rows wait for it, since the next tick may be another process's.
+    pub(super) async fn idle(
+        &self,
+        memory: &mut Memory,
+        mut base: Snapshot,
+        remember: Option<Remember>,
+    ) -> TickOutcome {
         memory.idle_ticks += 1;
-        if self.is_status_due(&base) {
+        let mut at_once = false;
+        if let Some(remember) = remember {
+            at_once = remember.at_once;
+            base.document.source_state = remember.state;
+            memory.snapshot = Some(base.clone());
+        }
+        if at_once || self.is_status_due(&base) {
             self.observe(memory, base).await;
         }
         TickOutcome::Idle
@@ -179,7 +194,8 @@ impl Poller {
             && last.into_iter().flatten().all(|at| base.now() >= at + interval)
     }
 
-    /// One try: whoever writes between has newer things to say.
+    /// One try: whoever writes between has newer things to say. A document that is made here gets its
+    /// marker from the first tick that takes the lease.
     async fn observe(&self, memory: &mut Memory, base: Snapshot) {
         let observed = Observed {
             at: base.now(),
@@ -190,9 +206,8 @@ impl Poller {
         let age = base.age(self.store.grain());
         let mut document = base.document.observe(observed, age);
         document.write_id = self.instance.next_write_id();
-        let Some(etag) = base.etag else { return };
         memory.forget();
-        let precondition = Precondition::Matches(etag);
+        let precondition = base.etag.map_or(Precondition::Absent, Precondition::Matches);
         if let Ok(written) = self.store.store(&self.key, encode(&document), precondition).await {
             memory.snapshot = Some(Snapshot::written(document, written));
         }

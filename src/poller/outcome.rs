@@ -141,6 +141,7 @@ pub struct OutcomeRow {
 /// | state vanished | `LeaseAcquireError` | `state_vanished` | ERROR | 500 |
 /// | lease cannot be asked for | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | 500 |
 /// | fetch | `FetchError` | `fetch_failed` | ERROR | 500 |
+/// | the source has lost what follows the checkpoint | `FetchError` | `position_lost` | ERROR | 500 |
 /// | normalise | `SerializationError` | `normalize_failed` | ERROR | 500 |
 /// | handler, out of time | `HandlerError` | `handler_failed` | ERROR | 500 |
 /// | stale write refused by the target | `LostLeaseError` | `stale_write_blocked` | WARN | 500 |
@@ -178,6 +179,9 @@ fn failed(error: &TickError) -> OutcomeRow {
         }
         TickError::StateVanished { .. } => {
             ("state_vanished", "LeaseAcquireError", "state_vanished")
+        }
+        TickError::Fetch(error) if error.position_lost => {
+            ("position_lost", "FetchError", "position_lost")
         }
         TickError::Fetch(_) => ("fetch_failed", "FetchError", "fetch_failed"),
         TickError::Normalize(_) => ("normalize_failed", "SerializationError", "normalize_failed"),

@@ -30,7 +30,8 @@ impl Batch {
         };
         let front = Self::of(poller, position(self.after.clone()), front.to_vec(), true, self.lag)?;
         let after = position(Some(front.upto.clone()));
-        let rest = Self::of(poller, after, rest.to_vec(), self.more, self.lag)?;
+        let mut rest = Self::of(poller, after, rest.to_vec(), self.more, self.lag)?;
+        rest.remember.clone_from(&self.remember);
         Some((front, rest))
     }
 }

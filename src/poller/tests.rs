@@ -4,6 +4,7 @@ use crate::state::{MemoryStore, Precondition, StateDocument, decode, encode};
 use crate::testing::{Call, Calls, Fault, FaultyStore, RecordingHandler, TableSource};
 
 mod parts;
+mod remember;
 mod windows;
 
 const TTL: Duration = Duration::from_secs(30);

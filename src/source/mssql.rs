@@ -4,6 +4,8 @@
 //!
 //! - Mode `rowversion`: always. No transaction that is still open can hold a rowversion below
 //!   `MIN_ACTIVE_ROWVERSION()`, and only rows below it are read.
+//! - Mode `integer+pk`: while the time from taking a number to the commit of its row stays below the
+//!   settle window, and numbers only grow. It sees inserted rows only.
 //! - Mode `timestamp+pk`: while the time from stamping a row to its commit, plus the difference of
 //!   the writers' clocks, stays below the settle window. The column has to hold UTC.
 //!
@@ -13,6 +15,7 @@
 
 mod decode;
 mod describe;
+mod mark;
 mod plan;
 mod query;
 
@@ -187,7 +190,7 @@ impl Source for Mssql {
         };
         let (sql, params) = plan.statement(window)?;
         let mut answer = Answer::default();
-        let read = connection.query(sql, &params, |row| plan.read(row, &mut answer)).await;
+        let read = connection.query(&sql, &params, |row| plan.read(row, &mut answer)).await;
         if let Err(error) = read {
             if error.number().is_some_and(|number| TABLE_CHANGED.contains(&number)) {
                 state.plan = None;
@@ -200,7 +203,8 @@ impl Source for Mssql {
 
 impl From<SqlError> for FetchError {
     fn from(error: SqlError) -> Self {
-        Self { kind: error.kind, reason: error.to_string(), source: Some(error.into()) }
+        let plain = Self::new(error.kind, error.to_string());
+        Self { source: Some(error.into()), ..plain }
     }
 }
 
@@ -235,6 +239,7 @@ fn column(row: tiberius::Row) -> Result<Column, SqlError> {
         Value::Int(precision),
         Value::Int(scale),
         Value::Bool(nullable),
+        Value::Bool(identity),
     ] = row.as_slice()
     else {
         let reason = format!("the catalogue describes a column as {row:?}");
@@ -247,5 +252,6 @@ fn column(row: tiberius::Row) -> Result<Column, SqlError> {
         precision: *precision,
         scale: *scale,
         nullable: *nullable,
+        identity: *identity,
     })
 }

@@ -357,6 +357,8 @@ impl StateDocument {
         let mut next = self.break_lease()?;
         next.checkpoint = Checkpoint { cursor: to, ..Checkpoint::default() };
         next.in_flight = None;
+        // It speaks of what came before the position, and that is another one now.
+        next.source_state.clear();
         next.replay_id = Some(replay_id);
         Ok(next)
     }
@@ -375,7 +377,7 @@ impl StateDocument {
         Ok(next)
     }
 
-    /// Notes what idle ticks saw; only for a document whose lease is free.
+    /// Notes what idle ticks saw. Owner and token stay, so a holder goes on as before.
     #[must_use]
     pub fn observe(&self, observed: Observed, age: LeaseAge) -> Self {
         let mut next = self.written_by_other(age);

@@ -14,6 +14,7 @@ mod flights;
 mod settings;
 mod source;
 mod source_connection;
+mod source_modes;
 mod sql;
 mod state_ddl;
 mod state_sql;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use highwater::cursor::CursorMode::{RowVersion, TimestampPk};
-use highwater::cursor::{self, Cursor};
+use highwater::cursor::{self, Cursor, SourceState};
 use highwater::error::ErrorKind;
 use highwater::mssql::{Connection, Param};
 use highwater::source::mssql::{Mssql, SourceSettings};
@@ -49,7 +49,10 @@ async fn a_retry_gets_the_rows_of_its_batch_and_no_others() {
         let (second, _) = events(&source, Some(&first[29].cursor), 40).await;
         for (after, batch) in [(None, &first), (Some(&first[29].cursor), &second)] {
             let upto = Some(&batch[batch.len() - 1].cursor);
-            let rows = source.fetch(FetchWindow { after, upto, rows_max: 1_000 }).await.unwrap();
+            let rows = source
+                .fetch(FetchWindow { after, upto, rows_max: 1_000, state: &SourceState::new() })
+                .await
+                .unwrap();
             let again = highwater::normalize::normalize(source.shape(), &rows).unwrap();
             assert_eq!(&again, batch, "{mode}");
             assert!(!rows.more);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flate2::read::GzDecoder;
 use highwater::config::SqlConnection;
-use highwater::cursor::{Cursor, CursorMode};
+use highwater::cursor::{Cursor, CursorMode, SourceState};
 use highwater::devdb::{Database, Options, Server, Value};
 use highwater::error::chain;
 use highwater::event::ChangeEvent;
@@ -76,6 +76,9 @@ impl World {
         match mode {
             CursorMode::RowVersion => self.settings("flights", mode, "rv"),
             CursorMode::TimestampPk => self.settings("dbo.flights", mode, "time_hour"),
+            CursorMode::IntegerPk | CursorMode::ChangeTracking => {
+                self.settings("flights", mode, "id")
+            }
         }
     }
 }
@@ -110,7 +113,7 @@ pub(crate) async fn fetch(
     after: Option<&Cursor>,
     rows_max: usize,
 ) -> Result<Rows, FetchError> {
-    source.fetch(FetchWindow { after, upto: None, rows_max }).await
+    source.fetch(FetchWindow { after, upto: None, rows_max, state: &SourceState::new() }).await
 }
 
 /// Fetches what must be readable, as events.

@@ -24,7 +24,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("handler", &["event", "state"], &[]),
     ("normalize", &["cursor", "event", "source", "value"], &[]),
     // Engine.
-    ("lease", &["event", "state"], &[]),
+    ("lease", &["cursor", "event", "state"], &[]),
     ("metrics", &[], &["opentelemetry"]),
     (
         "poller",

@@ -183,6 +183,9 @@ fn call_of_one(upper: &str, one: &Expression) -> Option<Expression> {
             Expression::new(format!("abs({})", value.sql), value.ty)
         }
         "OBJECT_ID" => object_id(one),
+        "IDENT_CURRENT" => {
+            Expression::new(format!("hw_last_identity(hw_object({sql}))"), Type::Decimal(15, 0))
+        }
         "TYPE_NAME" => Expression::new(
             format!(
                 "(SELECT y.\"name\" FROM dbo.\"sys.types\" AS y WHERE y.\"user_type_id\" = {sql})"

@@ -11,7 +11,7 @@ use crate::mssql::ident::quote;
 /// Columns of the object that `@P1` names. An alias type is shown as the type it stands for; the
 /// types made with CLR code share one system type, and are told apart by their own id.
 pub(super) const DESCRIBE: &str = "\
-SELECT c.name, t.name AS type_name, c.max_length, c.precision, c.scale, c.is_nullable \
+SELECT c.name, t.name AS type_name, c.max_length, c.precision, c.scale, c.is_nullable, c.is_identity \
 FROM sys.columns AS c JOIN sys.types AS t ON t.user_type_id = \
 CASE WHEN c.system_type_id = 240 THEN c.user_type_id ELSE c.system_type_id END \
 WHERE c.object_id = OBJECT_ID(@P1) ORDER BY c.column_id";
@@ -27,6 +27,8 @@ pub(super) struct Column {
     pub(super) precision: i64,
     pub(super) scale: i64,
     pub(super) nullable: bool,
+    /// Whether the server numbers the rows in it.
+    pub(super) identity: bool,
 }
 
 impl Column {
@@ -81,6 +83,11 @@ impl Column {
             CursorMode::TimestampPk => {
                 Err("a `datetime2`, `datetimeoffset`, `datetime`, `smalldatetime` or `date` column")
             }
+            CursorMode::IntegerPk if matches!(name, "bigint" | "int" | "smallint" | "tinyint") => {
+                Ok(())
+            }
+            CursorMode::IntegerPk => Err("a column of whole numbers: `int` or `bigint`"),
+            CursorMode::ChangeTracking => Err("no cursor column"),
         }
     }
 
@@ -159,6 +166,7 @@ mod tests {
             precision,
             scale,
             nullable: false,
+            identity: false,
         }
     }
 

@@ -2,21 +2,25 @@
 
 use std::time::Duration;
 
-use crate::cursor::{Cursor, CursorMode, RowVersion};
+use crate::cursor::{Cursor, CursorError, CursorMode, RowVersion};
 use crate::error::ErrorKind;
 use crate::event::Operation;
 use crate::mssql::ident::QualifiedName;
 use crate::mssql::{Param, SqlError};
-use crate::source::{FetchError, FetchWindow, Row, Rows};
+use crate::source::{FetchError, FetchWindow, Remember, Row, Rows};
 use crate::value::Value;
 
 use super::describe::Column;
-use super::query::{Bounds, Read};
+use super::mark::{Marks, Seen};
+use super::query::{Bounds, Reach, Read};
 use super::{SourceSettings, decode, values};
 
-/// Statements and row layout of one described table.
+/// What is read of one described table, and how its rows are laid out.
 #[derive(Debug)]
 pub(super) struct Plan {
+    /// Name of the table, and the same quoted.
+    table: String,
+    quoted: String,
     mode: CursorMode,
     cursor: Column,
     /// Key columns, and the names under which checkpoints hold their values.
@@ -28,9 +32,10 @@ pub(super) struct Plan {
     key_at: Vec<usize>,
     /// Cells of a row, the cursor being the last.
     width: usize,
+    /// The select list, without the cursor.
+    select: Vec<String>,
+    filter: Option<String>,
     settle_ms: i32,
-    /// Without bounds, with `after`, with `upto`, with both.
-    statements: [String; 4],
 }
 
 /// What a fetch has read so far.
@@ -84,15 +89,9 @@ impl Plan {
             .map(Column::selected)
             .collect::<Result<Vec<_>, _>>()
             .map_err(configuration)?;
-        let statements = statements(&Read {
-            table: &table.quoted(),
-            mode: settings.mode,
-            cursor: &cursor,
-            key: &key,
-            select: &select,
-            filter: settings.filter.as_deref(),
-        });
         Ok(Self {
+            table: table.to_string(),
+            quoted: table.quoted(),
             mode: settings.mode,
             settle_ms: settle_ms(settings.settle, &cursor)?,
             cursor,
@@ -101,7 +100,8 @@ impl Plan {
             columns,
             key_at,
             width: select.len() + 1,
-            statements,
+            select,
+            filter: settings.filter.clone(),
         })
     }
 
@@ -114,18 +114,28 @@ impl Plan {
     pub(super) fn statement(
         &self,
         window: FetchWindow<'_>,
-    ) -> Result<(&str, Vec<Param>), FetchError> {
-        let [all, after, upto, both] = &self.statements;
-        let sql = match (window.after, window.upto) {
-            (None, None) => all,
-            (Some(_), None) => after,
-            (None, Some(_)) => upto,
-            (Some(_), Some(_)) => both,
+    ) -> Result<(String, Vec<Param>), FetchError> {
+        let read = Read {
+            table: &self.quoted,
+            mode: self.mode,
+            cursor: &self.cursor,
+            key: &self.key,
+            select: &self.select,
+            filter: self.filter.as_deref(),
         };
+        let after = match window.after {
+            None => Reach::Nothing,
+            Some(cursor) if cursor.key.is_empty() => Reach::Cursor,
+            Some(_) => Reach::Row,
+        };
+        let sql = read.text(Bounds { after, upto: window.upto.is_some() });
         let rows = i64::try_from(window.rows_max).unwrap_or(i64::MAX).saturating_add(1);
         let mut params = vec![Param::BigInt(rows)];
-        if self.mode == CursorMode::TimestampPk {
+        if matches!(self.mode, CursorMode::TimestampPk | CursorMode::IntegerPk) {
             params.push(Param::Int(self.settle_ms));
+        }
+        if self.mode == CursorMode::IntegerPk {
+            params.extend(Marks::of(window.state).params());
         }
         for cursor in [window.after, window.upto].into_iter().flatten() {
             self.bind(cursor, &mut params)?;
@@ -142,14 +152,20 @@ impl Plan {
                 cursor.mode, self.mode
             )));
         }
+        let wrong = |error: CursorError| data(format!("checkpoint: {error}"));
         params.push(match self.mode {
             CursorMode::RowVersion => {
-                let version: RowVersion =
-                    cursor.value.parse().map_err(|error| data(format!("checkpoint: {error}")))?;
+                let version: RowVersion = cursor.value.parse().map_err(wrong)?;
                 Param::BigInt(i64::from_be_bytes(version.0.to_be_bytes()))
             }
             CursorMode::TimestampPk => Param::Text(self.cursor.cursor_text(&cursor.value)),
+            CursorMode::IntegerPk => Param::BigInt(cursor.integer_value().map_err(wrong)?),
+            CursorMode::ChangeTracking => Param::Text(cursor.value.clone()),
         });
+        // A position without a key lies behind all rows that have its cursor.
+        if cursor.key.is_empty() {
+            return Ok(());
+        }
         for (column, name) in self.key.iter().zip(&self.key_names) {
             let value = cursor.key.get(name).and_then(|value| column.key_param(value));
             params.push(value.ok_or_else(|| {
@@ -188,39 +204,69 @@ impl Plan {
         window: FetchWindow<'_>,
     ) -> Result<Rows, FetchError> {
         let Answer { head, mut rows } = answer;
-        self.check_not_restored(&head, window)?;
+        let remember = match self.mode {
+            CursorMode::RowVersion => {
+                check_version(&head, window)?;
+                None
+            }
+            CursorMode::IntegerPk => self.marks_after(&head, window)?,
+            CursorMode::TimestampPk | CursorMode::ChangeTracking => None,
+        };
         let more = rows.len() > window.rows_max;
         rows.truncate(window.rows_max);
         let lag = lag(&head, &rows);
-        Ok(Rows { columns: self.columns.clone(), rows, more, lag })
+        Ok(Rows { columns: self.columns.clone(), rows, more, lag, remember })
     }
 
-    fn check_not_restored(
+    /// Moves the marks on, unless the table's numbers were taken back.
+    fn marks_after(
         &self,
         head: &[Value],
         window: FetchWindow<'_>,
-    ) -> Result<(), FetchError> {
-        let (CursorMode::RowVersion, Some(after)) = (self.mode, window.after) else {
-            return Ok(());
+    ) -> Result<Option<Remember>, FetchError> {
+        let [hi, max, last, Value::Text(now)] = head else {
+            return Err(unexpected(head, "the table's highest number"));
         };
-        let [_, Value::Int(last)] = head else {
-            let reason = format!("the server told {head:?} instead of its last rowversion");
-            return Err(FetchError::new(ErrorKind::Internal, reason));
-        };
-        let last = RowVersion(u64::from_be_bytes(last.to_be_bytes()));
-        match after.value.parse::<RowVersion>() {
-            Ok(version) if version > last => Err(FetchError::new(
-                ErrorKind::Data,
-                format!(
-                    "the checkpoint is at rowversion `{version}`, the database's last one is \
-                     `{last}`: it was restored or replaced, and rows could be missed; give the poller a new name to \
-                     start over"
-                ),
-            )),
-            // A cursor that cannot be read has been refused before the statement was sent.
-            Ok(_) | Err(_) => Ok(()),
+        let number = |value: &Value| if let Value::Int(n) = value { Some(*n) } else { None };
+        let at = window.after.and_then(|after| after.integer_value().ok());
+        if let (Some(at), Some(last)) = (at, number(last))
+            && at > last
+        {
+            return Err(FetchError::position_lost(format!(
+                "the checkpoint is at `{at}`, the last identity of `{}` is `{last}`: the table was \
+                 emptied, reseeded or restored, and rows could be missed; give the poller a new name to \
+                 start over",
+                self.table
+            )));
         }
+        if self.settle_ms == 0 {
+            return Ok(None);
+        }
+        let seen = Seen { hi: number(hi), max: number(max), now };
+        Ok(Marks::of(window.state).after(&seen))
     }
+}
+
+/// Checks that the database has not gone back behind the checkpoint.
+fn check_version(head: &[Value], window: FetchWindow<'_>) -> Result<(), FetchError> {
+    let Some(after) = window.after else { return Ok(()) };
+    let [_, Value::Int(last)] = head else {
+        return Err(unexpected(head, "its last rowversion"));
+    };
+    let last = RowVersion(u64::from_be_bytes(last.to_be_bytes()));
+    match after.value.parse::<RowVersion>() {
+        Ok(version) if version > last => Err(FetchError::position_lost(format!(
+            "the checkpoint is at rowversion `{version}`, the database's last one is \
+             `{last}`: it was restored or replaced, and rows could be missed; give the poller a new name to \
+             start over"
+        ))),
+        // A cursor that cannot be read has been refused before the statement was sent.
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+fn unexpected(head: &[Value], wanted: &str) -> FetchError {
+    FetchError::new(ErrorKind::Internal, format!("the server told {head:?} instead of {wanted}"))
 }
 
 fn configuration(reason: impl Into<String>) -> FetchError {
@@ -253,11 +299,6 @@ fn position(read: &mut Vec<Column>, column: &Column) -> usize {
     })
 }
 
-fn statements(read: &Read<'_>) -> [String; 4] {
-    [(false, false), (true, false), (false, true), (true, true)]
-        .map(|(after, upto)| read.text(Bounds { after, upto }))
-}
-
 fn settle_ms(settle: Duration, cursor: &Column) -> Result<i32, FetchError> {
     let millis = settle.as_millis() + u128::from(cursor.rounding_ms());
     i32::try_from(millis).map_err(|error| {
@@ -278,7 +319,7 @@ fn lag(head: &[Value], rows: &[Row]) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use crate::config::SqlConnection;
-    use crate::cursor::KeyValues;
+    use crate::cursor::{KeyValues, SourceState};
 
     use super::*;
 
@@ -290,8 +331,11 @@ mod tests {
             precision: 0,
             scale: 7,
             nullable: false,
+            identity: false,
         }
     }
+
+    static NOTHING: std::sync::LazyLock<SourceState> = std::sync::LazyLock::new(SourceState::new);
 
     fn settings(mode: CursorMode, cursor: &str) -> SourceSettings {
         SourceSettings {
@@ -324,7 +368,7 @@ mod tests {
     }
 
     fn window<'a>(after: &'a Cursor, upto: Option<&'a Cursor>) -> FetchWindow<'a> {
-        FetchWindow { after: Some(after), upto, rows_max: 10 }
+        FetchWindow { after: Some(after), upto, rows_max: 10, state: &NOTHING }
     }
 
     fn key(name: &str, value: impl Into<serde_json::Value>) -> KeyValues {

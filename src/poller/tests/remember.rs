@@ -1,0 +1,107 @@
+//! What a source asks to have kept, and when it is written.
+
+use super::*;
+use crate::cursor::SourceState;
+use crate::source::Remember;
+
+fn state(mark: &str) -> SourceState {
+    SourceState::from_iter([("mark".to_owned(), mark.into())])
+}
+
+fn ask(world: &World, mark: &str, at_once: bool) {
+    world.source.ask_to_remember(Some(Remember { state: state(mark), at_once }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_rides_on_the_commit_and_costs_no_write() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    ask(&world, "1", true);
+    tick(&poller).await.unwrap();
+    assert_eq!(world.store.take_calls(), calls(0, 2, 0));
+    assert_eq!(world.document().await.source_state, state("1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_waits_until_the_last_row_of_its_fetch_is_committed() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(4);
+    ask(&world, "1", false);
+    world.handler.then_fail(HandlerError::TooLarge("413".to_owned()));
+    world.handler.then(async { Ok(()) });
+    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    tick(&poller).await.unwrap_err();
+    let document = world.document().await;
+    assert_eq!(document.checkpoint.metadata.row_count, 2, "the first half is committed");
+    assert_eq!(document.source_state, SourceState::new());
+    sleep(2).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(world.document().await.source_state, state("1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_was_cut_short_remembers_nothing() {
+    let world = World::with(Limits { batch_bytes_max: 1, batches_max: Some(1), ..limits() });
+    let poller = world.seasoned("a").await;
+    world.source.fill(2);
+    ask(&world, "1", false);
+    tick(&poller).await.unwrap();
+    assert_eq!(world.document().await.source_state, SourceState::new());
+    tick(&poller).await.unwrap();
+    assert_eq!(world.document().await.source_state, state("1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_failed_remembers_nothing() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(2);
+    ask(&world, "1", true);
+    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    tick(&poller).await.unwrap_err();
+    assert_eq!(world.document().await.source_state, SourceState::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_tick_writes_it_only_where_rows_wait_for_it() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    ask(&world, "1", false);
+    tick(&poller).await.unwrap();
+    assert_eq!(world.store.take_calls(), calls(0, 0, 0));
+    // In memory it stands all the same, and rides on whatever is written next.
+    world.source.ask_to_remember(None);
+    world.source.fill(1);
+    tick(&poller).await.unwrap();
+    assert_eq!(world.document().await.source_state, state("1"));
+    world.store.take_calls();
+    ask(&world, "2", true);
+    tick(&poller).await.unwrap();
+    assert_eq!(world.store.take_calls(), calls(0, 1, 0));
+    assert_eq!(world.document().await.source_state, state("2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poller_that_never_ran_is_given_a_document_for_it() {
+    let world = World::new();
+    ask(&world, "1", true);
+    tick(&world.instance("a")).await.unwrap();
+    assert_eq!(world.document().await.source_state, state("1"));
+    assert!(!world.document().await.marked);
+    world.source.fill(1);
+    tick(&world.instance("b")).await.unwrap();
+    tick(&world.instance("c")).await.unwrap();
+    assert!(world.document().await.marked, "the marker comes with the first lease");
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_the_lease_first_it_rides_on_the_release() {
+    let world = World::with(Limits { lease_first: true, ..limits() });
+    let poller = world.seasoned("a").await;
+    ask(&world, "1", false);
+    tick(&poller).await.unwrap();
+    assert_eq!(world.store.take_calls(), calls(0, 2, 0));
+    assert_eq!(world.document().await.source_state, state("1"));
+}
