@@ -298,6 +298,8 @@ impl Parser<'_> {
                 nullable: item.nullable,
             });
             Source { alias: String::new(), name: String::new(), columns: columns.collect() }
+        } else if self.is_word("CHANGETABLE") {
+            self.change_table(body)?
         } else {
             let table = self.table_name()?;
             let columns = self.table_columns(&table)?;
