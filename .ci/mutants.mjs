@@ -25,6 +25,8 @@ const BATCH = "src/poller/batch.rs";
 const PART = "src/poller/part.rs";
 const MARK = "src/source/mssql/mark.rs";
 const QUERY = "src/source/mssql/query.rs";
+const TRACKING = "src/source/mssql/tracking.rs";
+const CHOICE = "src/source/mssql/choice.rs";
 const EVENT = "src/event.rs";
 
 const BREAKS = [
@@ -63,6 +65,14 @@ const BREAKS = [
   ["new mark not written at once", MARK, "let at_once = taken.is_some();", "let at_once = false;"],
   ["numbers read before they settled", QUERY, 'conditions.push(format!("{cursor} <= @hi"))', "{}"],
   ["highest number read after the clock", QUERY, "DECLARE @max BIGINT = (SELECT MAX(t.{}) FROM {} AS t);\\n\\\n             DECLARE @now DATETIME2(7) = SYSUTCDATETIME();", "DECLARE @now DATETIME2(7) = SYSUTCDATETIME();\\n\\\n             DECLARE @max BIGINT = (SELECT MAX(t.{}) FROM {} AS t);"],
+  ["expired changes skipped", TRACKING, "match since.filter(|since| *since < kept_since) {", "match since.filter(|since| false && *since < kept_since) {"],
+  ["database that went back read on", TRACKING, "range.after.filter(|at| at.version > current)", "range.after.filter(|_| false)"],
+  ["half a version taken for the whole", TRACKING, "let since = if whole { at.version } else { at.version - 1 };", "let since = at.version;"],
+  ["changes read past the current version", TRACKING, 'let mut conditions = vec![format!("{version} <= @cur")];', 'let mut conditions = vec!["1 = 1".to_owned()];'],
+  ["rows left unread for changes", TRACKING, "known.is_none_or(|known| known < at.version)", "known.is_none()"],
+  ["resting position not renewed", TRACKING, "let due = current > since && !recent;", "let due = false;"],
+  ["changes ordered by half a key", CHOICE, "primary(described).count() == key.len() && ", ""],
+  ["choice forgotten", CHOICE, "if let Some(Reasoned { choice, .. }) = before {", "if let Some(Reasoned { choice, .. }) = before.filter(|_| false) {"],
   ["batch id without its bytes", EVENT, "        update_sized(&mut hash, identity.digest.as_str().as_bytes());\n", ""],
 ];
 

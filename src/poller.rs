@@ -317,13 +317,16 @@ impl Poller {
             let next = self.next_after(&mut lease, &batch, &mut waiting, seen).await;
             let announced = match &next {
                 Ok(Next::Batch(next)) => Some(&**next),
-                Ok(Next::Nothing | Next::NotNow) | Err(_) => None,
+                Ok(Next::Nothing(_) | Next::NotNow) | Err(_) => None,
             };
             seen.note_next(&next);
+            if let Ok(Next::Nothing(Some(state))) = &next {
+                batch.remember = Some(state.clone());
+            }
             self.commit(&mut lease, &batch, announced, seen).await?;
             match next {
                 Ok(Next::Batch(next)) => batch = *next,
-                Ok(end @ (Next::Nothing | Next::NotNow)) => {
+                Ok(end @ (Next::Nothing(_) | Next::NotNow)) => {
                     memory.remember(lease);
                     return Ok(TickOutcome::Committed { more: matches!(end, Next::NotNow) });
                 }

@@ -157,6 +157,8 @@ pub struct Received {
     pub attempt: u32,
     /// Keys of its rows, in order.
     pub ids: Vec<i64>,
+    /// What happened to them, in order.
+    pub ops: Vec<Operation>,
     /// Event ids, in order.
     pub event_ids: Vec<String>,
 }
@@ -243,6 +245,7 @@ impl Handler for RecordingHandler {
             fence: (delivery.generation.0, delivery.fencing_token.0),
             attempt: delivery.attempt,
             ids: delivery.events.iter().filter_map(|event| id(&event.cursor)).collect(),
+            ops: delivery.events.iter().map(|event| event.op).collect(),
             event_ids: delivery.events.iter().map(|event| event.id.to_string()).collect(),
         };
         locked(&self.received).push(received);

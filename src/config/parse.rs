@@ -123,7 +123,11 @@ pub(super) fn one_of<T: Copy>(words: &[(&str, T)]) -> impl Fn(&str) -> Result<T,
         let found = words.iter().find(|(word, _)| *word == text);
         found.map(|(_, value)| *value).ok_or_else(|| {
             let words: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
-            Expected::new(words.join(" or "))
+            Expected::new(match words.split_last() {
+                Some((last, [])) => last.clone(),
+                Some((last, others)) => format!("{} or {last}", others.join(", ")),
+                None => String::new(),
+            })
         })
     }
 }

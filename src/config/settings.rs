@@ -147,11 +147,12 @@ pub(super) const SOURCE_TABLE: Setting = Setting::new(
 pub(super) const SOURCE_MODE: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__MODE",
     Text("rowversion"),
-    "How rows are ordered: `rowversion`, `timestamp+pk` or `integer+pk`.",
+    "How rows are ordered: `rowversion`, `change_tracking`, `timestamp+pk`, `integer+pk`, or `auto` to \
+     choose by what the table has.",
 );
 pub(super) const SOURCE_CURSOR: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__CURSOR",
-    Required,
+    Words("required but for `change_tracking`, `auto`"),
     "Column that grows with each change.",
 );
 pub(super) const SOURCE_KEY: Setting = Setting::new(

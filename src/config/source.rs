@@ -18,10 +18,10 @@ pub struct SourceConfig {
     pub connection: SqlConnection,
     /// Table or view, as written.
     pub table: String,
-    /// How rows are ordered.
-    pub mode: CursorMode,
-    /// Column that grows with each change.
-    pub cursor: String,
+    /// How rows are ordered; `None` to choose by what the table has.
+    pub mode: Option<CursorMode>,
+    /// Column that they are ordered by; `None` where the mode has or chooses it.
+    pub cursor: Option<String>,
     /// Key columns, in key order; never empty.
     pub key: Vec<String>,
     /// Columns to deliver; `None` for all.
@@ -36,19 +36,24 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfi
     let at = Some(segment);
     let connection = read_connection(reader, segment);
     let table = reader.read(&settings::SOURCE_TABLE, at, parse::any);
-    let modes = [CursorMode::RowVersion, CursorMode::TimestampPk, CursorMode::IntegerPk]
-        .map(|mode| (mode.as_str(), mode));
-    let mode = reader.read(&settings::SOURCE_MODE, at, parse::one_of(&modes));
-    let cursor = reader.read(&settings::SOURCE_CURSOR, at, parse::any);
+    let mode = reader.read(&settings::SOURCE_MODE, at, parse::one_of(&MODES));
+    let cursor = match mode {
+        Some(Some(CursorMode::ChangeTracking)) => {
+            reader.read_if_set(&settings::SOURCE_CURSOR, at, |_| no_cursor());
+            Some(None)
+        }
+        Some(None) => Some(reader.read_if_set(&settings::SOURCE_CURSOR, at, parse::any)),
+        Some(Some(_)) | None => reader.read(&settings::SOURCE_CURSOR, at, parse::any).map(Some),
+    };
     let key = reader.read(&settings::SOURCE_KEY, at, parse::columns);
     let columns = reader.read_if_set(&settings::SOURCE_COLUMNS, at, parse::columns);
     let filter = reader.read_if_set(&settings::SOURCE_FILTER, at, parse::any);
     let settle = match mode {
-        Some(mode @ (CursorMode::RowVersion | CursorMode::ChangeTracking)) => {
+        Some(Some(mode @ (CursorMode::RowVersion | CursorMode::ChangeTracking))) => {
             reader.read_if_set(&settings::SOURCE_SETTLE, at, |_| no_settle(mode));
             Some(Duration::ZERO)
         }
-        Some(CursorMode::TimestampPk | CursorMode::IntegerPk) | None => {
+        Some(Some(CursorMode::TimestampPk | CursorMode::IntegerPk) | None) | None => {
             reader.read(&settings::SOURCE_SETTLE, at, parse::duration)
         }
     };
@@ -101,6 +106,20 @@ pub(super) fn read_sql_connection(
 
 pub(super) fn connection_string(problem: &str) -> Expected {
     Expected::new(format!("a connection string that can be used: {problem}")).shown(Shown::Secret)
+}
+
+/// Modes by the names that settings have for them.
+const MODES: [(&str, Option<CursorMode>); 5] = [
+    ("auto", None),
+    ("rowversion", Some(CursorMode::RowVersion)),
+    ("change_tracking", Some(CursorMode::ChangeTracking)),
+    ("timestamp+pk", Some(CursorMode::TimestampPk)),
+    ("integer+pk", Some(CursorMode::IntegerPk)),
+];
+
+fn no_cursor() -> Result<String, Expected> {
+    Err(Expected::new("nothing, as mode `change_tracking` has no cursor column")
+        .hint("remove it, or set the mode to `auto`"))
 }
 
 fn no_settle(mode: CursorMode) -> Result<Duration, Expected> {

@@ -127,8 +127,12 @@ fn defaults_are_those_of_the_table() {
                             packet_size: None,
                         },
                         table: "dbo.orders",
-                        mode: RowVersion,
-                        cursor: "version",
+                        mode: Some(
+                            RowVersion,
+                        ),
+                        cursor: Some(
+                            "version",
+                        ),
                         key: [
                             "id",
                         ],
@@ -194,8 +198,12 @@ fn a_full_example_of_a_poller_reads_back() {
                     packet_size: None,
                 },
                 table: "dbo.orders",
-                mode: TimestampPk,
-                cursor: "changed_at",
+                mode: Some(
+                    TimestampPk,
+                ),
+                cursor: Some(
+                    "changed_at",
+                ),
                 key: [
                     "shop_id",
                     "order_id",
@@ -348,7 +356,7 @@ fn every_mistake_is_reported_at_once() {
             setting `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN` is `0`, expected a duration of at least `1ms`
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__CURSOR` is not set, expected column that grows with each change
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__KEY` is `id,,ID`, expected names of columns separated by commas, each once
-            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__MODE` is `row_version`, expected `rowversion` or `timestamp+pk` or `integer+pk`
+            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__MODE` is `row_version`, expected `auto`, `rowversion`, `change_tracking`, `timestamp+pk` or `integer+pk`
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__TABEL` is unknown, expected a setting that Highwater knows
               hint: did you mean `HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE`?
             setting `HIGHWATER__POLLERS__ORDERS__STATE_REFRESH` is `soon`, expected a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours

@@ -43,8 +43,8 @@ pub(super) enum Fetched {
 pub(super) enum Next {
     /// Another one.
     Batch(Box<Batch>),
-    /// The source has no more rows now.
-    Nothing,
+    /// The source has no more rows now, and may want something kept with the batch in hand.
+    Nothing(Option<SourceState>),
     /// Rows are waiting, but a limit is met.
     NotNow,
 }
@@ -109,7 +109,7 @@ impl Poller {
         seen: &mut Observation<'_>,
     ) -> Result<Next, TickError> {
         if !batch.more {
-            return Ok(Next::Nothing);
+            return Ok(Next::Nothing(None));
         }
         if !self.may_go_on(lease, seen) {
             return Ok(Next::NotNow);
@@ -125,7 +125,9 @@ impl Poller {
         match lease.hold_while(self.fetch(position, None, &state, seen)).await {
             Ok(fetched) => Ok(match fetched? {
                 Fetched::Batch(batch) => Next::Batch(batch),
-                Fetched::Nothing(_) => Next::Nothing,
+                Fetched::Nothing(remember) => {
+                    Next::Nothing(remember.map(|remember| remember.state))
+                }
             }),
             // The batch in hand was taken; whether it can still be committed is the commit's to find.
             Err(_) => Ok(Next::NotNow),

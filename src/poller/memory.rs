@@ -6,6 +6,7 @@ use tracing::warn;
 
 use super::outcome::rfc3339;
 use super::{LoadError, Poller, TickError, TickOutcome, refused_outcome};
+use crate::cursor::SourceFingerprint;
 use crate::error::chain;
 use crate::lease::{Lease, Snapshot};
 use crate::poller::Skipped;
@@ -63,8 +64,12 @@ impl Poller {
             // Another instance may have created both since the document was found missing.
             loaded = self.store.load(&self.key).await.map_err(LoadError::Store)?;
         }
-        let Some(stored) = loaded.stored else { return self.begin(marker, loaded.date) };
+        let Some(stored) = loaded.stored else {
+            self.open(None).await?;
+            return self.begin(marker, loaded.date);
+        };
         let snapshot = Snapshot::read(&self.key, stored, loaded.date).map_err(LoadError::Format)?;
+        self.open(Some(&snapshot.document.source_fingerprint)).await?;
         let configured = &self.source.shape().fingerprint;
         if snapshot.document.source_fingerprint != *configured {
             return Err(TickError::Fingerprint {
@@ -73,6 +78,11 @@ impl Poller {
             });
         }
         Ok(snapshot)
+    }
+
+    /// Lets the source choose what its settings leave open; it stays with what it chose before.
+    async fn open(&self, stored: Option<&SourceFingerprint>) -> Result<(), TickError> {
+        self.source.open(stored).await.map_err(TickError::Fetch)
     }
 
     /// Returns the document of a poller that has none, unless its marker says that it had one.

@@ -4,6 +4,8 @@
 //!
 //! - Mode `rowversion`: always. No transaction that is still open can hold a rowversion below
 //!   `MIN_ACTIVE_ROWVERSION()`, and only rows below it are read.
+//! - Mode `change_tracking`: always. Versions are given at the commit; a position whose changes were
+//!   cleaned up stops the poller. It sees deleted rows.
 //! - Mode `integer+pk`: while the time from taking a number to the commit of its row stays below the
 //!   settle window, and numbers only grow. It sees inserted rows only.
 //! - Mode `timestamp+pk`: while the time from stamping a row to its commit, plus the difference of
@@ -13,13 +15,16 @@
 //! reported. Values go to the server as parameters, cast to the type of the column they are compared
 //! with; the position of a row comes back as the server's own text.
 
+mod choice;
 mod decode;
 mod describe;
 mod mark;
 mod plan;
+mod present;
 mod query;
+mod tracking;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,7 +32,7 @@ use azure_core::credentials::TokenCredential;
 use tokio::sync::Mutex;
 
 use crate::config::SqlConnection;
-use crate::cursor::{CursorMode, SourceFingerprint};
+use crate::cursor::{Cursor, CursorMode, SourceFingerprint};
 use crate::error::ErrorKind;
 use crate::event::SourceLabel;
 use crate::mssql::ident::{QualifiedName, quote};
@@ -35,11 +40,17 @@ use crate::mssql::{Connection, Param, SqlError};
 use crate::value::Value;
 
 use super::{FetchError, FetchWindow, Rows, Source, SourceShape};
+use choice::{Choice, Reasoned, Survey};
 use describe::{Column, DESCRIBE};
 use plan::{Answer, Plan};
 
 /// Invalid object name, invalid column name: the table is not as it was described.
 const TABLE_CHANGED: [u32; 2] = [208, 207];
+/// Change tracking is not enabled on the table.
+const NOT_TRACKED: u32 = 22105;
+
+/// Whether the changes of the object that `@P1` names are tracked and may be seen.
+const TRACKED: &str = "SELECT CHANGE_TRACKING_MIN_VALID_VERSION(OBJECT_ID(@P1)) AS [v]";
 
 /// What is read, and from where.
 #[derive(Clone, Debug)]
@@ -50,17 +61,17 @@ pub struct SourceSettings {
     pub connection: SqlConnection,
     /// Table or view: `orders`, `dbo.orders`, `[dbo].[My Table]`.
     pub table: String,
-    /// How rows are ordered.
-    pub mode: CursorMode,
-    /// The rowversion or time column.
-    pub cursor_column: String,
+    /// How rows are ordered; `None` to choose by what the table has.
+    pub mode: Option<CursorMode>,
+    /// The column that they are ordered by; change tracking has none.
+    pub cursor_column: Option<String>,
     /// Key columns, in key order; together with the cursor they identify a row.
     pub key: Vec<String>,
     /// Columns to deliver; all when absent.
     pub columns: Option<Vec<String>>,
     /// A condition in T-SQL on the columns of `t`.
     pub filter: Option<String>,
-    /// How far behind the server's clock the timestamp mode stays.
+    /// How late a commit may come in the modes that cannot know: `timestamp+pk`, `integer+pk`.
     pub settle: Duration,
 }
 
@@ -69,8 +80,17 @@ pub struct SourceSettings {
 pub struct Mssql {
     settings: SourceSettings,
     table: QualifiedName,
-    shape: SourceShape,
+    /// What is told of the source until its mode is chosen.
+    undecided: SourceShape,
+    decided: OnceLock<Decided>,
     state: Mutex<State>,
+}
+
+/// How rows are ordered, and so what the source is.
+#[derive(Debug)]
+struct Decided {
+    choice: Choice,
+    shape: SourceShape,
 }
 
 #[derive(Debug)]
@@ -112,19 +132,17 @@ impl Mssql {
             .filter
             .map(|filter| filter.trim().to_owned())
             .filter(|filter| !filter.is_empty());
-        let shape = SourceShape {
-            label: SourceLabel {
-                poller: settings.poller.clone(),
-                object: table.to_string(),
-                mode: settings.mode.as_str(),
-            },
-            mode: settings.mode,
-            key: settings.key.clone(),
-            fingerprint: fingerprint(&settings, &table),
-        };
+        let choice = Choice::of(&settings)?;
+        let best = Choice { mode: CursorMode::RowVersion, cursor: None };
+        let undecided = shape(&settings, &table, &best);
+        let decided = OnceLock::new();
+        if let Some(choice) = choice {
+            let shape = shape(&settings, &table, &choice);
+            decided.get_or_init(|| Decided { choice, shape });
+        }
         let connection = Connection::new(settings.connection.clone(), None);
         let state = Mutex::new(State { connection, plan: None });
-        Ok(Self { settings, table, shape, state })
+        Ok(Self { settings, table, undecided, decided, state })
     }
 
     /// Logs in with tokens of `credential` where the connection string asks for tokens.
@@ -135,20 +153,43 @@ impl Mssql {
         self
     }
 
-    async fn plan(&self, connection: &mut Connection) -> Result<Plan, FetchError> {
-        let name = self.table.quoted();
-        let columns = connection.query(DESCRIBE, &[Param::Text(name)], column).await?;
-        let plan = Plan::new(&self.settings, &self.table, &columns)?;
-        if plan.cursor_is_nullable() {
-            self.count_null_cursors(connection).await;
+    async fn describe(&self, connection: &mut Connection) -> Result<Vec<Column>, FetchError> {
+        let name = Param::Text(self.table.quoted());
+        let columns = connection.query(DESCRIBE, &[name], column).await?;
+        if columns.is_empty() {
+            return Err(plan::not_found(&self.table));
         }
-        Ok(plan)
+        Ok(columns)
+    }
+
+    /// Returns what was decided; whoever fetches has opened the source before.
+    fn decided(&self) -> Result<&Decided, FetchError> {
+        self.decided.get().ok_or_else(|| {
+            let reason = "the source was not opened, so its mode is not chosen yet";
+            FetchError::new(ErrorKind::Internal, reason)
+        })
+    }
+
+    async fn plan<'a>(
+        &self,
+        state: &'a mut State,
+    ) -> Result<(Arc<Plan>, &'a mut Connection), FetchError> {
+        let State { connection, plan } = state;
+        if let Some(known) = plan {
+            return Ok((Arc::clone(known), connection));
+        }
+        let columns = self.describe(connection).await?;
+        let choice = &self.decided()?.choice;
+        let made = Plan::new(&self.settings, choice, &self.table, &columns)?;
+        if let Some(column) = choice.cursor.as_deref().filter(|_| made.cursor_is_nullable()) {
+            self.count_null_cursors(connection, column).await;
+        }
+        Ok((Arc::clone(plan.insert(Arc::new(made))), connection))
     }
 
     /// Warns of rows that are never read. A count that fails must not stop the poller.
-    async fn count_null_cursors(&self, connection: &mut Connection) {
+    async fn count_null_cursors(&self, connection: &mut Connection, column: &str) {
         let poller = self.settings.poller.as_str();
-        let column = self.settings.cursor_column.as_str();
         let sql = format!(
             "SELECT COUNT_BIG(*) AS [n] FROM {} AS t WHERE t.{} IS NULL",
             self.table.quoted(),
@@ -178,22 +219,59 @@ impl Mssql {
 #[async_trait]
 impl Source for Mssql {
     fn shape(&self) -> &SourceShape {
-        &self.shape
+        self.decided.get().map_or(&self.undecided, |decided| &decided.shape)
+    }
+
+    async fn open(&self, stored: Option<&SourceFingerprint>) -> Result<(), FetchError> {
+        if self.decided.get().is_some() {
+            return Ok(());
+        }
+        let mut state = self.state.lock().await;
+        let columns = self.describe(&mut state.connection).await?;
+        let name = Param::Text(self.table.quoted());
+        let tracked = state.connection.query(TRACKED, &[name], |row| Ok(values(row).pop())).await?;
+        let tracked = matches!(tracked.as_slice(), [Some(Value::Int(_))]);
+        let survey = Survey { table: &self.table, columns: &columns, tracked };
+        let is_stored = |choice: &Choice| {
+            stored == Some(&shape(&self.settings, &self.table, choice).fingerprint)
+        };
+        let Reasoned { choice, reason } = choice::choose(&self.settings, survey, is_stored)?;
+        let (poller, mode) = (self.settings.poller.as_str(), choice.mode.as_str());
+        let column = choice.cursor.as_deref().unwrap_or_default();
+        tracing::info!(
+            event = "mode_chosen",
+            poller.name = poller,
+            mode,
+            column,
+            reason,
+            "Poller `{poller}` reads `{}` in mode `{mode}`: {reason}",
+            self.table
+        );
+        let shape = shape(&self.settings, &self.table, &choice);
+        self.decided.get_or_init(|| Decided { choice, shape });
+        Ok(())
+    }
+
+    async fn present(&self) -> Result<Option<Cursor>, FetchError> {
+        let mut state = self.state.lock().await;
+        let (plan, connection) = self.plan(&mut state).await?;
+        let (sql, params) = plan.present_statement();
+        let answer = connection.query(&sql, &params, |row| Ok(values(row))).await?;
+        plan.present(answer.first().map(Vec::as_slice).unwrap_or_default())
     }
 
     async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
         let mut state = self.state.lock().await;
-        let State { connection, plan } = &mut *state;
-        let plan = match plan {
-            Some(known) => Arc::clone(known),
-            None => Arc::clone(plan.insert(Arc::new(self.plan(connection).await?))),
-        };
+        let (plan, connection) = self.plan(&mut state).await?;
         let (sql, params) = plan.statement(window)?;
         let mut answer = Answer::default();
         let read = connection.query(&sql, &params, |row| plan.read(row, &mut answer)).await;
         if let Err(error) = read {
             if error.number().is_some_and(|number| TABLE_CHANGED.contains(&number)) {
                 state.plan = None;
+            }
+            if error.number() == Some(NOT_TRACKED) {
+                return Err(tracking::lost_tracking(&error.to_string()));
             }
             return Err(error.into());
         }
@@ -208,7 +286,24 @@ impl From<SqlError> for FetchError {
     }
 }
 
-fn fingerprint(settings: &SourceSettings, table: &QualifiedName) -> SourceFingerprint {
+fn shape(settings: &SourceSettings, table: &QualifiedName, choice: &Choice) -> SourceShape {
+    SourceShape {
+        label: SourceLabel {
+            poller: settings.poller.clone(),
+            object: table.to_string(),
+            mode: choice.mode.as_str(),
+        },
+        mode: choice.mode,
+        key: settings.key.clone(),
+        fingerprint: fingerprint(settings, table, choice),
+    }
+}
+
+fn fingerprint(
+    settings: &SourceSettings,
+    table: &QualifiedName,
+    choice: &Choice,
+) -> SourceFingerprint {
     let SqlConnection { host, instance, port, database, .. } = &settings.connection;
     let instance = instance.as_deref().unwrap_or_default();
     let server = format!("{host}\\{instance},{port}").to_lowercase();
@@ -217,8 +312,8 @@ fn fingerprint(settings: &SourceSettings, table: &QualifiedName) -> SourceFinger
         ("server", &server),
         ("database", database.as_deref().unwrap_or_default()),
         ("object", &table.quoted()),
-        ("mode", settings.mode.as_str()),
-        ("cursor", &settings.cursor_column),
+        ("mode", choice.mode.as_str()),
+        ("cursor", choice.cursor.as_deref().unwrap_or_default()),
         ("key", &key),
         ("filter", settings.filter.as_deref().unwrap_or_default()),
     ])
@@ -240,6 +335,7 @@ fn column(row: tiberius::Row) -> Result<Column, SqlError> {
         Value::Int(scale),
         Value::Bool(nullable),
         Value::Bool(identity),
+        Value::Bool(primary),
     ] = row.as_slice()
     else {
         let reason = format!("the catalogue describes a column as {row:?}");
@@ -253,5 +349,6 @@ fn column(row: tiberius::Row) -> Result<Column, SqlError> {
         scale: *scale,
         nullable: *nullable,
         identity: *identity,
+        primary: *primary,
     })
 }

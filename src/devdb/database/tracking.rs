@@ -97,13 +97,13 @@ fn enable(connection: &Connection, table: &str, key: &[String]) -> rusqlite::Res
             list(prefix)
         )
     };
-    let changed = "UPDATE \"hw.meta\" SET value = 1 WHERE name = 'changed';";
+    let note_all = "UPDATE \"hw.meta\" SET value = 1 WHERE name = 'changed';";
     let same: Vec<_> = key.iter().map(|name| format!("OLD.{0} IS NEW.{0}", quoted(name))).collect();
     let same = same.join(" AND ");
     let trigger = |name: &str, event: &str, when: &str, notes: &str| {
         let name = quoted(&format!("{}/{name}", changes_of(table)));
         format!(
-            "CREATE TRIGGER dbo.{name} AFTER {event} ON {tracked} {when} BEGIN {notes} {changed} END;"
+            "CREATE TRIGGER dbo.{name} AFTER {event} ON {tracked} {when} BEGIN {notes} {note_all} END;"
         )
     };
     let moved = format!("{} {}", note("OLD.", 'D'), note("NEW.", 'I'));

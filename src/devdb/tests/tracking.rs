@@ -24,10 +24,14 @@ fn ask(session: &mut dyn Session, sql: &str) -> Vec<String> {
     for reply in session.run(sql, &[]) {
         match reply {
             Reply::Rows { rows, .. } => {
-                let cell = |value: &Value| match value {
-                    Value::Int(number) => number.to_string(),
-                    Value::Text(text) => text.clone(),
-                    other => format!("{other:?}"),
+                let cell = |value: &Value| {
+                    if let Value::Int(number) = value {
+                        number.to_string()
+                    } else if let Value::Text(text) = value {
+                        text.clone()
+                    } else {
+                        format!("{value:?}")
+                    }
                 };
                 let row = |row: Vec<Value>| row.iter().map(cell).collect::<Vec<_>>().join(" ");
                 found = rows.into_iter().map(row).collect();

@@ -36,15 +36,16 @@ impl Parser<'_> {
         let key = self.schema.key(&table)?;
         let list: Vec<_> = key.iter().map(|name| quoted(name)).collect();
         let list = list.join(", ");
-        // Of all rows of a group, SQLite takes the other columns from the one with the highest id.
-        body.push_str(&format!(
-            "(SELECT max(g.rowid) AS id, g.version AS \"SYS_CHANGE_VERSION\", \
+        // Of all rows of a group, SQLite takes the other columns from the one with the highest row id.
+        let changes = format!(
+            "(SELECT max(g.rowid) AS \"hw.row\", g.version AS \"SYS_CHANGE_VERSION\", \
              g.operation AS \"SYS_CHANGE_OPERATION\", {list} \
              FROM dbo.{} AS g WHERE g.version > coalesce({}, 0) AND g.version <= {VERSION} \
              GROUP BY {list})",
             quoted(&changes_of(&table)),
             since.sql,
-        ));
+        );
+        body.push_str(&changes);
         let column =
             |name: &str, ty| SourceColumn { name: name.into(), ty: Some(ty), nullable: true };
         let mut found = vec![

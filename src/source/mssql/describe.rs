@@ -11,7 +11,10 @@ use crate::mssql::ident::quote;
 /// Columns of the object that `@P1` names. An alias type is shown as the type it stands for; the
 /// types made with CLR code share one system type, and are told apart by their own id.
 pub(super) const DESCRIBE: &str = "\
-SELECT c.name, t.name AS type_name, c.max_length, c.precision, c.scale, c.is_nullable, c.is_identity \
+SELECT c.name, t.name AS type_name, c.max_length, c.precision, c.scale, c.is_nullable, c.is_identity, \
+CAST(CASE WHEN EXISTS (SELECT 1 FROM sys.indexes AS x JOIN sys.index_columns AS i \
+ON i.object_id = x.object_id AND i.index_id = x.index_id WHERE x.object_id = c.object_id \
+AND x.is_primary_key = 1 AND i.column_id = c.column_id) THEN 1 ELSE 0 END AS BIT) AS is_key \
 FROM sys.columns AS c JOIN sys.types AS t ON t.user_type_id = \
 CASE WHEN c.system_type_id = 240 THEN c.user_type_id ELSE c.system_type_id END \
 WHERE c.object_id = OBJECT_ID(@P1) ORDER BY c.column_id";
@@ -29,6 +32,8 @@ pub(super) struct Column {
     pub(super) nullable: bool,
     /// Whether the server numbers the rows in it.
     pub(super) identity: bool,
+    /// Whether it is part of the primary key.
+    pub(super) primary: bool,
 }
 
 impl Column {
@@ -149,6 +154,19 @@ impl Column {
         }
     }
 
+    /// Returns how many milliseconds at most lie between two times that the column cannot tell apart.
+    pub(super) fn grain_ms(&self) -> i32 {
+        match (self.type_name.as_str(), self.scale) {
+            ("date", _) => 86_400_000,
+            ("smalldatetime", _) => 60_000,
+            ("datetime2" | "datetimeoffset", 0) => 1_000,
+            ("datetime2" | "datetimeoffset", 1) => 100,
+            ("datetime2" | "datetimeoffset", 2) => 10,
+            // `datetime` counts in thirds of ten milliseconds.
+            _ => 4,
+        }
+    }
+
     fn is_binary(&self) -> bool {
         matches!(self.type_name.as_str(), "binary" | "varbinary" | "timestamp" | "rowversion")
     }
@@ -167,6 +185,7 @@ mod tests {
             scale,
             nullable: false,
             identity: false,
+            primary: false,
         }
     }
 

@@ -10,6 +10,7 @@ use crate::mssql::{Param, SqlError};
 use crate::source::{FetchError, FetchWindow, Remember, Row, Rows};
 use crate::value::Value;
 
+use super::choice::{self, Choice};
 use super::describe::Column;
 use super::mark::{Marks, Seen};
 use super::query::{Bounds, Reach, Read};
@@ -19,54 +20,55 @@ use super::{SourceSettings, decode, values};
 #[derive(Debug)]
 pub(super) struct Plan {
     /// Name of the table, and the same quoted.
-    table: String,
-    quoted: String,
-    mode: CursorMode,
-    cursor: Column,
+    pub(super) table: String,
+    pub(super) quoted: String,
+    pub(super) mode: CursorMode,
+    /// The column that rows are ordered by; `None` where changes are.
+    pub(super) cursor: Option<Column>,
     /// Key columns, and the names under which checkpoints hold their values.
-    key: Vec<Column>,
+    pub(super) key: Vec<Column>,
     key_names: Vec<String>,
     /// Names of the delivered columns: the first ones of each row.
-    columns: Vec<String>,
+    pub(super) columns: Vec<String>,
     /// Where in a row the key values are.
-    key_at: Vec<usize>,
-    /// Cells of a row, the cursor being the last.
+    pub(super) key_at: Vec<usize>,
+    /// Cells of a row; the last is its position, or in change tracking the last two are.
     width: usize,
     /// The select list, without the cursor.
-    select: Vec<String>,
-    filter: Option<String>,
-    settle_ms: i32,
+    pub(super) select: Vec<String>,
+    pub(super) filter: Option<String>,
+    pub(super) settle_ms: i32,
 }
 
 /// What a fetch has read so far.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     /// What the server says of itself.
-    head: Vec<Value>,
-    rows: Vec<Row>,
+    pub(super) head: Vec<Value>,
+    pub(super) rows: Vec<Row>,
+    /// What it says last, under change tracking.
+    pub(super) tail: Option<Value>,
 }
 
 impl Plan {
     /// Checks the settings against the table's columns and writes the statements.
     pub(super) fn new(
         settings: &SourceSettings,
+        choice: &Choice,
         table: &QualifiedName,
         described: &[Column],
     ) -> Result<Self, FetchError> {
-        if described.is_empty() {
-            return Err(configuration(format!(
-                "table `{table}` not found, or no right to see it: check its name and the database, \
-                 and grant SELECT on it"
-            )));
-        }
         let find = |role: &str, name: &str| find(table, described, role, name);
-        let cursor = find("cursor", &settings.cursor_column)?;
-        cursor.fits(settings.mode).map_err(|needed| {
-            configuration(format!(
-                "cursor column `{}` of `{table}` is of type `{}`, mode `{}` needs {needed}",
-                cursor.name, cursor.type_name, settings.mode
-            ))
-        })?;
+        let mode = choice.mode;
+        let cursor = choice.cursor.as_deref().map(|cursor| find("cursor", cursor)).transpose()?;
+        if let Some(cursor) = &cursor {
+            cursor.fits(mode).map_err(|needed| {
+                configuration(format!(
+                    "cursor column `{}` of `{table}` is of type `{}`, mode `{mode}` needs {needed}",
+                    cursor.name, cursor.type_name
+                ))
+            })?;
+        }
         let key =
             settings.key.iter().map(|name| find("key", name)).collect::<Result<Vec<_>, _>>()?;
         if let Some(column) = key.iter().find(|column| !column.can_be_key()) {
@@ -74,6 +76,9 @@ impl Plan {
                 "key column `{}` of `{table}` is of type `{}`, which cannot order rows",
                 column.name, column.type_name
             )));
+        }
+        if mode == CursorMode::ChangeTracking {
+            choice::check_key(table, described, &key).map_err(configuration)?;
         }
         let delivered = match &settings.columns {
             None => described.to_vec(),
@@ -92,14 +97,14 @@ impl Plan {
         Ok(Self {
             table: table.to_string(),
             quoted: table.quoted(),
-            mode: settings.mode,
-            settle_ms: settle_ms(settings.settle, &cursor)?,
+            mode,
+            settle_ms: settle_ms(settings.settle, cursor.as_ref())?,
+            width: select.len() + if cursor.is_some() { 1 } else { 2 },
             cursor,
             key,
             key_names: settings.key.clone(),
             columns,
             key_at,
-            width: select.len() + 1,
             select,
             filter: settings.filter.clone(),
         })
@@ -107,7 +112,7 @@ impl Plan {
 
     /// Whether there can be rows that are never read.
     pub(super) fn cursor_is_nullable(&self) -> bool {
-        self.cursor.nullable
+        self.cursor.as_ref().is_some_and(|cursor| cursor.nullable)
     }
 
     /// Returns the statement and parameters for a window.
@@ -115,10 +120,11 @@ impl Plan {
         &self,
         window: FetchWindow<'_>,
     ) -> Result<(String, Vec<Param>), FetchError> {
+        let Some(cursor) = &self.cursor else { return self.tracked_statement(window) };
         let read = Read {
             table: &self.quoted,
             mode: self.mode,
-            cursor: &self.cursor,
+            cursor,
             key: &self.key,
             select: &self.select,
             filter: self.filter.as_deref(),
@@ -129,8 +135,7 @@ impl Plan {
             Some(_) => Reach::Row,
         };
         let sql = read.text(Bounds { after, upto: window.upto.is_some() });
-        let rows = i64::try_from(window.rows_max).unwrap_or(i64::MAX).saturating_add(1);
-        let mut params = vec![Param::BigInt(rows)];
+        let mut params = vec![Self::rows_param(window)];
         if matches!(self.mode, CursorMode::TimestampPk | CursorMode::IntegerPk) {
             params.push(Param::Int(self.settle_ms));
         }
@@ -143,14 +148,15 @@ impl Plan {
         Ok((sql, params))
     }
 
+    /// One row more than wanted: it says whether there is more.
+    pub(super) fn rows_param(window: FetchWindow<'_>) -> Param {
+        Param::BigInt(i64::try_from(window.rows_max).unwrap_or(i64::MAX).saturating_add(1))
+    }
+
     fn bind(&self, cursor: &Cursor, params: &mut Vec<Param>) -> Result<(), FetchError> {
         let data = |reason: String| FetchError::new(ErrorKind::Data, reason);
         if cursor.mode != self.mode {
-            return Err(data(format!(
-                "the checkpoint is of mode `{}`, the source of `{}`: restore the mode, or give the \
-                 poller a new name to start over",
-                cursor.mode, self.mode
-            )));
+            return Err(data(other_mode(cursor, self.mode)));
         }
         let wrong = |error: CursorError| data(format!("checkpoint: {error}"));
         params.push(match self.mode {
@@ -158,25 +164,35 @@ impl Plan {
                 let version: RowVersion = cursor.value.parse().map_err(wrong)?;
                 Param::BigInt(i64::from_be_bytes(version.0.to_be_bytes()))
             }
-            CursorMode::TimestampPk => Param::Text(self.cursor.cursor_text(&cursor.value)),
+            CursorMode::TimestampPk => {
+                let column = self.cursor.as_ref();
+                let text = column.map(|column| column.cursor_text(&cursor.value));
+                Param::Text(text.unwrap_or_default())
+            }
             CursorMode::IntegerPk => Param::BigInt(cursor.integer_value().map_err(wrong)?),
             CursorMode::ChangeTracking => Param::Text(cursor.value.clone()),
         });
         // A position without a key lies behind all rows that have its cursor.
-        if cursor.key.is_empty() {
-            return Ok(());
+        if !cursor.key.is_empty() {
+            params.extend(self.key_params(cursor)?);
         }
-        for (column, name) in self.key.iter().zip(&self.key_names) {
+        Ok(())
+    }
+
+    /// Returns the key of a position as parameters.
+    pub(super) fn key_params(&self, cursor: &Cursor) -> Result<Vec<Param>, FetchError> {
+        let param = |(column, name): (&Column, &String)| {
             let value = cursor.key.get(name).and_then(|value| column.key_param(value));
-            params.push(value.ok_or_else(|| {
-                data(format!(
+            value.ok_or_else(|| {
+                let reason = format!(
                     "the checkpoint has no value of type `{}` for key column `{name}`: \
                      restore the key, or give the poller a new name to start over",
                     column.type_name
-                ))
-            })?);
-        }
-        Ok(())
+                );
+                FetchError::new(ErrorKind::Data, reason)
+            })
+        };
+        self.key.iter().zip(&self.key_names).map(param).collect()
     }
 
     /// Adds a row of the server's answer.
@@ -186,14 +202,21 @@ impl Plan {
             return Ok(());
         }
         let mut cells = values(row);
+        let tracked = self.cursor.is_none();
+        if tracked && cells.len() == 1 {
+            answer.tail = cells.pop();
+            return Ok(());
+        }
         if cells.len() != self.width {
             let reason = format!("a row has {} cells, asked for {}", cells.len(), self.width);
             return Err(SqlError::new(ErrorKind::Internal, reason));
         }
+        let gone = tracked && cells.pop() == Some(Value::Text("D".to_owned()));
+        let op = if gone { Operation::Delete } else { Operation::Upsert };
         let position = cells.pop().unwrap_or(Value::Null);
         let key = self.key_at.iter().filter_map(|at| cells.get(*at).cloned()).collect();
         cells.truncate(self.columns.len());
-        answer.rows.push(Row { op: Operation::Upsert, position, key, values: cells });
+        answer.rows.push(Row { op, position, key, values: cells });
         Ok(())
     }
 
@@ -203,7 +226,10 @@ impl Plan {
         answer: Answer,
         window: FetchWindow<'_>,
     ) -> Result<Rows, FetchError> {
-        let Answer { head, mut rows } = answer;
+        if self.cursor.is_none() {
+            return self.tracked_rows(answer, window);
+        }
+        let Answer { head, mut rows, .. } = answer;
         let remember = match self.mode {
             CursorMode::RowVersion => {
                 check_version(&head, window)?;
@@ -265,8 +291,25 @@ fn check_version(head: &[Value], window: FetchWindow<'_>) -> Result<(), FetchErr
     }
 }
 
-fn unexpected(head: &[Value], wanted: &str) -> FetchError {
+pub(super) fn unexpected(head: &[Value], wanted: &str) -> FetchError {
     FetchError::new(ErrorKind::Internal, format!("the server told {head:?} instead of {wanted}"))
+}
+
+/// Says that a table has no columns, which means that there is none.
+pub(super) fn not_found(table: &QualifiedName) -> FetchError {
+    configuration(format!(
+        "table `{table}` not found, or no right to see it: check its name and the database, and grant \
+         SELECT on it"
+    ))
+}
+
+/// Says that a checkpoint is of another mode than the source.
+pub(super) fn other_mode(cursor: &Cursor, mode: CursorMode) -> String {
+    format!(
+        "the checkpoint is of mode `{}`, the source of `{mode}`: restore the mode, or give the poller a \
+         new name to start over",
+        cursor.mode
+    )
 }
 
 fn configuration(reason: impl Into<String>) -> FetchError {
@@ -299,8 +342,8 @@ fn position(read: &mut Vec<Column>, column: &Column) -> usize {
     })
 }
 
-fn settle_ms(settle: Duration, cursor: &Column) -> Result<i32, FetchError> {
-    let millis = settle.as_millis() + u128::from(cursor.rounding_ms());
+fn settle_ms(settle: Duration, cursor: Option<&Column>) -> Result<i32, FetchError> {
+    let millis = settle.as_millis() + u128::from(cursor.map_or(0, Column::rounding_ms));
     i32::try_from(millis).map_err(|error| {
         let reason = format!("the settle window is `{settle:?}`, must be at most 24 days");
         FetchError { source: Some(error.into()), ..configuration(reason) }
@@ -332,6 +375,7 @@ mod tests {
             scale: 7,
             nullable: false,
             identity: false,
+            primary: false,
         }
     }
 
@@ -342,8 +386,8 @@ mod tests {
             poller: "p".to_owned(),
             connection: SqlConnection::parse("Server=s;User ID=u;Password=p").unwrap(),
             table: "t".to_owned(),
-            mode,
-            cursor_column: cursor.to_owned(),
+            mode: Some(mode),
+            cursor_column: Some(cursor.to_owned()),
             key: vec!["ID".to_owned()],
             columns: None,
             filter: None,
@@ -360,7 +404,9 @@ mod tests {
             column("place", "geography"),
             column("price", "money"),
         ];
-        Plan::new(settings, &table, &columns)
+        let choice =
+            Choice { mode: settings.mode.unwrap(), cursor: settings.cursor_column.clone() };
+        Plan::new(settings, &choice, &table, &columns)
     }
 
     fn listed(mode: CursorMode, cursor: &str) -> SourceSettings {

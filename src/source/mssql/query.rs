@@ -64,14 +64,12 @@ impl Read<'_> {
         match bounds.after {
             Reach::Nothing => {}
             Reach::Row => {
-                let position = self.position(&mut params);
-                conditions.push(self.bound(&cursor, &position, [">", ">", ">="]));
+                conditions.push(bound(&self.position(&mut params), [">", ">", ">="]));
             }
             Reach::Cursor => conditions.push(format!("{cursor} > {}", self.leading(&mut params))),
         }
         if bounds.upto {
-            let position = self.position(&mut params);
-            conditions.push(self.bound(&cursor, &position, ["<", "<=", "<="]));
+            conditions.push(bound(&self.position(&mut params), ["<", "<=", "<="]));
         }
         match self.mode {
             CursorMode::RowVersion | CursorMode::TimestampPk => {
@@ -148,15 +146,14 @@ impl Read<'_> {
         }
     }
 
-    /// Returns the expressions of a position: the cursor, then the key.
-    fn position(&self, params: &mut Params) -> (String, Vec<String>) {
-        let cursor = self.leading(params);
-        let key = self
-            .key
-            .iter()
-            .map(|column| format!("CAST({} AS {})", params.next(), column.declared()))
-            .collect();
-        (cursor, key)
+    /// Returns the columns of a position, each with its value: the cursor, then the key.
+    fn position(&self, params: &mut Params) -> Vec<(String, String)> {
+        let cursor = (format!("t.{}", quote(&self.cursor.name)), self.leading(params));
+        let key = self.key.iter().map(|column| {
+            let value = format!("CAST({} AS {})", params.next(), column.declared());
+            (format!("t.{}", quote(&column.name)), value)
+        });
+        std::iter::once(cursor).chain(key).collect()
     }
 
     fn leading(&self, params: &mut Params) -> String {
@@ -166,29 +163,32 @@ impl Read<'_> {
         }
         format!("CAST({cursor} AS {})", self.cursor.declared())
     }
+}
 
-    /// Returns the condition that a row lies on one side of a position.
-    ///
-    /// `operators` are those for any part but the key's last, for the key's last, and for the leading
-    /// comparison, which is the one the index seeks by.
-    fn bound(
-        &self,
-        cursor: &str,
-        (position, key): &(String, Vec<String>),
-        [strict, last, leading]: [&str; 3],
-    ) -> String {
-        let mut ways = vec![format!("{cursor} {strict} {position}")];
-        let mut equal = String::new();
-        for (index, (column, value)) in self.key.iter().zip(key).enumerate() {
-            let column = format!("t.{}", quote(&column.name));
-            let operator = if index + 1 == key.len() { last } else { strict };
-            ways.push(match equal.as_str() {
-                "" => format!("{column} {operator} {value}"),
-                equal => format!("({equal}{column} {operator} {value})"),
-            });
+/// Returns the condition that a row lies on one side of a position, given as columns and their values
+/// from the leading one on.
+///
+/// `operators` are those for any column but the last, for the last, and for the leading comparison,
+/// which is the one the index seeks by.
+pub(super) fn bound(columns: &[(String, String)], [strict, last, leading]: [&str; 3]) -> String {
+    let mut ways = Vec::new();
+    let mut equal = String::new();
+    for (index, (column, value)) in columns.iter().enumerate() {
+        let operator = if index + 1 == columns.len() { last } else { strict };
+        ways.push(match equal.as_str() {
+            "" => format!("{column} {operator} {value}"),
+            equal => format!("({equal}{column} {operator} {value})"),
+        });
+        // The leading comparison says the first one's equality already.
+        if index > 0 {
             equal = format!("{equal}{column} = {value} AND ");
         }
-        format!("{cursor} {leading} {position} AND ({})", ways.join(" OR "))
+    }
+    match columns {
+        [] | [_] => ways.concat(),
+        [(column, value), ..] => {
+            format!("{column} {leading} {value} AND ({})", ways.join(" OR "))
+        }
     }
 }
 
@@ -218,6 +218,7 @@ mod tests {
             scale,
             nullable: false,
             identity: false,
+            primary: false,
         }
     }
 
