@@ -20,6 +20,7 @@ use crate::handler::http::{Client, ClientError, Http};
 use crate::handler::stdout::Stdout;
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
+use crate::mssql::RetryTerms;
 use crate::poller::{Limits, Poller, PollerParts};
 use crate::source::mssql::{Mssql, SourceSettings};
 use crate::source::{FetchError, Source};
@@ -35,6 +36,9 @@ pub enum BuildError {
     /// The state store cannot be set up.
     #[error("set up the state store")]
     State(#[source] ConnectError),
+    /// The identity that a SQL connection string asks for cannot be set up.
+    #[error("set up the identity of a SQL connection")]
+    Identity(#[source] ConnectError),
     /// The state table has a name that cannot be.
     #[error("read setting `HIGHWATER__STATE__TABLE`")]
     StateTable(#[source] TableNameError),
@@ -84,9 +88,12 @@ impl App {
                 instance: Arc::clone(&instance),
                 terms: LeaseTerms::of(poller.lease.ttl),
                 limits: limits(poller, config.function_timeout),
+                policy: poller.policy,
                 metrics: Arc::clone(&metrics),
             };
-            pollers.insert(poller.name.clone(), Arc::new(Poller::new(parts)));
+            let built = Poller::new(parts);
+            let built = if poller.source.start_now { built.starting_now() } else { built };
+            pollers.insert(poller.name.clone(), Arc::new(built));
         }
         let functions = functions(&config, &pollers, &surroundings.function_folders());
         Ok(Self { pollers, functions })
@@ -241,7 +248,8 @@ impl Surroundings {
             filter: source.filter.clone(),
             settle: source.settle,
         };
-        let mssql = Mssql::new(settings).map_err(wrong)?;
+        let retry = RetryTerms::within(poller.limits.tick_time_max);
+        let mssql = Mssql::new(settings).map_err(wrong)?.with_retries(retry);
         let mssql = match self.credential(&source.connection.auth)? {
             Some(credential) => mssql.with_credential(credential),
             None => mssql,
@@ -252,12 +260,19 @@ impl Surroundings {
     fn credential(&self, auth: &SqlAuth) -> Result<Option<Arc<dyn TokenCredential>>, BuildError> {
         let (identity, client_id) = match auth {
             SqlAuth::Password { .. } => return Ok(None),
+            SqlAuth::ServicePrincipal { tenant, client_id, secret } => {
+                let credential = crate::azure::service_principal(tenant, client_id, secret);
+                return credential.map(Some).map_err(BuildError::Identity);
+            }
             SqlAuth::ManagedIdentity { client_id } => (IdentitySource::ManagedIdentity, client_id),
+            SqlAuth::WorkloadIdentity { client_id } => {
+                (IdentitySource::WorkloadIdentity, client_id)
+            }
             SqlAuth::Default { client_id } => (self.identity, client_id),
         };
         crate::azure::credential(identity, client_id.as_deref())
             .map(Some)
-            .map_err(BuildError::State)
+            .map_err(BuildError::Identity)
     }
 
     /// Folders that hold a `function.json`: directly below the root where deployed, in
@@ -281,4 +296,19 @@ fn folders_with_function(root: &Path) -> Vec<String> {
         .collect();
     folders.sort();
     folders
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_starts_of_one_instance_have_different_owner_ids() {
+        let mut vars = BTreeMap::new();
+        vars.insert("WEBSITE_INSTANCE_ID".to_owned(), "0123456789abcdef".to_owned());
+        let surroundings = Surroundings::of(&vars);
+        let (first, second) = (surroundings.owner_id("shop"), surroundings.owner_id("shop"));
+        assert!(first.starts_with("shop/0123456789ab-"), "{first}");
+        assert_ne!(first, second, "else each would take the other's lease for its own");
+    }
 }

@@ -11,6 +11,7 @@
 
 mod failure;
 mod shared_key;
+mod token;
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,17 +20,19 @@ use std::time::Duration;
 use azure_core::credentials::{Secret, TokenCredential};
 use azure_core::http::{ClientOptions, ExponentialRetryOptions, RetryOptions, Transport};
 use azure_identity::{
-    DeveloperToolsCredential, ManagedIdentityCredential, ManagedIdentityCredentialOptions,
-    UserAssignedId, WorkloadIdentityCredential, WorkloadIdentityCredentialOptions,
+    ClientSecretCredential, DeveloperToolsCredential, ManagedIdentityCredential,
+    ManagedIdentityCredentialOptions, UserAssignedId, WorkloadIdentityCredential,
+    WorkloadIdentityCredentialOptions,
 };
 use azure_storage_blob::{BlobContainerClient, BlobContainerClientOptions};
-use secrecy::ExposeSecret as _;
+use secrecy::{ExposeSecret as _, SecretString};
 use thiserror::Error;
 use url::Url;
 
 pub(crate) use self::failure::{Answer, Failure, date};
 use self::shared_key::SharedKey;
-use crate::clock::Clock;
+pub use self::token::KeptToken;
+use crate::clock::{Clock, SystemClock};
 use crate::config::{DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, StorageConnection};
 
 /// Where the tokens of an identity come from.
@@ -217,7 +220,6 @@ fn http_client(endpoint: &Url, timeout: Duration) -> Result<reqwest::Client, Con
     builder.build().map_err(|error| ConnectError(failure::describe(&error)))
 }
 
-/// Returns the credential of an identity. Asking for a token changes nothing, so it may be repeated.
 /// Returns a credential for a service other than storage, such as a database.
 ///
 /// # Errors
@@ -227,9 +229,30 @@ pub fn credential(
     source: IdentitySource,
     client_id: Option<&str>,
 ) -> Result<Arc<dyn TokenCredential>, ConnectError> {
-    token_credential(source, client_id, ClientOptions::default())
+    token_credential(source, client_id, ClientOptions::default()).map(kept)
 }
 
+/// Returns a credential of an application that has a secret.
+///
+/// # Errors
+///
+/// [`ConnectError`] if the tenant's name cannot be one.
+pub fn service_principal(
+    tenant: &str,
+    client_id: &str,
+    secret: &SecretString,
+) -> Result<Arc<dyn TokenCredential>, ConnectError> {
+    let secret = Secret::new(secret.expose_secret().to_owned());
+    let credential = ClientSecretCredential::new(tenant, client_id.to_owned(), secret, None)
+        .map_err(|error| ConnectError(failure::describe(&error)))?;
+    Ok(kept(credential))
+}
+
+fn kept(credential: Arc<dyn TokenCredential>) -> Arc<dyn TokenCredential> {
+    Arc::new(KeptToken::new(credential, Arc::new(SystemClock)))
+}
+
+/// Returns the credential of an identity. Asking for a token changes nothing, so it may be repeated.
 fn identity(
     options: &ServiceOptions,
     client_id: Option<&str>,
@@ -275,7 +298,6 @@ fn token_credential(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::SystemClock;
 
     fn service(connection: &str) -> BlobService {
         let options = ServiceOptions {

@@ -23,6 +23,7 @@
 //! # }
 //! ```
 
+mod codepage;
 mod convert;
 mod database;
 mod dates;
@@ -37,8 +38,8 @@ mod wire;
 
 pub use self::{
     database::Database,
-    faults::{Fault, Faults},
+    faults::{Fault, Faults, LoginFault},
     server::{Options, Server},
     session::{Engine, Session},
-    types::{Column, Parameter, Reply, SqlError, Type, Value},
+    types::{Column, Named, Parameter, Reply, SqlError, Type, Value},
 };

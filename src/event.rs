@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 use crate::cursor::{Cursor, KeyValues, hex, update_sized};
@@ -163,15 +163,13 @@ impl ChangeEvent {
         columns: &[(&str, &Value)],
     ) -> Result<Self, EncodeError> {
         let id = EventId::of(&source.poller, &cursor);
-        let after: KeyValues =
-            columns.iter().map(|(name, value)| ((*name).to_owned(), value.to_json())).collect();
         let wire = WireEvent {
             id: &id,
             op,
             pk: &cursor.key,
             cursor: &cursor,
             before: (),
-            after: (op == Operation::Upsert).then_some(&after),
+            after: (op == Operation::Upsert).then_some(Columns(columns)),
             source,
         };
         let json = serde_json::to_string(&wire)?;
@@ -187,8 +185,17 @@ struct WireEvent<'a> {
     pk: &'a KeyValues,
     cursor: &'a Cursor,
     before: (),
-    after: Option<&'a KeyValues>,
+    after: Option<Columns<'a>>,
     source: &'a SourceLabel,
+}
+
+/// Values under the names of their columns. Not a JSON value, which could not hold all text.
+struct Columns<'a>(&'a [(&'a str, &'a Value)]);
+
+impl Serialize for Columns<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().copied())
+    }
 }
 
 fn position_bytes(cursor: Option<&Cursor>) -> Vec<u8> {

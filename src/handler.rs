@@ -26,7 +26,8 @@ pub struct Delivery<'a> {
     pub generation: Generation,
     /// Token of the lease under which the batch is delivered.
     pub fencing_token: FencingToken,
-    /// 1 for the first time this range is delivered, as far as the state document knows.
+    /// 1 for the first delivery at this position, as far as the state document knows; rows may have
+    /// changed since.
     pub attempt: u32,
     /// Set while a range is delivered again on purpose.
     pub replay_id: Option<&'a str>,

@@ -208,6 +208,11 @@ impl<'a> Lease<'a> {
         })))
     }
 
+    /// Returns which grant of which document this is.
+    pub fn holder(&self) -> &Holder {
+        &self.holder
+    }
+
     /// Returns the token of this grant.
     pub fn token(&self) -> FencingToken {
         self.holder.token
@@ -259,7 +264,7 @@ impl<'a> Lease<'a> {
     }
 
     /// Runs `work` while renewing the lease, and drops it when the lease is lost, has lapsed, or the
-    /// tick's time is over.
+    /// tick's time is over. Work does not begin under a lease that has lapsed already.
     ///
     /// # Errors
     ///
@@ -267,6 +272,9 @@ impl<'a> Lease<'a> {
     pub async fn hold_while<T>(&mut self, work: impl Future<Output = T>) -> Result<T, LeaseError> {
         let mut work = pin!(work);
         let stop_at = self.context.stop_at;
+        if Instant::now() >= self.deadline() {
+            return Err(LeaseError::Lapsed);
+        }
         loop {
             // Counted from the last renewal, not from now: a run of short holds must renew too.
             let beat_at = self.renewed_at + self.context.terms.heartbeat_interval;
@@ -342,6 +350,20 @@ impl<'a> Lease<'a> {
         let now = self.now();
         let apply = move |document: &StateDocument, holder: &Holder| {
             document.announce(holder, batch.clone(), now)
+        };
+        let deadline = self.deadline();
+        self.write(&apply, None, deadline).await
+    }
+
+    /// Puts a part of the batch in hand in its place, so that a successor begins there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::commit`].
+    pub async fn narrow(&mut self, part: InFlight) -> Result<(), LeaseError> {
+        let now = self.now();
+        let apply = move |document: &StateDocument, holder: &Holder| {
+            document.narrow(holder, part.clone(), now)
         };
         let deadline = self.deadline();
         self.write(&apply, None, deadline).await

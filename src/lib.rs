@@ -76,6 +76,8 @@ pub mod value;
 pub mod config;
 pub mod handler;
 pub mod normalize;
+pub mod policy;
+pub mod quarantine;
 pub mod source;
 pub mod state;
 

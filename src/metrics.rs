@@ -19,6 +19,7 @@ pub struct Metrics {
     events: Counter<u64>,
     redelivered: Counter<u64>,
     takeovers: Counter<u64>,
+    quarantined: Counter<u64>,
     tick_duration: Histogram<f64>,
     fetch_duration: Histogram<f64>,
     handler_duration: Histogram<f64>,
@@ -53,6 +54,7 @@ impl Metrics {
                 .u64_counter("highwater.recovery.takeovers")
                 .with_unit("{takeover}")
                 .build(),
+            quarantined: meter.u64_counter("highwater.rows.quarantined").with_unit("{row}").build(),
             tick_duration: seconds("highwater.tick.duration"),
             fetch_duration: seconds("highwater.fetch.duration"),
             handler_duration: seconds("highwater.handler.duration"),
@@ -115,6 +117,11 @@ impl Metrics {
     /// Counts rows that are delivered again.
     pub(crate) fn redelivered(&self, poller: &str, rows: u64) {
         self.redelivered.add(rows, &[named(poller)]);
+    }
+
+    /// Counts rows that are set aside.
+    pub(crate) fn quarantined(&self, poller: &str, reason: &'static str, rows: u64) {
+        self.quarantined.add(rows, &[named(poller), KeyValue::new("reason", reason)]);
     }
 
     /// Counts a lease taken over from a holder that died.

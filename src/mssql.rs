@@ -10,8 +10,11 @@
 pub mod ident;
 
 mod connect;
+mod dial;
 mod error;
+mod number;
 mod param;
+mod retry;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +29,9 @@ use crate::config::SqlConnection;
 use connect::{Client, connect};
 
 pub use error::SqlError;
+pub use number::{Again, errors_table};
 pub use param::Param;
+pub use retry::{Retries, RetryTerms};
 
 /// Longest rest of a connection that is used again. Azure's network forgets an idle flow after four
 /// minutes without telling either end.
@@ -139,7 +144,9 @@ impl Connection {
         let whole = match &rows {
             Ok(_) => true,
             Err(Failure::BeforeFirstRow(error) | Failure::AfterFirstRow(error)) => {
+                // A database that has moved answers on a new connection only.
                 error.severity().is_some_and(|severity| severity <= SEVERITY_KEPT_MAX)
+                    && error.again() != Some(Again::Anew)
             }
         };
         if whole {

@@ -27,6 +27,17 @@ pub enum NormalizeError {
         /// The column.
         column: String,
     },
+    /// A key value is text that no checkpoint can hold.
+    #[error(
+        "row {row} has half a surrogate pair in key column `{column}`, which no checkpoint can hold: \
+         mend the text, or choose another key"
+    )]
+    HalfPairKey {
+        /// Index in the batch.
+        row: usize,
+        /// The column.
+        column: String,
+    },
     /// The cursor column has a type that the mode cannot order by.
     #[error("row {row} has cursor `{found}`, mode `{mode}` needs {expected}")]
     CursorType {
@@ -112,6 +123,9 @@ fn key_values(shape: &SourceShape, index: usize, row: &Row) -> Result<KeyValues,
         match row.key.get(position) {
             None => return Err(NormalizeError::MissingKey { row: index, column }),
             Some(Value::Null) => return Err(NormalizeError::NullKey { row: index, column }),
+            Some(Value::HalfPair(_)) => {
+                return Err(NormalizeError::HalfPairKey { row: index, column });
+            }
             Some(value) => key.insert(column, value.to_json()),
         };
     }
@@ -172,6 +186,11 @@ mod tests {
                 CursorMode::RowVersion,
                 rows(Value::Int(1), vec![Value::Null, Value::Null]),
                 "NULL in key column `a`",
+            ),
+            (
+                CursorMode::RowVersion,
+                rows(Value::Int(1), vec![Value::Int(1), Value::HalfPair(vec![0xD83D])]),
+                "half a surrogate pair in key column `b`",
             ),
             (
                 CursorMode::RowVersion,

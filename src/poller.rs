@@ -15,11 +15,15 @@
 //! and never names a driver, a web framework or a cloud.
 
 mod batch;
+mod deliver;
 mod failure;
+mod init;
 mod memory;
 mod observe;
 mod outcome;
 mod part;
+mod quarantine;
+mod suspicion;
 
 use std::fmt;
 use std::pin::pin;
@@ -31,6 +35,8 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
 use self::batch::{Batch, Fetched, Next};
+use self::deliver::Hand;
+pub use self::init::Init;
 use self::memory::Memory;
 use self::observe::Observation;
 pub use self::outcome::{LoadError, OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
@@ -38,6 +44,7 @@ use crate::cursor::Cursor;
 use crate::handler::{Delivery, Handler, HandlerError, Progress};
 use crate::lease::{Acquired, Instance, Lease, LeaseContext, LeaseError, LeaseTerms, Snapshot};
 use crate::metrics::Metrics;
+use crate::policy::FailurePolicy;
 use crate::source::Source;
 use crate::state::{AfterCommit, Commit, OnMissingState, Refusal, StateKey, StateStore};
 
@@ -138,7 +145,10 @@ pub struct Poller {
     instance: Arc<Instance>,
     terms: LeaseTerms,
     limits: Limits,
+    policy: FailurePolicy,
     metrics: Arc<Metrics>,
+    /// Whether a poller without state waits to be started explicitly, behind what there is then.
+    start_now: bool,
     /// What the last tick knew; locked while a tick runs, so a second one sees that.
     memory: Mutex<Memory>,
 }
@@ -160,6 +170,8 @@ pub struct PollerParts {
     pub terms: LeaseTerms,
     /// Limits of one tick.
     pub limits: Limits,
+    /// What becomes of rows that are not taken.
+    pub policy: FailurePolicy,
     /// Where measurements go.
     pub metrics: Arc<Metrics>,
 }
@@ -185,9 +197,18 @@ impl Poller {
             instance: parts.instance,
             terms: parts.terms,
             limits: parts.limits,
+            policy: parts.policy,
             metrics: parts.metrics,
+            start_now: false,
             memory: Mutex::default(),
         }
+    }
+
+    /// Lets a poller that never ran start with what comes after its [`Self::init`], instead of with all
+    /// that its source has.
+    #[must_use]
+    pub fn starting_now(self) -> Self {
+        Self { start_now: true, ..self }
     }
 
     /// Returns the poller's name.
@@ -306,29 +327,25 @@ impl Poller {
         &self,
         memory: &mut Memory,
         mut lease: Lease<'_>,
-        mut batch: Batch,
+        batch: Batch,
         seen: &mut Observation<'_>,
     ) -> Result<TickOutcome, TickError> {
         memory.forget();
         seen.note_idle_ticks(memory.take_idle_ticks());
-        let mut waiting = Vec::new();
+        let mut hand = Hand::of(batch);
         loop {
-            self.handle_what_fits(&mut lease, &mut batch, &mut waiting, seen).await?;
-            let next = self.next_after(&mut lease, &batch, &mut waiting, seen).await;
-            let announced = match &next {
-                Ok(Next::Batch(next)) => Some(&**next),
-                Ok(Next::Nothing(_) | Next::NotNow) | Err(_) => None,
-            };
+            self.deliver(&mut lease, &mut hand, seen).await?;
+            let next = self.next_after(&mut lease, &mut hand, seen).await;
             seen.note_next(&next);
             if let Ok(Next::Nothing(Some(state))) = &next {
-                batch.remember = Some(state.clone());
+                hand.batch.remember = Some(state.clone());
             }
-            self.commit(&mut lease, &batch, announced, seen).await?;
+            self.commit(&mut lease, &hand.batch, &next, seen).await?;
             match next {
-                Ok(Next::Batch(next)) => batch = *next,
-                Ok(end @ (Next::Nothing(_) | Next::NotNow)) => {
+                Ok(Next::Batch(next)) => hand.batch = *next,
+                Ok(end @ (Next::Nothing(_) | Next::NotNow | Next::Later(_))) => {
                     memory.remember(lease);
-                    return Ok(TickOutcome::Committed { more: matches!(end, Next::NotNow) });
+                    return Ok(TickOutcome::Committed { more: !matches!(end, Next::Nothing(_)) });
                 }
                 Err(error) => {
                     memory.remember(lease);
@@ -338,13 +355,13 @@ impl Poller {
         }
     }
 
-    /// Hands one batch over; a refusal is written down, with the lease given up.
+    /// Hands one batch over.
     async fn handle(
         &self,
         lease: &mut Lease<'_>,
         batch: &Batch,
         seen: &mut Observation<'_>,
-    ) -> Result<Handled, TickError> {
+    ) -> Result<(), NotTaken> {
         let in_flight = lease.document().in_flight.as_ref();
         let earlier = in_flight.map_or(0, |f| f.attempt.saturating_add(f.crashes));
         let replay_id = lease.document().replay_id.clone();
@@ -373,19 +390,13 @@ impl Poller {
         let handled = lease.hold_while(work).await;
         seen.handler_ran(began_at.elapsed());
         match handled {
-            Ok(Ok(())) => Ok(Handled::Taken),
-            Ok(Err(HandlerError::TooLarge(reason))) => Ok(Handled::TooLarge(reason)),
-            Ok(Err(error)) => {
-                self.write_down(lease, batch, &error, seen).await;
-                Err(TickError::Handler(error))
-            }
-            Err(LeaseError::OutOfTime) => {
-                let error = HandlerError::Retryable("stopped at the tick's end of time".to_owned());
-                self.write_down(lease, batch, &error, seen).await;
-                Err(TickError::OutOfTime)
-            }
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(NotTaken::Handler(error)),
+            Err(LeaseError::OutOfTime) => Err(NotTaken::OutOfTime),
             // A renewal in the air has found the lease lost too, but the target says who took it.
-            Err(error) => Err(stale.map_or(TickError::LeaseLost(error), TickError::Handler)),
+            Err(error) => {
+                Err(NotTaken::Lost(stale.map_or(TickError::LeaseLost(error), TickError::Handler)))
+            }
         }
     }
 
@@ -417,19 +428,21 @@ impl Poller {
         &self,
         lease: &mut Lease<'_>,
         batch: &Batch,
-        next: Option<&Batch>,
+        next: &Result<Next, TickError>,
         seen: &mut Observation<'_>,
     ) -> Result<(), TickError> {
         let began_at = Instant::now();
+        let mut end_of_tick = || Some(seen.end_of_tick(seen.end(), Some(batch), lease));
         let then = match next {
-            Some(next) => AfterCommit::Handle(Box::new(next.in_flight())),
-            None => AfterCommit::Release(Some(seen.end_of_tick(seen.end(), Some(batch), lease))),
+            Ok(Next::Batch(next)) => AfterCommit::Handle(Box::new(next.in_flight())),
+            Ok(Next::Later(next)) => AfterCommit::Leave(Box::new(next.in_flight()), end_of_tick()),
+            Ok(Next::Nothing(_) | Next::NotNow) | Err(_) => AfterCommit::Release(end_of_tick()),
         };
         let before = lease.document().checkpoint.cursor.clone();
         let commit = Commit {
             batch_id: batch.id.clone(),
             upto: batch.upto.clone(),
-            rows: batch.rows(),
+            rows: batch.rows_taken(),
             now: lease.now(),
             then,
         };
@@ -443,15 +456,20 @@ impl Poller {
             | LeaseError::Format(_) => TickError::Commit(error),
         })?;
         seen.batch_complete(batch, before.as_ref(), began_at.elapsed(), lease.now());
-        next.map_or(Ok(()), |_| lease.still_held()).map_err(TickError::LeaseLost)
+        match next {
+            Ok(Next::Batch(_)) => lease.still_held().map_err(TickError::LeaseLost),
+            Ok(Next::Nothing(_) | Next::NotNow | Next::Later(_)) | Err(_) => Ok(()),
+        }
     }
 }
 
-/// What became of a batch that was handed over.
-enum Handled {
-    Taken,
-    /// Nothing was taken, and less at once may be.
-    TooLarge(String),
+/// Why a batch that was handed over counts as not taken.
+enum NotTaken {
+    Handler(HandlerError),
+    /// The handler was stopped at the tick's end of time.
+    OutOfTime,
+    /// The lease is not held any more: nothing is written down.
+    Lost(TickError),
 }
 
 /// Where a fetch begins, and what else makes a batch what it is.

@@ -278,18 +278,21 @@ pub struct InFlight {
     pub rows: u64,
     /// Digest of its encoded rows.
     pub digest: Digested,
-    /// Failed attempts so far.
+    /// Failed attempts at this position so far; rows that changed meanwhile do not start it over.
     #[serde(default)]
     pub attempt: u32,
-    /// Times a holder died with it.
+    /// Times a holder died at this position.
     #[serde(default)]
     pub crashes: u32,
-    /// When it first failed.
+    /// When the first attempt at this position failed.
     #[serde(default, with = "time::serde::rfc3339::option")]
     pub first_failed_at: Option<OffsetDateTime>,
     /// Not to be tried before; storage time.
     #[serde(default, with = "time::serde::rfc3339::option")]
     pub next_attempt_at: Option<OffsetDateTime>,
+    /// Why it failed first.
+    #[serde(default)]
+    pub first_error: Option<String>,
     /// Why it failed last.
     #[serde(default)]
     pub last_error: Option<String>,

@@ -178,7 +178,11 @@ pub struct RecordingHandler {
     received: Mutex<Vec<Received>>,
     script: Mutex<VecDeque<Step>>,
     finished: Mutex<u64>,
+    judge: Mutex<Option<Judge>>,
 }
+
+/// Answers a call by the keys of its rows.
+type Judge = Box<dyn FnMut(&[i64]) -> Result<(), HandlerError> + Send>;
 
 impl fmt::Debug for RecordingHandler {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -193,6 +197,15 @@ impl RecordingHandler {
         step: impl Future<Output = Result<(), HandlerError>> + Send + 'static,
     ) -> &Self {
         locked(&self.script).push_back(Step::Work(Box::pin(step)));
+        self
+    }
+
+    /// Answers calls without a script of their own by the keys of their rows.
+    pub fn judge_by(
+        &self,
+        judge: impl FnMut(&[i64]) -> Result<(), HandlerError> + Send + 'static,
+    ) -> &Self {
+        *locked(&self.judge) = Some(Box::new(judge));
         self
     }
 
@@ -248,6 +261,7 @@ impl Handler for RecordingHandler {
             ops: delivery.events.iter().map(|event| event.op).collect(),
             event_ids: delivery.events.iter().map(|event| event.id.to_string()).collect(),
         };
+        let ids = received.ids.clone();
         locked(&self.received).push(received);
         let step = locked(&self.script).pop_front();
         let result = match step {
@@ -259,7 +273,7 @@ impl Handler for RecordingHandler {
                 }
                 Ok(())
             }
-            None => Ok(()),
+            None => locked(&self.judge).as_mut().map_or(Ok(()), |judge| judge(&ids)),
         };
         *locked(&self.finished) += 1;
         result

@@ -8,9 +8,12 @@ use super::mistake::{Mistake, Shown};
 use super::parse::{self, Expected, show_duration};
 use super::read::Reader;
 use super::settings::{self, Setting};
+use crate::policy::FailurePolicy;
 use crate::state::OnMissingState;
 
-use super::{FUNCTION_TIMEOUT_RESERVE, HandlerConfig, SourceConfig, StateConfig, handler, source};
+use super::{
+    FUNCTION_TIMEOUT_RESERVE, HandlerConfig, SourceConfig, StateConfig, failure, handler, source,
+};
 
 /// Prefix of all settings of pollers.
 pub(super) const POLLERS: &str = "HIGHWATER__POLLERS__";
@@ -47,6 +50,8 @@ pub struct PollerConfig {
     pub retry_delay_min: Duration,
     /// Longest pause after failures; not below the first.
     pub retry_delay_max: Duration,
+    /// What becomes of rows that are not taken.
+    pub policy: FailurePolicy,
     /// What to do when the state document of a poller that has run is gone.
     pub on_missing_state: OnMissingState,
 }
@@ -130,6 +135,7 @@ pub(super) fn read(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Op
     let state_refresh = reader.read(&settings::STATE_REFRESH, at, parse::duration);
     let status_interval = reader.read(&settings::STATUS_INTERVAL, at, parse::duration);
     let retry_delays = read_retry_delays(reader, &segment);
+    let policy = failure::read(reader, &segment);
     let answers = [("stop", OnMissingState::Stop), ("recreate", OnMissingState::Recreate)];
     let on_missing_state = reader.read(&settings::ON_MISSING_STATE, at, parse::one_of(&answers));
     let (retry_delay_min, retry_delay_max) = retry_delays?;
@@ -144,6 +150,7 @@ pub(super) fn read(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Op
             .map(|interval| (!interval.is_zero()).then_some(interval))?,
         retry_delay_min,
         retry_delay_max,
+        policy: policy?,
         on_missing_state: on_missing_state?,
     })
 }

@@ -66,6 +66,7 @@ pub const SETTINGS: &[Setting] = &[
     SOURCE_COLUMNS,
     SOURCE_FILTER,
     SOURCE_SETTLE,
+    SOURCE_START,
     HANDLER_KIND,
     HANDLER_URL,
     HANDLER_ALLOW_HTTP,
@@ -82,6 +83,11 @@ pub const SETTINGS: &[Setting] = &[
     STATUS_INTERVAL,
     RETRY_DELAY_MIN,
     RETRY_DELAY_MAX,
+    ON_FAILURE,
+    ATTEMPTS_MAX,
+    RECORD_AGE_MAX,
+    BISECT_ON_ERROR,
+    CRASHES_MAX,
     ON_MISSING_STATE,
 ];
 
@@ -175,6 +181,11 @@ pub(super) const SOURCE_SETTLE: Setting = Setting::new(
     Text("5s"),
     "`timestamp+pk`, `integer+pk`: how late a commit may come after its row was written; rows wait as long.",
 );
+pub(super) const SOURCE_START: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__SOURCE__START",
+    Text("beginning"),
+    "Where a poller starts that never ran: at the `beginning`, or `now`, at its `highwater init`.",
+);
 pub(super) const HANDLER_KIND: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__KIND",
     Required,
@@ -254,6 +265,32 @@ pub(super) const RETRY_DELAY_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__RETRY_DELAY_MAX",
     Text("5m"),
     "Longest pause after failures.",
+);
+pub(super) const ON_FAILURE: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__ON_FAILURE",
+    Text("retry"),
+    "What becomes of rows that are not taken: `retry` for ever, set the one at fault aside \
+     (`quarantine`), or `stop` the poller until it is resumed.",
+);
+pub(super) const ATTEMPTS_MAX: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__ATTEMPTS_MAX",
+    Text("5"),
+    "Failed attempts at the same rows until that happens; a refusal for good needs one.",
+);
+pub(super) const RECORD_AGE_MAX: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__RECORD_AGE_MAX",
+    Words("unlimited"),
+    "How long the same rows may go on failing until that happens.",
+);
+pub(super) const BISECT_ON_ERROR: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__BISECT_ON_ERROR",
+    Words("`true` for `quarantine`, else `false`"),
+    "Whether a batch is halved to find the row at fault.",
+);
+pub(super) const CRASHES_MAX: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__CRASHES_MAX",
+    Text("5"),
+    "How often a process may die with the same rows in hand until they are suspected.",
 );
 pub(super) const ON_MISSING_STATE: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__ON_MISSING_STATE",

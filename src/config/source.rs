@@ -9,6 +9,10 @@ use super::settings;
 use super::sql_connection::SqlConnection;
 use crate::cursor::CursorMode;
 
+/// Tenant of a service principal, by the name that the Azure libraries know.
+/// <https://learn.microsoft.com/dotnet/api/overview/azure/identity-readme#environment-variables>
+const AZURE_TENANT_ID: &str = "AZURE_TENANT_ID";
+
 /// Where a poller reads rows.
 #[derive(Clone, Debug)]
 pub struct SourceConfig {
@@ -30,6 +34,8 @@ pub struct SourceConfig {
     pub filter: Option<String>,
     /// How long commits may come late; zero in the modes that need no such limit.
     pub settle: Duration,
+    /// Whether a poller that never ran waits to be started, behind what there is then.
+    pub start_now: bool,
 }
 
 pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfig> {
@@ -57,6 +63,8 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfi
             reader.read(&settings::SOURCE_SETTLE, at, parse::duration)
         }
     };
+    let starts = [("beginning", false), ("now", true)];
+    let start_now = reader.read(&settings::SOURCE_START, at, parse::one_of(&starts));
     let (connection_setting, connection) = connection?;
     Some(SourceConfig {
         connection_setting,
@@ -68,6 +76,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfi
         columns,
         filter,
         settle: settle?,
+        start_now: start_now?,
     })
 }
 
@@ -93,7 +102,8 @@ pub(super) fn read_sql_connection(
         });
         return None;
     };
-    match SqlConnection::parse(&text) {
+    let tenant = reader.text(AZURE_TENANT_ID);
+    match SqlConnection::parse_for_tenant(&text, tenant.as_deref()) {
         Ok(connection) => Some(connection),
         Err(problems) => {
             for problem in problems {

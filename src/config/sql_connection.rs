@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-use keys::{Key, plain};
+use keys::{Entry, Key, plain};
 use text::Pair;
 
 /// Default port of SQL Server.
@@ -26,8 +26,6 @@ const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(15);
 const COMMAND_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 /// Longest time-out that is believed to be meant: an hour.
 const TIMEOUT_MAX_SECONDS: u32 = 3600;
-/// What the portal writes where the password belongs.
-const PASSWORD_PLACEHOLDER: &str = "your_password";
 
 /// A server, a database, and how to log in.
 #[derive(Clone, Debug)]
@@ -58,6 +56,8 @@ pub struct SqlConnection {
     pub application_name: String,
     /// Asks an availability group for a readable secondary.
     pub application_intent_read_only: bool,
+    /// Tries all addresses of the server at once.
+    pub multi_subnet_failover: bool,
     /// TDS packet size to ask for.
     pub packet_size: Option<u16>,
 }
@@ -76,6 +76,20 @@ pub enum SqlAuth {
     ManagedIdentity {
         /// Client id of a user-assigned identity, from `User ID`.
         client_id: Option<String>,
+    },
+    /// With a token of a Kubernetes service account.
+    WorkloadIdentity {
+        /// Client id of the identity, from `User ID`.
+        client_id: Option<String>,
+    },
+    /// With a token of an application that has a secret.
+    ServicePrincipal {
+        /// Tenant of the application.
+        tenant: String,
+        /// Client id of the application.
+        client_id: String,
+        /// Secret of the application, from `Password`.
+        secret: SecretString,
     },
     /// With a token from wherever the environment offers one.
     Default {
@@ -106,8 +120,18 @@ impl SqlConnection {
     ///
     /// Every mistake of the text, each in words for the operator and without secrets.
     pub fn parse(text: &str) -> Result<Self, Vec<String>> {
+        Self::parse_for_tenant(text, None)
+    }
+
+    /// Reads an ADO.NET connection string, whose service principal is one of `tenant` unless it
+    /// says otherwise.
+    ///
+    /// # Errors
+    ///
+    /// As [`SqlConnection::parse`].
+    pub fn parse_for_tenant(text: &str, tenant: Option<&str>) -> Result<Self, Vec<String>> {
         let (pairs, mut mistakes) = text::split(text);
-        let mut reader = Reader { values: known(&pairs, &mut mistakes), mistakes };
+        let mut reader = Reader { values: known(&pairs, &mut mistakes), tenant, mistakes };
         let server = reader.server();
         let encrypt = reader.encrypt();
         let auth = reader.auth();
@@ -128,6 +152,7 @@ impl SqlConnection {
                 .text(Key::ApplicationName)
                 .unwrap_or_else(|| "highwater".to_owned()),
             application_intent_read_only: reader.read_only(),
+            multi_subnet_failover: reader.flag(Key::MultiSubnetFailover),
             packet_size: reader.packet_size(),
         };
         connection.check_trust(&mut reader.mistakes);
@@ -152,21 +177,26 @@ impl SqlConnection {
     }
 }
 
+/// Returns the keys of connection strings and what each does, as a table in Markdown.
+pub fn connection_keys_table() -> String {
+    keys::table()
+}
+
 /// Keeps the last value of each key that means something here, and reports the others.
 fn known<'a>(pairs: &'a [Pair], mistakes: &mut Vec<String>) -> BTreeMap<Key, &'a Pair> {
     let mut values = BTreeMap::new();
     let mut after_open_password = false;
     for pair in pairs {
-        let key = keys::find(&pair.key);
-        match key {
-            Some(Key::Ignored) => {}
-            Some(Key::Refused(advice)) => mistakes.push(format!("`{}`: {advice}", pair.key)),
-            Some(key) => {
-                values.insert(key, pair);
-            }
-            None => mistakes.push(unknown(&pair.key, after_open_password)),
+        let Some(Entry { key, effect, .. }) = keys::find(&pair.key) else {
+            mistakes.push(unknown(&pair.key, after_open_password));
+            continue;
+        };
+        if *key == Key::Refused {
+            mistakes.push(format!("`{}`: {effect}", pair.key));
+        } else if *key != Key::Ignored {
+            values.insert(*key, pair);
         }
-        after_open_password = key == Some(Key::Password) && !pair.quoted;
+        after_open_password = *key == Key::Password && !pair.quoted;
     }
     values
 }
@@ -192,6 +222,8 @@ struct Server {
 /// Takes values out of the pairs, and collects what is wrong with them.
 struct Reader<'a> {
     values: BTreeMap<Key, &'a Pair>,
+    /// Tenant of a service principal that names none.
+    tenant: Option<&'a str>,
     mistakes: Vec<String>,
 }
 
@@ -276,44 +308,81 @@ impl Reader<'_> {
             ));
             return SqlAuth::Default { client_id: None };
         }
-        let client_id = self.text(Key::User);
-        match self.value(Key::Authentication).map(plain).as_deref() {
-            None | Some("notspecified" | "sqlpassword") => return self.password(),
+        let authentication = self.value(Key::Authentication).map(plain);
+        match authentication.as_deref() {
+            None | Some("notspecified" | "sqlpassword") => self.password(),
             Some("activedirectorymanagedidentity" | "activedirectorymsi") => {
-                self.refuse_password();
-                return SqlAuth::ManagedIdentity { client_id };
+                SqlAuth::ManagedIdentity { client_id: self.client_id() }
             }
-            Some("activedirectorydefault") => self.refuse_password(),
-            Some(_) => self.refuse(
-                Key::Authentication,
-                "`Sql Password`, `Active Directory Managed Identity` or `Active Directory Default`: \
-                 this version knows no other",
-            ),
+            Some("activedirectoryworkloadidentity") => {
+                SqlAuth::WorkloadIdentity { client_id: self.client_id() }
+            }
+            Some("activedirectorydefault") => SqlAuth::Default { client_id: self.client_id() },
+            Some("activedirectoryserviceprincipal") => self.service_principal(),
+            Some(
+                kind @ ("activedirectorypassword"
+                | "activedirectoryinteractive"
+                | "activedirectorydevicecodeflow"
+                | "activedirectoryintegrated"),
+            ) => {
+                let advice = for_people(kind);
+                self.refuse(Key::Authentication, advice);
+                SqlAuth::Default { client_id: None }
+            }
+            Some(_) => {
+                self.refuse(
+                    Key::Authentication,
+                    "`Sql Password` or `Active Directory` with `Managed Identity`, `Workload \
+                     Identity`, `Service Principal` or `Default`",
+                );
+                SqlAuth::Default { client_id: None }
+            }
         }
-        SqlAuth::Default { client_id }
     }
 
-    fn password(&mut self) -> SqlAuth {
-        let user = self.text(Key::User);
-        let password = self.text(Key::Password);
-        if user.is_none() {
-            self.mistakes.push("`User ID` is missing".to_owned());
-        }
-        if password.is_none() {
-            self.mistakes.push("`Password` is missing".to_owned());
-        }
-        if password.as_deref() == Some(PASSWORD_PLACEHOLDER) {
-            self.mistakes.push("`Password` is still the placeholder of the portal".to_owned());
-        }
-        let password = SecretString::from(password.unwrap_or_default());
-        SqlAuth::Password { user: user.unwrap_or_default(), password }
-    }
-
-    fn refuse_password(&mut self) {
+    /// Returns the client id of an identity, which needs no password.
+    fn client_id(&mut self) -> Option<String> {
         if self.value(Key::Password).is_some() {
             self.mistakes
                 .push("`Password` has no use with this `Authentication`: remove it".into());
         }
+        self.text(Key::User)
+    }
+
+    fn service_principal(&mut self) -> SqlAuth {
+        let user = self.required(Key::User, "`User ID`, the client id of the application,");
+        let secret = self.required(Key::Password, "`Password`, the secret of the application,");
+        let (client_id, tenant) = match user.split_once('@') {
+            Some((client_id, tenant)) => (client_id, tenant),
+            None => (user.as_str(), self.tenant.unwrap_or_default()),
+        };
+        let principal = SqlAuth::ServicePrincipal {
+            tenant: tenant.to_owned(),
+            client_id: client_id.to_owned(),
+            secret: secret.into(),
+        };
+        if tenant.is_empty() && !user.is_empty() {
+            self.mistakes.push(
+                "the tenant of the application is missing: set `AZURE_TENANT_ID`, or write \
+                 `User ID=<client id>@<tenant id>`"
+                    .to_owned(),
+            );
+        }
+        principal
+    }
+
+    /// Returns a value that must be there; empty, and reported, where it is not.
+    fn required(&mut self, key: Key, what: &str) -> String {
+        self.text(key).unwrap_or_else(|| {
+            self.mistakes.push(format!("{what} is missing"));
+            String::new()
+        })
+    }
+
+    fn password(&mut self) -> SqlAuth {
+        let user = self.required(Key::User, "`User ID`");
+        let password = self.required(Key::Password, "`Password`");
+        SqlAuth::Password { user, password: password.into() }
     }
 
     fn refuse_what_is_not_supported(&mut self) {
@@ -336,6 +405,20 @@ impl Reader<'_> {
             self.refuse(Key::Server, expected);
             Server { host: String::new(), instance: None, port: PORT_DEFAULT }
         })
+    }
+}
+
+/// Says what to use instead of a kind of login that takes a person or a Windows domain.
+fn for_people(kind: &str) -> &'static str {
+    match kind {
+        "activedirectoryintegrated" => {
+            "`Active Directory Managed Identity`, say: Highwater runs in no Windows domain"
+        }
+        "activedirectorypassword" => {
+            "`Active Directory Managed Identity` or `Active Directory Service Principal`: a person's \
+             password passes no second factor"
+        }
+        _ => "`Active Directory Managed Identity`, say: nobody is there to log in by hand",
     }
 }
 

@@ -35,6 +35,7 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__SOURCE__COLUMNS = shop_id, order_id, total
     HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER = total > 0
     HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE = 0
+    HIGHWATER__POLLERS__ORDERS__SOURCE__START = now
     HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = http
     HIGHWATER__POLLERS__ORDERS__HANDLER__URL = http://orders.internal/api/changes?code=hunter2hunter2
     HIGHWATER__POLLERS__ORDERS__HANDLER__ALLOW_HTTP = true
@@ -51,6 +52,11 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__STATUS_INTERVAL = 0
     HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN = 500ms
     HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MAX = 1h
+    HIGHWATER__POLLERS__ORDERS__ON_FAILURE = stop
+    HIGHWATER__POLLERS__ORDERS__ATTEMPTS_MAX = 7
+    HIGHWATER__POLLERS__ORDERS__RECORD_AGE_MAX = 12h
+    HIGHWATER__POLLERS__ORDERS__BISECT_ON_ERROR = true
+    HIGHWATER__POLLERS__ORDERS__CRASHES_MAX = 3
     HIGHWATER__POLLERS__ORDERS__ON_MISSING_STATE = recreate
 ";
 
@@ -124,6 +130,7 @@ fn defaults_are_those_of_the_table() {
                             command_timeout: 30s,
                             application_name: "highwater",
                             application_intent_read_only: false,
+                            multi_subnet_failover: false,
                             packet_size: None,
                         },
                         table: "dbo.orders",
@@ -139,6 +146,7 @@ fn defaults_are_those_of_the_table() {
                         columns: None,
                         filter: None,
                         settle: 0ns,
+                        start_now: false,
                     },
                     handler: Stdout,
                     lease: LeaseConfig {
@@ -160,6 +168,13 @@ fn defaults_are_those_of_the_table() {
                     ),
                     retry_delay_min: 1s,
                     retry_delay_max: 300s,
+                    policy: FailurePolicy {
+                        on_failure: Retry,
+                        attempts_max: 5,
+                        crashes_max: 5,
+                        record_age_max: None,
+                        bisect_on_error: false,
+                    },
                     on_missing_state: Stop,
                 },
             },
@@ -195,6 +210,7 @@ fn a_full_example_of_a_poller_reads_back() {
                     command_timeout: 30s,
                     application_name: "highwater",
                     application_intent_read_only: false,
+                    multi_subnet_failover: false,
                     packet_size: None,
                 },
                 table: "dbo.orders",
@@ -219,6 +235,7 @@ fn a_full_example_of_a_poller_reads_back() {
                     "total > 0",
                 ),
                 settle: 0ns,
+                start_now: true,
             },
             handler: Http(
                 HttpConfig {
@@ -246,6 +263,15 @@ fn a_full_example_of_a_poller_reads_back() {
             status_interval: None,
             retry_delay_min: 500ms,
             retry_delay_max: 3600s,
+            policy: FailurePolicy {
+                on_failure: Stop,
+                attempts_max: 7,
+                crashes_max: 3,
+                record_age_max: Some(
+                    43200s,
+                ),
+                bisect_on_error: true,
+            },
             on_missing_state: Recreate,
         }
     "#]]
@@ -534,4 +560,20 @@ fn state_in_a_table_needs_a_connection_of_its_own_and_no_storage_account() {
             setting `REPLICA` is `(not shown)`, expected a connection string that can be used: `ApplicationIntent` must not be `ReadOnly`, since state is written
         "#]],
     );
+}
+
+#[test]
+fn quarantine_bisects_unless_told_otherwise_and_limits_without_effect_are_refused() {
+    let policy = |text: &str| read(&[MINIMAL, text]).pollers["orders"].policy;
+    assert!(policy("HIGHWATER__POLLERS__ORDERS__ON_FAILURE = quarantine").bisect_on_error);
+    assert!(!policy("HIGHWATER__POLLERS__ORDERS__ON_FAILURE = stop").bisect_on_error);
+    let told = "HIGHWATER__POLLERS__ORDERS__ON_FAILURE = quarantine
+                HIGHWATER__POLLERS__ORDERS__BISECT_ON_ERROR = false";
+    assert!(!policy(told).bisect_on_error);
+    let retry = "HIGHWATER__POLLERS__ORDERS__BISECT_ON_ERROR = true
+                 HIGHWATER__POLLERS__ORDERS__ATTEMPTS_MAX = 2";
+    assert_eq!(policy(retry).attempts_max, 2);
+    let vars = vars(&[MINIMAL, "HIGHWATER__POLLERS__ORDERS__ATTEMPTS_MAX = 2"]);
+    let text = Config::from_vars(&vars).unwrap_err().to_string();
+    assert!(text.contains("ATTEMPTS_MAX` is `2`, expected no value while"), "{text}");
 }

@@ -24,6 +24,7 @@ pub(crate) fn cast(
     if *value == Value::Null {
         return Ok(Value::Null);
     }
+    let (from, to) = (from.map(Type::base), to.base());
     match to {
         Type::Bit => match value {
             Value::Text(text) if text.eq_ignore_ascii_case("true") => Ok(Value::Bool(true)),
@@ -34,10 +35,14 @@ pub(crate) fn cast(
         Type::SmallInt => ranged(value, to, i16::MIN.into(), i16::MAX.into()),
         Type::Int => ranged(value, to, i32::MIN.into(), i32::MAX.into()),
         Type::BigInt => ranged(value, to, i64::MIN, i64::MAX),
-        Type::Real | Type::Float => float(value, to).map(Value::Float),
+        Type::Float => float(value, to).map(Value::Float),
+        Type::Real => float(value, to).map(|number| Value::Float(single(number).into())),
         Type::Decimal(precision, scale) => decimal(value, precision, scale),
         Type::Money => decimal(value, 19, 4),
         Type::SmallMoney => decimal(value, 10, 4),
+        Type::NVarChar(length) if is_wide_bytes(value, from, style) => {
+            Ok(of_utf16(value, length.map_or(usize::MAX, |length| usize::from(length) * 2)))
+        }
         Type::NVarChar(length) | Type::VarChar(length) => {
             Ok(Value::Text(cut(&text(value, from, style), length)))
         }
@@ -61,6 +66,8 @@ pub(crate) fn cast(
         | Type::DateTime
         | Type::DateTime2(_)
         | Type::DateTimeOffset(_) => temporal(value, from, to),
+        // None is the base of another.
+        Type::Named(_) => Err(not_allowed(to)),
     }
 }
 
@@ -87,6 +94,27 @@ pub(crate) fn assign(
         return Err(SqlError::new(2628, 16, text));
     }
     Ok(converted)
+}
+
+/// Text of UTF-16 bytes, with U+FFFD for half a pair.
+pub(crate) fn wide_text(bytes: &[u8]) -> String {
+    let (units, _) = bytes.as_chunks::<2>();
+    let units: Vec<u16> = units.iter().copied().map(u16::from_le_bytes).collect();
+    String::from_utf16_lossy(&units)
+}
+
+/// Whether bytes are taken for UTF-16, and not for the digits that a style asks for.
+fn is_wide_bytes(value: &Value, from: Option<Type>, style: i64) -> bool {
+    matches!(value, Value::Bytes(_)) && (style == 0 || from.is_some_and(Type::is_wide))
+}
+
+/// Bytes as UTF-16 text, cut; text with half a surrogate pair stays bytes.
+fn of_utf16(value: &Value, length: usize) -> Value {
+    let Value::Bytes(bytes) = value else { return value.clone() };
+    let bytes = bytes.get(..length).unwrap_or(bytes);
+    let (units, _) = bytes.as_chunks::<2>();
+    let units: Vec<u16> = units.iter().copied().map(u16::from_le_bytes).collect();
+    String::from_utf16(&units).map_or_else(|_half_pair| Value::Bytes(bytes.into()), Value::Text)
 }
 
 /// Text of a decimal: `-12.50`.
@@ -179,6 +207,16 @@ fn float(value: &Value, to: Type) -> Result<f64, SqlError> {
     text.parse().map_err(|_error| unreadable(to))
 }
 
+/// The nearest number that a `real` can hold.
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    reason = "that is what is asked"
+)]
+fn single(number: f64) -> f32 {
+    number as f32
+}
+
 fn decimal(value: &Value, precision: u8, scale: u8) -> Result<Value, SqlError> {
     let to = Type::Decimal(precision, scale);
     let (number, from) = match value {
@@ -224,6 +262,7 @@ fn text(value: &Value, from: Option<Type>, style: i64) -> String {
         Value::Bytes(bytes) if matches!(style, 1 | 2) => {
             format!("{}{}", if style == 1 { "0x" } else { "" }, hex(bytes))
         }
+        Value::Bytes(bytes) if from.is_some_and(Type::is_wide) => wide_text(bytes),
         Value::Bytes(bytes) => bytes.iter().map(|byte| char::from(*byte)).collect(),
         Value::Guid(guid) => guid_text(guid),
         Value::Date(days) => dates::date_text(*days),

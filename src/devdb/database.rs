@@ -1,9 +1,11 @@
 //! The engine over SQLite.
 
 mod catalog;
+mod collation;
 mod definition;
 mod errors;
 mod functions;
+mod like;
 mod session;
 mod shared;
 mod store;

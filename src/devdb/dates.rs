@@ -191,6 +191,27 @@ fn digits(text: &str) -> Option<u64> {
     fine.then(|| text.parse().ok()).flatten()
 }
 
+/// Ticks of a date part; nanoseconds are told as 1 and divided later.
+pub(crate) fn unit_ticks(part: &str) -> Option<u64> {
+    Some(match part {
+        "week" | "wk" | "ww" => 7 * DAY,
+        "day" | "dd" | "d" | "dayofyear" => DAY,
+        "hour" | "hh" => 3600 * SECOND,
+        "minute" | "mi" | "n" => 60 * SECOND,
+        "second" | "ss" | "s" => SECOND,
+        "millisecond" | "ms" => SECOND / 1000,
+        "microsecond" | "mcs" => SECOND / 1_000_000,
+        "nanosecond" | "ns" => 1,
+        _ => return None,
+    })
+}
+
+/// Whether `DATEADD` and `DATEDIFF` know a part of a date.
+pub(crate) fn is_date_part(part: &str) -> bool {
+    unit_ticks(part).is_some()
+        || matches!(part, "year" | "yy" | "yyyy" | "quarter" | "qq" | "q" | "month" | "mm" | "m")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,11 +1,16 @@
 //! Faults injected while the server runs, and counters of what reached it.
 
+mod login;
+
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use self::login::Logins;
 use super::types::SqlError;
+
+pub use self::login::LoginFault;
 
 /// What happens to a request instead of, or on top of, its ordinary answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +27,12 @@ pub enum Fault {
     DropAfterBytes(usize),
     /// The request runs and the connection is closed after so many rows of the answer.
     DropAfterRows(usize),
+    /// The request runs, so many rows of the answer are sent, and then nothing, for so long.
+    StallAfterRows(usize, Duration),
+    /// The request runs and is answered in packets of so many bytes, whatever was agreed.
+    PacketBytes(usize),
+    /// The request runs, and the first packet of the answer claims so many bytes.
+    PacketClaims(u16),
 }
 
 #[derive(Debug)]
@@ -34,10 +45,8 @@ struct Armed {
 #[derive(Debug, Default)]
 struct State {
     armed: Vec<Armed>,
-    rejected_logins: u64,
-    redirect: Option<(String, u16)>,
     statements: u64,
-    logins: u64,
+    logins: Logins,
 }
 
 /// Shared handle to the faults and counters of one server; clones are the same handle.
@@ -59,32 +68,16 @@ impl Faults {
         }
     }
 
-    /// Rejects the next `times` logins with error 18456.
-    pub fn reject_logins(&self, times: u64) {
-        self.state().rejected_logins = times;
-    }
-
-    /// Sends the next login to another server, once.
-    pub fn redirect_once(&self, host: &str, port: u16) {
-        self.state().redirect = Some((host.into(), port));
-    }
-
     /// Disarms every fault; the counters stay.
     pub fn clear(&self) {
         let mut state = self.state();
         state.armed.clear();
-        state.rejected_logins = 0;
-        state.redirect = None;
+        state.logins.disarm();
     }
 
     /// Requests that carried statements so far, those hit by a fault included.
     pub fn statements(&self) -> u64 {
         self.state().statements
-    }
-
-    /// Logins that were let in so far, redirected ones not included.
-    pub fn logins(&self) -> u64 {
-        self.state().logins
     }
 
     /// Counts a request and uses up the first fault armed for it.
@@ -100,30 +93,9 @@ impl Faults {
         Some(state.armed.remove(index).fault)
     }
 
-    pub(crate) fn on_login(&self) -> LoginFault {
-        let mut state = self.state();
-        if state.rejected_logins > 0 {
-            state.rejected_logins -= 1;
-            return LoginFault::Reject;
-        }
-        if let Some((host, port)) = state.redirect.take() {
-            return LoginFault::Redirect(host, port);
-        }
-        state.logins += 1;
-        LoginFault::None
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What happens to a login whose password was right.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum LoginFault {
-    None,
-    Reject,
-    Redirect(String, u16),
 }
 
 #[cfg(test)]
@@ -141,16 +113,5 @@ mod tests {
         assert_eq!(faults.on_statement("SELECT 2"), Some(Fault::DropBeforeAnswer));
         assert_eq!(faults.on_statement("SELECT 3"), None);
         assert_eq!(faults.statements(), 5);
-    }
-
-    #[test]
-    fn rejected_and_redirected_logins_are_not_counted() {
-        let faults = Faults::default();
-        faults.reject_logins(1);
-        faults.redirect_once("elsewhere", 1);
-        assert_eq!(faults.on_login(), LoginFault::Reject);
-        assert_eq!(faults.on_login(), LoginFault::Redirect("elsewhere".into(), 1));
-        assert_eq!(faults.on_login(), LoginFault::None);
-        assert_eq!(faults.logins(), 1);
     }
 }

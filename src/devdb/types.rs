@@ -55,6 +55,66 @@ pub enum Type {
     DateTime2(u8),
     /// `datetimeoffset(scale)`
     DateTimeOffset(u8),
+    /// A type that is kept as another.
+    Named(Named),
+}
+
+/// Types that are known by name, and kept and sent as others: statements have to cast them, since a
+/// SQL Server would send most of them differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// `xml`
+    Xml,
+    /// `text`
+    Text,
+    /// `ntext`
+    NText,
+    /// `image`
+    Image,
+    /// `sql_variant`
+    Variant,
+    /// `hierarchyid`
+    HierarchyId,
+    /// `geometry`
+    Geometry,
+    /// `geography`
+    Geography,
+}
+
+impl Named {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Xml,
+        Self::Text,
+        Self::NText,
+        Self::Image,
+        Self::Variant,
+        Self::HierarchyId,
+        Self::Geometry,
+        Self::Geography,
+    ];
+
+    /// Name, id, id of its own, and length.
+    fn facts(self) -> (&'static str, i64, i64, i64) {
+        match self {
+            Self::Xml => ("xml", 241, 241, -1),
+            Self::Text => ("text", 35, 35, 16),
+            Self::NText => ("ntext", 99, 99, 16),
+            Self::Image => ("image", 34, 34, 16),
+            Self::Variant => ("sql_variant", 98, 98, 8016),
+            Self::HierarchyId => ("hierarchyid", 240, 128, 892),
+            Self::Geometry => ("geometry", 240, 129, -1),
+            Self::Geography => ("geography", 240, 130, -1),
+        }
+    }
+
+    fn base(self) -> Type {
+        match self {
+            Self::Xml | Self::NText => Type::NVarChar(None),
+            Self::Text => Type::VarChar(None),
+            Self::Image | Self::Geometry | Self::Geography => Type::VarBinary(None),
+            Self::Variant | Self::HierarchyId => Type::NVarChar(Some(4000)),
+        }
+    }
 }
 
 /// What `sys.columns` and `sys.types` say about a type.
@@ -62,6 +122,8 @@ pub enum Type {
 pub(crate) struct Facts {
     pub(crate) name: &'static str,
     pub(crate) id: i64,
+    /// Differs from the other only for types made with CLR code, which share that.
+    pub(crate) user_id: i64,
     /// Bytes; −1 for `max`.
     pub(crate) length: i64,
     pub(crate) precision: u8,
@@ -72,8 +134,14 @@ impl Type {
     /// Name, id and sizes as the catalogue of SQL Server tells them.
     /// <https://learn.microsoft.com/sql/relational-databases/system-catalog-views/sys-columns-transact-sql>
     pub(crate) fn facts(self) -> Facts {
-        let facts =
-            |name, id, length, precision, scale| Facts { name, id, length, precision, scale };
+        let facts = |name, id, length, precision, scale| Facts {
+            name,
+            id,
+            user_id: id,
+            length,
+            precision,
+            scale,
+        };
         let sized = |n: Option<u16>, width: i64| n.map_or(-1, |n| i64::from(n) * width);
         match self {
             Self::Bit => facts("bit", 104, 1, 1, 0),
@@ -104,6 +172,10 @@ impl Type {
             Self::DateTimeOffset(s) => {
                 facts("datetimeoffset", 43, time_length(s) + 5, fraction_width(26, s), s)
             }
+            Self::Named(named) => {
+                let (name, id, user_id, length) = named.facts();
+                Facts { user_id, ..facts(name, id, length, 0, 0) }
+            }
         }
     }
 
@@ -132,14 +204,11 @@ impl Type {
             "smallmoney" => Self::SmallMoney,
             "nvarchar" => Self::NVarChar(length(1)),
             "sysname" => Self::NVarChar(Some(128)),
-            "xml" | "ntext" => Self::NVarChar(None),
             "varchar" => Self::VarChar(length(1)),
-            "text" => Self::VarChar(None),
             "nchar" => Self::NChar(first.unwrap_or(1)),
             "char" => Self::Char(first.unwrap_or(1)),
             "varbinary" => Self::VarBinary(length(1)),
             "binary" => Self::Binary(first.unwrap_or(1)),
-            "image" => Self::VarBinary(None),
             "rowversion" | "timestamp" => Self::RowVersion,
             "uniqueidentifier" => Self::Guid,
             "date" => Self::Date,
@@ -148,18 +217,41 @@ impl Type {
             "datetime" => Self::DateTime,
             "datetime2" => Self::DateTime2(fraction()?),
             "datetimeoffset" => Self::DateTimeOffset(fraction()?),
-            _ => return None,
+            name => Self::Named(Named::ALL.into_iter().find(|named| named.facts().0 == name)?),
         })
+    }
+
+    /// The type that values are kept and sent as.
+    pub(crate) fn base(self) -> Self {
+        if let Self::Named(named) = self { named.base() } else { self }
+    }
+
+    /// Whether values are character strings of UTF-16.
+    pub(crate) fn is_wide(self) -> bool {
+        matches!(self.base(), Self::NVarChar(_) | Self::NChar(_))
+    }
+
+    /// Whether values are character strings in a code page.
+    pub(crate) fn is_coded(self) -> bool {
+        matches!(self.base(), Self::VarChar(_) | Self::Char(_))
+    }
+
+    /// Whether columns have a collation.
+    pub(crate) fn is_collated(self) -> bool {
+        match self {
+            Self::Named(named) => matches!(named, Named::Text | Named::NText),
+            other => other.is_text(),
+        }
     }
 
     /// Whether values are character strings.
     pub(crate) fn is_text(self) -> bool {
-        matches!(self, Self::NVarChar(_) | Self::VarChar(_) | Self::NChar(_) | Self::Char(_))
+        matches!(self.base(), Self::NVarChar(_) | Self::VarChar(_) | Self::NChar(_) | Self::Char(_))
     }
 
     /// Whether values are byte strings.
     pub(crate) fn is_binary(self) -> bool {
-        matches!(self, Self::VarBinary(_) | Self::Binary(_) | Self::RowVersion)
+        matches!(self.base(), Self::VarBinary(_) | Self::Binary(_) | Self::RowVersion)
     }
 
     /// Whether values are exact numbers with a fraction: precision and scale.
@@ -188,7 +280,8 @@ impl Type {
             | Self::SmallDateTime
             | Self::DateTime
             | Self::DateTime2(_)
-            | Self::DateTimeOffset(_) => None,
+            | Self::DateTimeOffset(_)
+            | Self::Named(_) => None,
         }
     }
 
@@ -234,7 +327,8 @@ impl fmt::Display for Type {
             | Self::Guid
             | Self::Date
             | Self::SmallDateTime
-            | Self::DateTime => f.write_str(name),
+            | Self::DateTime
+            | Self::Named(_) => f.write_str(name),
         }
     }
 }
@@ -277,7 +371,7 @@ pub enum Value {
     Decimal(i128, u8),
     /// Any string type.
     Text(String),
-    /// Any binary type, and `rowversion`.
+    /// Any binary type, and `rowversion`; also UTF-16 text with half a surrogate pair.
     Bytes(Vec<u8>),
     /// The 16 bytes in the order they are printed.
     Guid([u8; 16]),

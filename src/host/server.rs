@@ -234,3 +234,6 @@ fn reason_phrase(text: &str) -> Vec<u8> {
         .collect::<String>()
         .into_bytes()
 }
+
+#[cfg(test)]
+mod tests;

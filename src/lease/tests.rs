@@ -5,6 +5,8 @@ use crate::cursor::{Cursor, KeyValues, RowVersion, SourceFingerprint};
 use crate::state::{AfterCommit, LeaseAge, MemoryStore, Paused, decode};
 use crate::testing::{Call, Fault, FaultyStore};
 
+mod judging;
+
 const TTL: Duration = Duration::from_secs(30);
 
 struct World {
@@ -214,6 +216,8 @@ async fn a_failure_whose_answer_is_lost_is_recorded_once_and_is_no_lost_lease() 
         next_attempt_at: None,
         now: lease.now(),
         tick: None,
+        narrowed: None,
+        pause: None,
     };
     world.store.take_calls();
     world.store.break_next(Call::Store, Fault::LostAnswer);
@@ -385,4 +389,44 @@ async fn the_storage_clock_is_told_without_asking() {
     let before = lease.now();
     sleep(42).await;
     assert_eq!(lease.now() - before, time::Duration::seconds(42));
+}
+
+#[test]
+fn a_heartbeat_comes_before_half_of_the_ttl_and_the_deadline_after_it() {
+    for ttl in [Duration::from_millis(1), Duration::from_secs(2), TTL, Duration::from_secs(86_400)]
+    {
+        let terms = LeaseTerms::of(ttl);
+        assert!(terms.heartbeat_interval < ttl / 2, "{terms:?}");
+        assert!(
+            terms.heartbeat_interval * 2 < ttl - terms.margin,
+            "one renewal may fail: {terms:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_challenger_adds_the_time_since_its_read() {
+    let world = World::new();
+    world.acquire(&world.a).await;
+    let read_once = world.base().await;
+    for (seconds, lapsed) in [(31, false), (1, true)] {
+        sleep(seconds).await;
+        let asked = Lease::acquire(world.context(&world.b), &read_once, None).await.unwrap();
+        assert_eq!(matches!(asked, Acquired::Held(_)), lapsed, "ttl 30 s and a margin of 2 s");
+    }
+    // Had the holder written meanwhile, the write under the old tag would have been refused.
+    let stale = Lease::acquire(world.context(&world.a), &read_once, None).await.unwrap();
+    assert!(matches!(stale, Acquired::Conflict));
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_does_not_begin_after_the_deadline() {
+    let world = World::new();
+    let mut lease = world.acquire(&world.a).await;
+    // As after a freeze, or a write whose answer took its time.
+    sleep(TTL.as_secs()).await;
+    let mut began = false;
+    let held = lease.hold_while(async { began = true }).await;
+    assert!(matches!(held, Err(LeaseError::Lapsed)), "{held:?}");
+    assert!(!began);
 }

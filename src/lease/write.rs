@@ -8,6 +8,7 @@
 //! | the document | meaning |
 //! |---|---|
 //! | has our `write_id`, or our batch as its last successful one | the write landed |
+//! | is our grant, given up | the write landed: who gives up writes nothing after it |
 //! | has the tag that we wrote under | it did not land (yet): the same write again, only one can win |
 //! | is still our grant at our checkpoint | somebody wrote between: our change, applied to theirs |
 //! | anything else | lost: nothing is written any more |
@@ -17,7 +18,7 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
 use super::{LeaseError, Snapshot};
 use crate::event::BatchId;
@@ -122,13 +123,16 @@ impl Writer<'_> {
             let Found::Document(found) = self.read(&mut pause).await? else {
                 return Err(LeaseError::Gone);
             };
+            let unchanged = found.etag == base.etag;
             let last_batch_id = found.document.checkpoint.last_successful_batch_id.as_ref();
+            // Only the holder gives its grant up, and writes nothing after; others may have, on top.
+            let given_up = found.document.lease.released_at.is_some();
             if found.document.write_id == write_id
                 || batch_id.is_some_and(|id| last_batch_id == Some(id))
+                || (!unchanged && given_up && found.document.is_held_by(holder))
             {
                 return Ok(*found);
             }
-            let unchanged = found.etag == base.etag;
             let still_ours = found.document.is_held_by(holder)
                 && found.document.checkpoint.cursor == *checkpoint;
             if !unchanged && !still_ours {
@@ -180,10 +184,12 @@ impl Pause {
 
     /// Pauses, or returns `error` where the deadline comes first.
     async fn or_give_up(&mut self, error: StoreError) -> Result<(), LeaseError> {
-        if Instant::now() + self.next >= self.until {
+        let now = Instant::now();
+        if now >= self.until {
             return Err(error.into());
         }
-        sleep(self.next).await;
+        // The last one is cut, so that no time is given away before the deadline.
+        sleep_until(self.until.min(now + self.next)).await;
         self.next = (self.next * 2).min(PAUSE_MAX);
         Ok(())
     }

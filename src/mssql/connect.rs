@@ -1,5 +1,7 @@
 //! Making a connection: network, TLS, login, redirects, session settings.
 
+use std::time::Duration;
+
 use azure_core::credentials::TokenCredential;
 use secrecy::ExposeSecret as _;
 use tiberius::error::{Error as DriverError, IoErrorKind};
@@ -12,6 +14,7 @@ use crate::config::{Encrypt, SqlAuth, SqlConnection};
 use crate::error::ErrorKind;
 
 use super::SqlError;
+use super::dial::dial;
 
 pub(super) type Client = tiberius::Client<Compat<TcpStream>>;
 
@@ -19,11 +22,20 @@ pub(super) type Client = tiberius::Client<Compat<TcpStream>>;
 const REDIRECTS_MAX: usize = 2;
 /// What a token for the database is asked for.
 const TOKEN_SCOPE: &str = "https://database.windows.net/.default";
+/// Longest wait for a lock. A wait that ends keeps its connection, a statement that does not costs it.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Returns what is set in each session.
+///
 /// A poller gives way to the work of others, and never waits long for a lock. Where a server's
 /// `user options` begin transactions by themselves, a single statement would never be committed.
-const SESSION: &str = "SET LOCK_TIMEOUT 5000; SET DEADLOCK_PRIORITY LOW; \
-                       SET IMPLICIT_TRANSACTIONS OFF; \
-                       SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET XACT_ABORT ON;";
+fn session(command_timeout: Duration) -> String {
+    let lock_wait = LOCK_WAIT_MAX.min(command_timeout / 2).as_millis();
+    format!(
+        "SET LOCK_TIMEOUT {lock_wait}; SET DEADLOCK_PRIORITY LOW; SET IMPLICIT_TRANSACTIONS OFF; \
+         SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET XACT_ABORT ON;"
+    )
+}
 
 /// Connects, logs in and sets the session up, all within the connect time-out.
 ///
@@ -38,68 +50,67 @@ pub(super) async fn connect(
     let limit = settings.connect_timeout;
     timeout(limit, async {
         let config = config(settings, auth(settings, credential).await?);
-        let place = Place { host: settings.host.clone(), port: settings.port };
-        let mut client = open(config, place, &action).await?;
-        let session = |error| SqlError::of("set the session up", error);
-        client
-            .simple_query(SESSION)
-            .await
-            .map_err(session)?
-            .into_results()
-            .await
-            .map_err(session)?;
+        let mut client = open(settings, config, &action).await?;
+        let failed = |error| SqlError::of("set the session up", error);
+        let session = client.simple_query(session(settings.command_timeout)).await;
+        session.map_err(failed)?.into_results().await.map_err(failed)?;
         Ok(client)
     })
     .await
     .unwrap_or_else(|elapsed| Err(SqlError::timeout(&action, limit, elapsed)))
 }
 
-struct Place {
-    host: String,
-    port: u16,
+/// Logs in, wherever the server sends the login to.
+async fn open(settings: &SqlConnection, config: Config, action: &str) -> Result<Client, SqlError> {
+    let mut config = config;
+    let (mut host, mut port) = (settings.host.clone(), settings.port);
+    let mut action = action.to_owned();
+    for _ in 0..=REDIRECTS_MAX {
+        let place = (host.as_str(), port, settings.multi_subnet_failover);
+        match log_in(&mut config, place, &action).await? {
+            LogIn::Done(client) => return Ok(*client),
+            LogIn::Elsewhere(elsewhere, its_port) => (host, port) = (elsewhere, its_port),
+        }
+        action = format!("{action}, redirected to {host}:{port}");
+        tracing::debug!(%host, port, "Following a redirect");
+        // The rest of the configuration stays: the database above all.
+        if let Some((name, instance)) = host.clone().split_once('\\') {
+            config.instance_name(instance);
+            name.clone_into(&mut host);
+        }
+        config.host(&host);
+        config.port(port);
+    }
+    let reason = format!("{action}: at most {REDIRECTS_MAX} redirects are followed");
+    Err(SqlError::new(ErrorKind::Transient, reason))
 }
 
-async fn open(config: Config, mut place: Place, action: &str) -> Result<Client, SqlError> {
-    let mut config = config;
-    let mut roots_are_the_systems = true;
-    let mut redirects = 0;
-    // One more try for a machine without certificates of its own.
-    for _ in 0..=REDIRECTS_MAX + 1 {
-        match attempt(&config, &place, action).await? {
-            Ok(client) => return Ok(client),
-            Err(DriverError::Routing { host, port }) if redirects < REDIRECTS_MAX => {
-                redirects += 1;
-                tracing::debug!(%host, port, "Following a redirect");
-                // The rest of the configuration stays: the database above all.
-                let (name, instance) = host.split_once('\\').unwrap_or((&host, ""));
-                config.host(name);
-                config.port(port);
-                if !instance.is_empty() {
-                    config.instance_name(instance);
-                }
-                place = Place { host: name.to_owned(), port };
-            }
-            Err(error) if roots_are_the_systems && has_no_roots(&error) => {
+enum LogIn {
+    Done(Box<Client>),
+    /// The server names another one, and its port.
+    Elsewhere(String, u16),
+}
+
+/// Logs in at one server; a second time where this machine has no certificates of its own.
+async fn log_in(
+    config: &mut Config,
+    (host, port, all_at_once): (&str, u16, bool),
+    action: &str,
+) -> Result<LogIn, SqlError> {
+    for _ in 0..2 {
+        let tcp = dial(host, port, all_at_once).await;
+        let tcp = tcp.map_err(|error| SqlError::dial(action, error))?;
+        match Box::pin(Client::connect(config.clone(), tcp.compat_write())).await {
+            Ok(client) => return Ok(LogIn::Done(Box::new(client))),
+            Err(DriverError::Routing { host, port }) => return Ok(LogIn::Elsewhere(host, port)),
+            Err(error) if has_no_roots(&error) => {
                 tracing::debug!("No certificates in the system's store, using Mozilla's");
-                roots_are_the_systems = false;
                 config.trust_webpki_roots();
             }
             Err(error) => return Err(SqlError::of(action, error)),
         }
     }
-    Err(SqlError::new(ErrorKind::Transient, format!("{action}: redirected too often")))
-}
-
-/// Tries once; the outer error is of the network, the inner one of the driver.
-async fn attempt(
-    config: &Config,
-    place: &Place,
-    action: &str,
-) -> Result<Result<Client, DriverError>, SqlError> {
-    let network = |error| SqlError::network(action, error);
-    let tcp = TcpStream::connect((place.host.as_str(), place.port)).await.map_err(network)?;
-    tcp.set_nodelay(true).map_err(network)?;
-    Ok(Box::pin(Client::connect(config.clone(), tcp.compat_write())).await)
+    Err(SqlError::new(ErrorKind::Internal, format!("{action}: no certificates to trust")))
 }
 
 fn has_no_roots(error: &DriverError) -> bool {
@@ -162,4 +173,18 @@ fn config(settings: &SqlConnection, auth: AuthMethod) -> Config {
     // A lone surrogate in a string must not stop a poller.
     config.lossy_utf16_decoding(true);
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_waited_for_half_as_long_as_a_statement_and_never_long() {
+        for (timeout, millis) in [(1, 500), (4, 2_000), (10, 5_000), (30, 5_000), (3_600, 5_000)] {
+            let text = session(Duration::from_secs(timeout));
+            let expected = format!("SET LOCK_TIMEOUT {millis}; SET DEADLOCK_PRIORITY LOW; ");
+            assert!(text.starts_with(&expected), "{text}");
+        }
+    }
 }

@@ -6,6 +6,9 @@ use thiserror::Error;
 
 use crate::error::ErrorKind;
 
+use super::dial::DialError;
+use super::number::{Again, class};
+
 /// A connection that could not be made, or a statement that failed.
 #[derive(Debug, Error)]
 #[error("{reason}")]
@@ -16,6 +19,8 @@ pub struct SqlError {
     pub reason: String,
     /// Whether no connection could be made, so that the statement was never sent.
     unsent: bool,
+    /// Whether the same read may succeed within moments.
+    again: Option<Again>,
     /// What the driver or the credential says.
     #[source]
     source: Option<Box<Cause>>,
@@ -38,7 +43,7 @@ enum Cause {
 impl SqlError {
     /// Returns an error without a cause.
     pub(crate) fn new(kind: ErrorKind, reason: impl Into<String>) -> Self {
-        Self { kind, reason: reason.into(), unsent: false, source: None }
+        Self { kind, reason: reason.into(), unsent: false, again: None, source: None }
     }
 
     /// Returns the same error, as one of a statement that was never sent.
@@ -50,14 +55,13 @@ impl SqlError {
     pub(super) fn of(action: &str, error: tiberius::error::Error) -> Self {
         use tiberius::error::{
             Error as Driver,
-            IoErrorKind::{InvalidData, InvalidInput},
+            IoErrorKind::{InvalidData, InvalidInput, TimedOut},
         };
         match error {
             Driver::Server(token) => {
-                let (kind, advice) = class(token.code());
-                let reason = format!("{action}: error {}{advice}", token.code());
-                let source = Some(Box::new(Cause::Server(token)));
-                Self { kind, reason, unsent: false, source }
+                let (kind, again, words) = class(token.code());
+                let reason = format!("{action}: error {}{words}", token.code());
+                Self::caused(kind, &reason, Cause::Server(token)).with_again(again)
             }
             Driver::Tls(text) if text.contains("certificate") => certificate(action, &text),
             Driver::Io { kind: InvalidData | InvalidInput, message }
@@ -69,8 +73,12 @@ impl SqlError {
                     format!("{action}: `ServerCertificate`: {message}"),
                 )
             }
-            Driver::Io { .. } | Driver::Tls(_) | Driver::Routing { .. } => {
+            Driver::Io { kind: TimedOut, .. } | Driver::Routing { .. } => {
                 Self::caused(ErrorKind::Transient, action, Cause::Driver(error))
+            }
+            Driver::Io { .. } | Driver::Tls(_) => {
+                Self::caused(ErrorKind::Transient, action, Cause::Driver(error))
+                    .with_again(Some(Again::Anew))
             }
             Driver::Protocol(_)
             | Driver::Encoding(_)
@@ -91,20 +99,38 @@ impl SqlError {
         elapsed: tokio::time::error::Elapsed,
     ) -> Self {
         let reason = format!("{action}: no complete answer within {limit:?}");
-        let source = Some(Box::new(Cause::Elapsed(elapsed)));
-        Self { kind: ErrorKind::Transient, reason, unsent: false, source }
+        Self::caused(ErrorKind::Transient, &reason, Cause::Elapsed(elapsed))
     }
 
     /// Returns the error of a network connection that could not be made.
-    pub(super) fn network(action: &str, error: std::io::Error) -> Self {
-        Self::caused(ErrorKind::Transient, action, Cause::Io(error))
+    pub(super) fn dial(action: &str, error: DialError) -> Self {
+        match error {
+            DialError::Lookup(error) => {
+                let reason = format!("{action}: name not found, check `Server`");
+                Self::caused(ErrorKind::Transient, &reason, Cause::Io(error))
+            }
+            DialError::Connect(error) => {
+                Self::caused(ErrorKind::Transient, action, Cause::Io(error))
+                    .with_again(Some(Again::Anew))
+            }
+        }
     }
 
     /// Returns the error of a credential that gave no token.
     pub(super) fn token(error: azure_core::Error) -> Self {
         let reason = "get a token for the database: check that the app has the identity that the \
                       connection string names";
-        Self::caused(ErrorKind::Transient, reason, Cause::Token(error))
+        let kind = if is_refusal(&error) { ErrorKind::Configuration } else { ErrorKind::Transient };
+        Self::caused(kind, reason, Cause::Token(error))
+    }
+
+    /// Returns whether and how the same read may succeed within moments.
+    pub fn again(&self) -> Option<Again> {
+        self.again
+    }
+
+    pub(super) fn with_again(self, again: Option<Again>) -> Self {
+        Self { again, ..self }
     }
 
     /// Returns the server's error number.
@@ -157,8 +183,24 @@ impl SqlError {
     }
 
     fn caused(kind: ErrorKind, reason: &str, cause: Cause) -> Self {
-        Self { kind, reason: reason.to_owned(), unsent: false, source: Some(Box::new(cause)) }
+        let source = Some(Box::new(cause));
+        Self { kind, reason: reason.to_owned(), unsent: false, again: None, source }
     }
+}
+
+/// Whether the identity service answered that it gives no token, rather than not answered.
+fn is_refusal(error: &azure_core::Error) -> bool {
+    // 408 and 429 ask to come again.
+    let refuses = |status: u16| matches!(status, 400..=499) && status != 408 && status != 429;
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let status = error.downcast_ref().and_then(azure_core::Error::http_status);
+        if status.is_some_and(|status| refuses(status.into())) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 fn certificate(action: &str, text: &str) -> SqlError {
@@ -174,73 +216,10 @@ fn certificate(action: &str, text: &str) -> SqlError {
     )
 }
 
-/// Returns who has to act on a server's error number, and how.
-///
-/// Numbers: <https://learn.microsoft.com/azure/azure-sql/database/troubleshoot-common-errors-issues>
-/// and <https://learn.microsoft.com/sql/relational-databases/errors-events/database-engine-events-and-errors>.
-fn class(number: u32) -> (ErrorKind, &'static str) {
-    use ErrorKind::{Configuration, Data, Transient};
-    match number {
-        1205 => (Transient, " (deadlock)"),
-        1222 => (Transient, " (waited too long for a lock)"),
-        3960 => (Transient, " (changed since its snapshot)"),
-        701 | 802 | 8645 | 8651 | 8628 => (Transient, " (the server is short of memory)"),
-        18456 | 18452 | 18488 | 18487 => (
-            Configuration,
-            " (login refused): check user and password, or the identity's database user",
-        ),
-        4060 | 4064 | 911 | 916 => (
-            Configuration,
-            " (database not opened): check the database's name, and that the login has a user in it",
-        ),
-        40615 | 40914 => {
-            (Configuration, " (blocked by the server's firewall): allow this app's address")
-        }
-        208 | 4902 => {
-            (Configuration, " (object not found): check the table's name, and the filter")
-        }
-        207 | 4104 => {
-            (Configuration, " (column not found): check the column settings, and the filter")
-        }
-        229 | 230 | 262 | 297 | 300 | 371 => {
-            (Configuration, " (right missing): grant SELECT on the object to this user")
-        }
-        102 | 105 | 156 | 319 | 137 | 195 | 4145 | 2715 | 8622 => {
-            (Configuration, " (statement refused): check the filter")
-        }
-        206 | 220 | 232 | 241 | 242 | 244 | 245 | 248 | 8114 | 8115 | 8134 | 8152 | 8169 => (
-            Data,
-            " (value not convertible): check the filter, and that the state belongs to this table",
-        ),
-        // 40197, 40501, 40613, 49918 to 49920, 10928, 10929, …: fail-over, throttling, a moved database.
-        // What is not known is taken for such, since trying again does no harm.
-        _ => (Transient, ""),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::error::chain;
-
-    #[test]
-    fn numbers_say_who_has_to_act() {
-        for (number, kind) in [
-            (40613, ErrorKind::Transient),
-            (49919, ErrorKind::Transient),
-            (1205, ErrorKind::Transient),
-            (1222, ErrorKind::Transient),
-            (18456, ErrorKind::Configuration),
-            (4060, ErrorKind::Configuration),
-            (208, ErrorKind::Configuration),
-            (207, ErrorKind::Configuration),
-            (229, ErrorKind::Configuration),
-            (241, ErrorKind::Data),
-            (50000, ErrorKind::Transient),
-        ] {
-            assert_eq!(class(number).0, kind, "{number}");
-        }
-    }
 
     #[test]
     fn a_certificate_problem_is_a_setting_and_a_lost_connection_is_not() {
@@ -256,6 +235,26 @@ mod tests {
         let error = SqlError::of("run a statement", lost);
         assert_eq!(error.kind, ErrorKind::Transient);
         assert!(error.is_broken_connection());
+        assert_eq!(error.again(), Some(Again::Anew));
         assert!(chain(&error).starts_with("run a statement: An error occurred"));
+    }
+
+    #[test]
+    fn a_token_that_is_refused_is_a_setting_and_a_service_that_is_down_is_not() {
+        use azure_core::error::ErrorKind as Azure;
+        for (status, kind) in [
+            (400, ErrorKind::Configuration),
+            (401, ErrorKind::Configuration),
+            (429, ErrorKind::Transient),
+            (503, ErrorKind::Transient),
+        ] {
+            let answer =
+                Azure::HttpResponse { status: status.into(), error_code: None, raw_response: None };
+            let inner = azure_core::Error::with_message(answer, "no");
+            let error = azure_core::Error::with_error(Azure::Credential, inner, "no token");
+            assert_eq!(SqlError::token(error).kind, kind, "{status}");
+        }
+        let lost = azure_core::Error::with_message(Azure::Io, "no answer");
+        assert_eq!(SqlError::token(lost).kind, ErrorKind::Transient);
     }
 }

@@ -39,6 +39,14 @@ pub fn literal(text: &str) -> String {
     format!("N'{}'", text.replace('\'', "''"))
 }
 
+/// Returns the name of a collation as SQL text; `None` for what cannot be one.
+///
+/// Such names cannot be quoted; they are made of letters, digits and `_`.
+pub fn collation(name: &str) -> Option<&str> {
+    let is_name = |name: &&str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    Some(name).filter(is_name).filter(|name| !name.is_empty())
+}
+
 /// The name of a table or view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QualifiedName {

@@ -11,6 +11,8 @@ pub enum Param {
     Int(i32),
     /// A `bigint`.
     BigInt(i64),
+    /// A `real`.
+    Real(f32),
     /// A `float`.
     Float(f64),
     /// An `nvarchar`.
@@ -26,6 +28,7 @@ impl Param {
             Self::Bool(value) => query.bind(*value),
             Self::Int(value) => query.bind(*value),
             Self::BigInt(value) => query.bind(*value),
+            Self::Real(value) => query.bind(*value),
             Self::Float(value) => query.bind(*value),
             Self::Text(value) => query.bind(value.as_str()),
             Self::Bytes(value) => query.bind(value.as_slice()),

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::observe::Observation;
+use super::suspicion::Suspicion;
 use super::{Poller, Position, TickError};
-use crate::cursor::Cursor;
-use crate::cursor::SourceState;
+use crate::cursor::{Cursor, SourceState};
 use crate::error::ErrorKind;
 use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested};
 use crate::lease::{Lease, Snapshot};
@@ -29,6 +29,12 @@ pub(super) struct Batch {
     pub(super) lag: Option<Duration>,
     /// What the source wants kept once the last of these rows is committed.
     pub(super) remember: Option<SourceState>,
+    /// Set where one of these rows is known to be at fault.
+    pub(super) suspicion: Option<Box<Suspicion>>,
+    /// Whether a holder had these rows in hand, and no others, when it ended.
+    pub(super) died_alone: bool,
+    /// Whether the rows were set aside instead of taken.
+    pub(super) quarantined: bool,
 }
 
 /// What a fetch found.
@@ -47,6 +53,8 @@ pub(super) enum Next {
     Nothing(Option<SourceState>),
     /// Rows are waiting, but a limit is met.
     NotNow,
+    /// The same, and one of these is known to be at fault: that is not to be forgotten.
+    Later(Box<Batch>),
 }
 
 impl Poller {
@@ -86,8 +94,9 @@ impl Poller {
             && in_flight.after == document.checkpoint.cursor
         {
             let again = self.fetch(position(), Some(in_flight), state, seen).await?;
-            if let Fetched::Batch(_) = again {
-                return Ok(again);
+            if let Fetched::Batch(mut batch) = again {
+                batch.died_alone = in_flight.rows == 1;
+                return Ok(Fetched::Batch(batch));
             }
         }
         self.fetch(position(), None, state, seen).await
@@ -114,6 +123,24 @@ impl Poller {
         if !self.may_go_on(lease, seen) {
             return Ok(Next::NotNow);
         }
+        match self.read_behind(lease, batch, seen).await {
+            Ok(Fetched::Batch(next)) => Ok(Next::Batch(next)),
+            Ok(Fetched::Nothing(remember)) => {
+                Ok(Next::Nothing(remember.map(|remember| remember.state)))
+            }
+            // The batch in hand was taken; whether it can still be committed is the commit's to find.
+            Err(TickError::LeaseLost(_)) => Ok(Next::NotNow),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads the rows behind `batch`.
+    pub(super) async fn read_behind(
+        &self,
+        lease: &mut Lease<'_>,
+        batch: &Batch,
+        seen: &mut Observation<'_>,
+    ) -> Result<Fetched, TickError> {
         let position = Position {
             generation: lease.generation().0,
             replay_id: lease.document().replay_id.clone(),
@@ -122,16 +149,8 @@ impl Poller {
         // What goes with the batch in hand is not written yet, and holds for the next one already.
         let known = batch.remember.clone();
         let state = known.unwrap_or_else(|| lease.document().source_state.clone());
-        match lease.hold_while(self.fetch(position, None, &state, seen)).await {
-            Ok(fetched) => Ok(match fetched? {
-                Fetched::Batch(batch) => Next::Batch(batch),
-                Fetched::Nothing(remember) => {
-                    Next::Nothing(remember.map(|remember| remember.state))
-                }
-            }),
-            // The batch in hand was taken; whether it can still be committed is the commit's to find.
-            Err(_) => Ok(Next::NotNow),
-        }
+        let read = lease.hold_while(self.fetch(position, None, &state, seen)).await;
+        read.map_err(TickError::LeaseLost)?
     }
 
     pub(super) async fn fetch(
@@ -188,26 +207,48 @@ impl Batch {
             upto: &upto,
             digest: &digest,
         });
-        Some(Self { id, after: position.after, upto, digest, events, more, lag, remember: None })
+        let after = position.after;
+        let (suspicion, died_alone, quarantined) = (None, false, false);
+        Some(Self {
+            id,
+            after,
+            upto,
+            digest,
+            events,
+            more,
+            lag,
+            remember: None,
+            suspicion,
+            died_alone,
+            quarantined,
+        })
     }
 
     pub(super) fn rows(&self) -> u64 {
         u64::try_from(self.events.len()).unwrap_or(u64::MAX)
     }
 
+    /// Returns how many of the rows a handler took.
+    pub(super) fn rows_taken(&self) -> u64 {
+        if self.quarantined { 0 } else { self.rows() }
+    }
+
     /// Returns the record that travels with the lease.
     pub(super) fn in_flight(&self) -> InFlight {
+        let tried = self.suspicion.as_ref().map(|suspicion| suspicion.tried.clone());
+        let tried = tried.unwrap_or_default();
         InFlight {
             batch_id: self.id.clone(),
             after: self.after.clone(),
             upto: self.upto.clone(),
             rows: self.rows(),
             digest: self.digest.clone(),
-            attempt: 0,
-            crashes: 0,
-            first_failed_at: None,
+            attempt: tried.attempt,
+            crashes: tried.crashes,
+            first_failed_at: tried.first_failed_at,
             next_attempt_at: None,
-            last_error: None,
+            first_error: tried.first_error,
+            last_error: tried.last_error,
             steps: Vec::new(),
             extra: serde_json::Map::new(),
         }

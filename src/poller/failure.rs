@@ -9,14 +9,15 @@ use crate::lease::{Lease, LeaseError};
 use crate::state::{AfterCommit, Commit, EndOfTick, Failure, Paused};
 
 impl Poller {
-    /// Records why the handler did not take the batch, and gives the lease up.
+    /// Records why the handler did not take the batch, and gives the lease up; `pause` keeps the
+    /// poller from trying again.
     ///
     /// What cannot be recorded is logged: the next tick delivers the batch again all the same.
     pub(super) async fn write_down(
         &self,
         lease: &mut Lease<'_>,
         batch: &Batch,
-        error: &HandlerError,
+        (error, pause): (&HandlerError, Option<Paused>),
         seen: &mut Observation<'_>,
     ) {
         let mut tick = seen.end_of_tick("handler_failed", None, lease);
@@ -32,7 +33,7 @@ impl Poller {
             }
             // A newer holder has written the target: nothing is written any more.
             HandlerError::Fenced(_) => return,
-            HandlerError::Partial { accepted, .. } => {
+            HandlerError::Partial { accepted, .. } if pause.is_none() => {
                 match batch.split(&self.name, lease, *accepted) {
                     Some((front, rest)) => {
                         let commit = Commit {
@@ -53,15 +54,16 @@ impl Poller {
                         }
                         written
                     }
-                    None => self.fail(lease, error, tick).await,
+                    None => self.fail(lease, batch, (error, pause), tick).await,
                 }
             }
-            HandlerError::Retryable(_)
+            HandlerError::Partial { .. }
+            | HandlerError::Retryable(_)
             | HandlerError::Throttled { .. }
             | HandlerError::Rejected(_)
             | HandlerError::TooLarge(_)
             | HandlerError::Stalled(_)
-            | HandlerError::Misconfigured(_) => self.fail(lease, error, tick).await,
+            | HandlerError::Misconfigured(_) => self.fail(lease, batch, (error, pause), tick).await,
         };
         if let Err(error) = written {
             seen.could_not_release(&error);
@@ -71,12 +73,15 @@ impl Poller {
     async fn fail(
         &self,
         lease: &mut Lease<'_>,
-        error: &HandlerError,
+        batch: &Batch,
+        (error, pause): (&HandlerError, Option<Paused>),
         tick: EndOfTick,
     ) -> Result<(), LeaseError> {
-        let earlier = lease.document().in_flight.as_ref().map_or(0, |batch| batch.attempt);
+        let narrowed = batch.suspicion.as_ref().map(|_| Box::new(batch.in_flight()));
+        let in_flight = narrowed.as_deref().or(lease.document().in_flight.as_ref());
+        let earlier = in_flight.map_or(0, |batch| batch.attempt);
         let failure = self.failure(lease, error, earlier, tick);
-        lease.fail(failure).await
+        lease.fail(Failure { narrowed, pause, ..failure }).await
     }
 
     fn failure(
@@ -108,6 +113,8 @@ impl Poller {
             next_attempt_at: Some(now + delay),
             now,
             tick: Some(tick),
+            narrowed: None,
+            pause: None,
         }
     }
 

@@ -92,6 +92,8 @@ impl Poller {
         date: time::OffsetDateTime,
     ) -> Result<Snapshot, TickError> {
         let floor = match (marker, self.limits.on_missing_state) {
+            // Not even a marker: this is a first start, or all that would say otherwise was lost.
+            (None, _) if self.start_now => return Err(TickError::NotStarted),
             (None, _) => 0,
             (Some(marker), OnMissingState::Recreate) => marker.generation.0 + 1,
             (Some(marker), OnMissingState::Stop) => {

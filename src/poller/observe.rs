@@ -17,6 +17,7 @@ use crate::error::chain;
 use crate::event::BatchId;
 use crate::handler::{Delivery, HandlerError};
 use crate::lease::{Lease, LeaseError, Snapshot};
+use crate::quarantine::Reason;
 use crate::state::{EndOfTick, RecentTick};
 
 /// What has been seen of one tick so far.
@@ -28,6 +29,7 @@ pub(super) struct Observation<'a> {
     end: &'static str,
     rows: u64,
     batches: u64,
+    quarantined: u64,
     idle_before: u64,
     fencing_token: u64,
     lag: Option<Duration>,
@@ -51,6 +53,7 @@ impl<'a> Observation<'a> {
             end: "tick_complete",
             rows: 0,
             batches: 0,
+            quarantined: 0,
             idle_before: 0,
             fencing_token: 0,
             lag: None,
@@ -153,13 +156,13 @@ impl<'a> Observation<'a> {
         duration: Duration,
         at: OffsetDateTime,
     ) {
-        self.rows += batch.rows();
+        self.rows += batch.rows_taken();
         self.batches += 1;
         self.lag = batch.lag;
         self.service_time = Some(at);
         self.timings.push(("commit", duration));
-        self.poller.metrics.committed(&self.poller.name, batch.rows(), Some(duration), batch.lag);
-        let rows = batch.rows();
+        let rows = batch.rows_taken();
+        self.poller.metrics.committed(&self.poller.name, rows, Some(duration), batch.lag);
         info!(
             event = "batch_complete",
             poller.name = self.poller.name,
@@ -210,6 +213,46 @@ impl<'a> Observation<'a> {
         );
     }
 
+    /// Logs that the row at fault is looked for.
+    pub(super) fn bisecting(&self, batch: &Batch, error: &HandlerError) {
+        let rows = batch.rows();
+        warn!(
+            event = "batch_bisected",
+            poller.name = self.poller.name,
+            invocation_id = self.request.invocation_id,
+            batch_id = batch.id.as_str(),
+            token = self.fencing_token,
+            rows,
+            error = chain(error),
+            "Halving a batch of {rows} rows of poller `{}` to find the one that is not taken",
+            self.poller.name
+        );
+    }
+
+    /// Logs and counts rows that were set aside.
+    pub(super) fn quarantined(&mut self, batch: &Batch, reason: Reason, error: &HandlerError) {
+        let rows = batch.rows();
+        self.quarantined += rows;
+        self.poller.metrics.quarantined(&self.poller.name, reason.as_str(), rows);
+        for event in &batch.events {
+            error!(
+                event = "row_quarantined",
+                poller.name = self.poller.name,
+                invocation_id = self.request.invocation_id,
+                batch_id = batch.id.as_str(),
+                event_id = event.id.as_str(),
+                token = self.fencing_token,
+                cursor = event.cursor.value,
+                reason = reason.as_str(),
+                error = chain(error),
+                "Set a row of poller `{}` aside; look at it with `highwater quarantine show {} {}`",
+                self.poller.name,
+                self.poller.name,
+                event.id
+            );
+        }
+    }
+
     /// Logs a lease that could not be given up; it lapses by itself.
     pub(super) fn could_not_release(&self, error: &LeaseError) {
         warn!(
@@ -234,7 +277,7 @@ impl<'a> Observation<'a> {
         let recent = RecentTick {
             at: lease.now(),
             outcome: outcome.to_owned(),
-            rows: self.rows + batch.map_or(0, Batch::rows),
+            rows: self.rows + batch.map_or(0, Batch::rows_taken),
             batches: self.batches + u64::from(batch.is_some()),
             duration_ms: ms(self.began_at.elapsed()),
             idle_before: self.idle_before,
@@ -265,7 +308,11 @@ impl<'a> Observation<'a> {
         let what = match result {
             Ok(TickOutcome::Committed { more }) => {
                 let waiting = if *more { ", more to do" } else { "" };
-                format!("committed {} rows in {} batches{waiting}", self.rows, self.batches)
+                let aside = match self.quarantined {
+                    0 => String::new(),
+                    rows => format!(", set {rows} aside"),
+                };
+                format!("committed {} rows in {} batches{aside}{waiting}", self.rows, self.batches)
             }
             Ok(TickOutcome::Idle) => "nothing new".to_owned(),
             Ok(TickOutcome::Skipped(super::Skipped::AlreadyRunning)) => {

@@ -5,14 +5,10 @@
 //! batch in flight delivers all of it again, and a target recognises the events.
 
 use super::batch::{Batch, Next};
+use super::deliver::Hand;
 use super::observe::Observation;
-use super::{Handled, Poller, Position, TickError};
-use crate::handler::HandlerError;
+use super::{Poller, Position, TickError};
 use crate::lease::Lease;
-
-/// Why a target is asked to take a smaller batch, and what is done where there is none.
-const SINGLE_ROW: &str = "a single row is too large for the target, and smaller than that it gets \
-                          not: raise the target's limit, or leave out columns";
 
 impl Batch {
     /// Splits into the first `rows` events and the rest; `None` where either would be empty.
@@ -37,46 +33,18 @@ impl Batch {
 }
 
 impl Poller {
-    /// Hands `batch` over, or as much from its front as the target takes at once: where it is too
-    /// large, its left half, and so on down to one row.
-    ///
-    /// `batch` becomes what was taken; what follows it is put on `waiting`, the next part last.
-    pub(super) async fn handle_what_fits(
-        &self,
-        lease: &mut Lease<'_>,
-        batch: &mut Batch,
-        waiting: &mut Vec<Batch>,
-        seen: &mut Observation<'_>,
-    ) -> Result<(), TickError> {
-        // Each round that goes on halves the batch.
-        loop {
-            let Handled::TooLarge(reason) = self.handle(lease, batch, seen).await? else {
-                return Ok(());
-            };
-            let half = batch.events.len().div_ceil(2);
-            let Some((front, rest)) = batch.split(&self.name, lease, half) else {
-                let error = HandlerError::Rejected(format!("{reason}; {SINGLE_ROW}"));
-                self.write_down(lease, batch, &error, seen).await;
-                return Err(TickError::Handler(error));
-            };
-            seen.batch_halved(batch, &front, &reason);
-            waiting.push(rest);
-            *batch = front;
-        }
-    }
-
-    /// Returns what follows `batch` within the same tick: a part that waits, else the next rows.
+    /// Returns what follows the batch in hand within the same tick: a part that waits, else the next rows.
     pub(super) async fn next_after(
         &self,
         lease: &mut Lease<'_>,
-        batch: &Batch,
-        waiting: &mut Vec<Batch>,
+        hand: &mut Hand,
         seen: &mut Observation<'_>,
     ) -> Result<Next, TickError> {
-        match waiting.pop() {
+        match hand.waiting.pop() {
             Some(part) if self.may_go_on(lease, seen) => Ok(Next::Batch(Box::new(part))),
+            Some(part) if part.suspicion.is_some() => Ok(Next::Later(Box::new(part))),
             Some(_) => Ok(Next::NotNow),
-            None => self.next_batch(lease, batch, seen).await,
+            None => self.next_batch(lease, &hand.batch, seen).await,
         }
     }
 }

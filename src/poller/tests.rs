@@ -3,8 +3,10 @@ use crate::error::chain;
 use crate::state::{MemoryStore, Precondition, StateDocument, decode, encode};
 use crate::testing::{Call, Calls, Fault, FaultyStore, RecordingHandler, TableSource};
 
+mod failures;
 mod parts;
 mod remember;
+mod rules;
 mod windows;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -32,6 +34,7 @@ struct World {
     source: Arc<TableSource>,
     handler: Arc<RecordingHandler>,
     limits: Limits,
+    policy: FailurePolicy,
     metrics: Arc<Metrics>,
 }
 
@@ -44,6 +47,7 @@ impl World {
             source: Arc::new(TableSource::new("p")),
             handler: Arc::default(),
             limits: limits(),
+            policy: FailurePolicy::default(),
             metrics: Arc::default(),
         }
     }
@@ -66,6 +70,7 @@ impl World {
             instance: Arc::new(Instance::new(owner_id)),
             terms: LeaseTerms::of(TTL),
             limits: self.limits,
+            policy: self.policy,
             metrics: self.metrics.clone(),
         })
     }
@@ -363,6 +368,25 @@ async fn rows_that_changed_before_the_retry_make_a_batch_with_another_id() {
     assert_ne!(received[0].batch_id, received[1].batch_id);
     assert_eq!(received[1].ids, [2, 3]);
     assert_eq!(received[2].ids, [1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_changes_all_the_time_does_not_start_the_attempts_beside_it_over() {
+    let world = World::new();
+    let poller = world.instance("a");
+    world.source.put(1, "never taken");
+    for attempt in 1..=5 {
+        // The hot row is the last of its batch, so each change of it takes it out of the retry.
+        world.source.put(2, "hot");
+        world.handler.then_fail(HandlerError::Rejected("422".to_owned()));
+        tick(&poller).await.unwrap_err();
+        assert_eq!(world.document().await.in_flight.unwrap().attempt, attempt);
+        sleep(300).await;
+    }
+    let attempts: Vec<_> = world.handler.received().iter().map(|call| call.attempt).collect();
+    assert_eq!(attempts, [1, 2, 3, 4, 5]);
+    tick(&poller).await.unwrap();
+    assert!(world.document().await.in_flight.is_none(), "ends when the checkpoint moves");
 }
 
 #[tokio::test(start_paused = true)]
@@ -785,11 +809,36 @@ async fn the_table_of_outcomes_names_error_event_and_status() {
     let reason = || "r".to_owned();
     let stale = crate::state::Fence::default();
     let stale = crate::state::StaleWrite { stale, current: stale };
+    let until = time::OffsetDateTime::UNIX_EPOCH;
+    let unreachable = || crate::state::StoreError::Unreachable { key: reason(), reason: reason() };
+    let fetch = crate::source::FetchError::new(crate::error::ErrorKind::Transient, "r");
+    let null = crate::normalize::NormalizeError::NullKey { row: 0, column: reason() };
     for (result, error, event, status) in [
         (Ok(TickOutcome::Committed { more: true }), None, "tick_complete", 200),
         (Ok(TickOutcome::Idle), None, "fetch_empty", 200),
         (Ok(TickOutcome::Skipped(held)), Some("LeaseAcquireError"), "lease_acquire_skipped", 200),
         (Ok(TickOutcome::Paused { by: reason(), reason: reason() }), None, "tick_paused", 200),
+        (Ok(TickOutcome::BackingOff { until }), None, "tick_backing_off", 200),
+        (
+            Err(TickError::Load(LoadError::Store(unreachable()))),
+            Some("LeaseAcquireError"),
+            "lease_acquire_failed",
+            500,
+        ),
+        (
+            Err(TickError::Fingerprint { stored: reason(), configured: reason() }),
+            Some("FingerprintMismatchError"),
+            "fingerprint_mismatch",
+            500,
+        ),
+        (
+            Err(TickError::StateVanished { created_at: reason() }),
+            Some("LeaseAcquireError"),
+            "state_vanished",
+            500,
+        ),
+        (Err(TickError::Fetch(fetch)), Some("FetchError"), "fetch_failed", 500),
+        (Err(TickError::Normalize(null)), Some("SerializationError"), "normalize_failed", 500),
         (Err(TickError::OutOfTime), Some("HandlerError"), "handler_failed", 500),
         (
             Err(TickError::Handler(HandlerError::Rejected(reason()))),

@@ -161,6 +161,7 @@ impl Worker {
             instance: Arc::new(Instance::new(owner_id)),
             terms: TERMS,
             limits: limits(),
+            policy: crate::policy::FailurePolicy::default(),
             metrics: Arc::default(),
         });
         Self { role, stage: Arc::clone(stage), poller }

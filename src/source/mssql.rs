@@ -18,6 +18,7 @@
 mod choice;
 mod decode;
 mod describe;
+mod form;
 mod mark;
 mod plan;
 mod present;
@@ -30,13 +31,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use azure_core::credentials::TokenCredential;
 use tokio::sync::Mutex;
+use tokio::time::sleep;
 
 use crate::config::SqlConnection;
 use crate::cursor::{Cursor, CursorMode, SourceFingerprint};
 use crate::error::ErrorKind;
 use crate::event::SourceLabel;
 use crate::mssql::ident::{QualifiedName, quote};
-use crate::mssql::{Connection, Param, SqlError};
+use crate::mssql::{Connection, Param, Retries, RetryTerms, SqlError};
 use crate::value::Value;
 
 use super::{FetchError, FetchWindow, Rows, Source, SourceShape};
@@ -83,7 +85,10 @@ pub struct Mssql {
     /// What is told of the source until its mode is chosen.
     undecided: SourceShape,
     decided: OnceLock<Decided>,
+    retry: RetryTerms,
     state: Mutex<State>,
+    #[cfg(any(test, feature = "test-util"))]
+    unbounded: bool,
 }
 
 /// How rows are ordered, and so what the source is.
@@ -142,7 +147,24 @@ impl Mssql {
         }
         let connection = Connection::new(settings.connection.clone(), None);
         let state = Mutex::new(State { connection, plan: None });
-        Ok(Self { settings, table, undecided, decided, state })
+        Ok(Self {
+            settings,
+            table,
+            undecided,
+            decided,
+            retry: RetryTerms::NEVER,
+            state,
+            #[cfg(any(test, feature = "test-util"))]
+            unbounded: false,
+        })
+    }
+
+    /// Leaves out the upper bound, which is what keeps rows from being missed: to show that it does.
+    #[cfg(any(test, feature = "test-util"))]
+    #[must_use]
+    pub fn without_bound(mut self) -> Self {
+        self.unbounded = true;
+        self
     }
 
     /// Logs in with tokens of `credential` where the connection string asks for tokens.
@@ -151,6 +173,12 @@ impl Mssql {
         self.state.get_mut().connection =
             Connection::new(self.settings.connection.clone(), Some(credential));
         self
+    }
+
+    /// Tries a fetch again that failed for a reason that may pass; without this it fails at once.
+    #[must_use]
+    pub fn with_retries(self, retry: RetryTerms) -> Self {
+        Self { retry, ..self }
     }
 
     async fn describe(&self, connection: &mut Connection) -> Result<Vec<Column>, FetchError> {
@@ -181,6 +209,8 @@ impl Mssql {
         let columns = self.describe(connection).await?;
         let choice = &self.decided()?.choice;
         let made = Plan::new(&self.settings, choice, &self.table, &columns)?;
+        #[cfg(any(test, feature = "test-util"))]
+        let made = if self.unbounded { made.without_bound() } else { made };
         if let Some(column) = choice.cursor.as_deref().filter(|_| made.cursor_is_nullable()) {
             self.count_null_cursors(connection, column).await;
         }
@@ -262,7 +292,33 @@ impl Source for Mssql {
 
     async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
         let mut state = self.state.lock().await;
-        let (plan, connection) = self.plan(&mut state).await?;
+        let mut retries = Retries::begin(self.retry);
+        loop {
+            let rows = self.try_fetch(&mut state, window).await;
+            let Err(error) = &rows else { return rows };
+            let Some(pause) = error.of_sql().and_then(|error| retries.pause_after(error)) else {
+                return rows;
+            };
+            tracing::info!(
+                event = "fetch_tried_again",
+                poller.name = self.settings.poller,
+                error = crate::error::chain(error),
+                "Poller `{}` could not read and tries again in {pause:.1?}",
+                self.settings.poller
+            );
+            sleep(pause).await;
+        }
+    }
+}
+
+impl Mssql {
+    /// Fetches once, from the first row on: what an earlier try has read is forgotten.
+    async fn try_fetch(
+        &self,
+        state: &mut State,
+        window: FetchWindow<'_>,
+    ) -> Result<Rows, FetchError> {
+        let (plan, connection) = self.plan(state).await?;
         let (sql, params) = plan.statement(window)?;
         let mut answer = Answer::default();
         let read = connection.query(&sql, &params, |row| plan.read(row, &mut answer)).await;
@@ -276,6 +332,13 @@ impl Source for Mssql {
             return Err(error.into());
         }
         plan.finish(answer, window)
+    }
+}
+
+impl FetchError {
+    /// Returns the error of the connection, where it is one.
+    fn of_sql(&self) -> Option<&SqlError> {
+        self.source.as_deref()?.downcast_ref()
     }
 }
 
@@ -334,6 +397,7 @@ fn column(row: tiberius::Row) -> Result<Column, SqlError> {
         Value::Int(precision),
         Value::Int(scale),
         Value::Bool(nullable),
+        collation @ (Value::Text(_) | Value::Null),
         Value::Bool(identity),
         Value::Bool(primary),
     ] = row.as_slice()
@@ -348,6 +412,7 @@ fn column(row: tiberius::Row) -> Result<Column, SqlError> {
         precision: *precision,
         scale: *scale,
         nullable: *nullable,
+        collation: if let Value::Text(name) = collation { Some(name.clone()) } else { None },
         identity: *identity,
         primary: *primary,
     })

@@ -320,6 +320,9 @@ fn file_name(key: &StateKey) -> String {
     match key {
         StateKey::Document(poller) => format!("{}.json", encode(poller)),
         StateKey::Marker(poller) => format!("{}.marker.json", encode(poller)),
+        StateKey::Quarantined { poller, event } => {
+            format!("{}.quarantine.{}.json", encode(poller), encode(event.as_str()))
+        }
     }
 }
 

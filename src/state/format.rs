@@ -219,14 +219,45 @@ mod tests {
     #[test]
     fn unknown_fields_survive_a_rewrite_at_every_level() {
         let mut json: serde_json::Value = serde_json::from_str(SEED).unwrap();
-        json["later"] = 1.into();
-        json["checkpoint"]["later"] = 2.into();
-        json["lease"]["later"] = 3.into();
+        let at = "2026-04-07T01:23:00Z";
+        json["in_flight"] = serde_json::json!({
+            "batch_id": "b", "upto": json["checkpoint"]["cursor"], "rows": 1, "digest": "d",
+        });
+        json["paused"] = serde_json::json!({ "by": "eve", "reason": "r", "at": at });
+        json["observed"] = serde_json::json!({ "at": at });
+        json["recent"] = serde_json::json!([{ "at": at, "outcome": "tick_complete" }]);
+        let places = [
+            "",
+            "/checkpoint",
+            "/checkpoint/metadata",
+            "/lease",
+            "/in_flight",
+            "/paused",
+            "/observed",
+            "/recent/0",
+        ];
+        for (number, place) in places.iter().enumerate() {
+            json.pointer_mut(place).unwrap()["later"] = number.into();
+        }
         let document = decode("orders", json.to_string().as_bytes()).unwrap();
         let written: serde_json::Value = serde_json::from_slice(&encode(&document)).unwrap();
-        assert_eq!(written["later"], 1);
-        assert_eq!(written["checkpoint"]["later"], 2);
-        assert_eq!(written["lease"]["later"], 3);
+        for (number, place) in places.iter().enumerate() {
+            assert_eq!(written.pointer(place).unwrap()["later"], number, "`{place}`");
+        }
+    }
+
+    #[test]
+    fn a_field_that_must_be_obeyed_is_named_and_refused_by_who_does_not_know_it() {
+        let requiring = |names: &str| SEED.replacen('{', &format!("{{\"requires\": {names},"), 1);
+        for known in ["[]", "[\"paused\"]"] {
+            assert!(decode("orders", requiring(known).as_bytes()).is_ok(), "{known}");
+        }
+        for (names, expected) in
+            [("[\"paused\", \"sharding\"]", "requires `sharding`"), ("[7]", "requires `7`")]
+        {
+            let text = error(&requiring(names));
+            assert!(text.contains(expected) && text.contains("deploy a newer build"), "{text}");
+        }
     }
 
     #[test]

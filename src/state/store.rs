@@ -7,6 +7,8 @@ use async_trait::async_trait;
 use thiserror::Error;
 use time::OffsetDateTime;
 
+use crate::event::EventId;
+
 /// Opaque version of what is stored; it changes with every write, also of equal content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ETag(pub String);
@@ -18,13 +20,22 @@ pub enum StateKey {
     Document(String),
     /// The marker of a poller, which outlives its document.
     Marker(String),
+    /// A row that a handler will not take.
+    Quarantined {
+        /// The poller.
+        poller: String,
+        /// Id of the row's event.
+        event: EventId,
+    },
 }
 
 impl StateKey {
     /// Returns the poller's name.
     pub fn poller(&self) -> &str {
         match self {
-            Self::Document(poller) | Self::Marker(poller) => poller,
+            Self::Document(poller) | Self::Marker(poller) | Self::Quarantined { poller, .. } => {
+                poller
+            }
         }
     }
 
@@ -33,6 +44,7 @@ impl StateKey {
         match self {
             Self::Document(poller) => format!("{poller}.json"),
             Self::Marker(poller) => format!("{poller}.marker.json"),
+            Self::Quarantined { poller, event } => format!("{poller}.quarantine.{event}.json"),
         }
     }
 }

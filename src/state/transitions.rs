@@ -3,11 +3,14 @@
 //! Each returns the whole next document or says why there is none; none reads a clock or does I/O. A
 //! lost compare-and-swap is handled by applying the same function to the document that won.
 
+mod failure;
+
 use std::time::Duration;
 
 use thiserror::Error;
 use time::OffsetDateTime;
 
+pub use self::failure::Failure;
 use super::{
     Checkpoint, FencingToken, Holder, InFlight, Observed, Paused, RECENT_MAX, RecentTick,
     StateDocument,
@@ -136,6 +139,8 @@ pub enum AfterCommit {
     Release(Option<EndOfTick>),
     /// The next batch is announced, and the lease goes on.
     Handle(Box<InFlight>),
+    /// The lease is given up, and what is known of the rows that come next is kept.
+    Leave(Box<InFlight>, Option<EndOfTick>),
 }
 
 /// What the last write of a tick notes of it.
@@ -145,21 +150,6 @@ pub struct EndOfTick {
     pub recent: RecentTick,
     /// How long each step took.
     pub timings: Vec<(&'static str, Duration)>,
-}
-
-/// A batch that was not taken.
-#[derive(Clone, Debug)]
-pub struct Failure {
-    /// Why, in one line.
-    pub error: String,
-    /// Whether it counts as an attempt; back-pressure and wrong settings do not.
-    pub counted: bool,
-    /// Not to be tried before.
-    pub next_attempt_at: Option<OffsetDateTime>,
-    /// The service's clock.
-    pub now: OffsetDateTime,
-    /// The tick that ends with it.
-    pub tick: Option<EndOfTick>,
 }
 
 impl StateDocument {
@@ -277,27 +267,11 @@ impl StateDocument {
                 next.in_flight = None;
                 next.give_up(commit.now, tick);
             }
-        }
-        Ok(next)
-    }
-
-    /// Records that the batch in hand was not taken, and gives the lease up.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::Superseded`] if the lease has passed to another.
-    pub fn fail(&self, holder: &Holder, failure: Failure) -> Result<Self, Refusal> {
-        let mut next = self.held_by(holder)?;
-        if let Some(in_flight) = &mut next.in_flight {
-            if failure.counted {
-                in_flight.attempt = in_flight.attempt.saturating_add(1);
+            AfterCommit::Leave(batch, tick) => {
+                next.in_flight = Some(*batch);
+                next.give_up(commit.now, tick);
             }
-            in_flight.first_failed_at = in_flight.first_failed_at.or(Some(failure.now));
-            in_flight.next_attempt_at = failure.next_attempt_at;
-            in_flight.last_error = Some(failure.error);
         }
-        next.touch(failure.now);
-        next.give_up(failure.now, failure.tick);
         Ok(next)
     }
 
@@ -335,7 +309,8 @@ impl StateDocument {
         next
     }
 
-    /// Lets ticks run again, at once even where the batch was backing off.
+    /// Lets ticks run again, at once even where the batch was backing off, and counts its attempts
+    /// anew: whoever resumes has mended something.
     #[must_use]
     pub fn resume(&self, age: LeaseAge) -> Self {
         let mut next = self.written_by_other(age);
@@ -343,6 +318,9 @@ impl StateDocument {
         next.paused = None;
         if let Some(in_flight) = &mut next.in_flight {
             in_flight.next_attempt_at = None;
+            in_flight.first_failed_at = None;
+            in_flight.attempt = 0;
+            in_flight.crashes = 0;
         }
         next
     }
@@ -455,16 +433,19 @@ impl StateDocument {
 }
 
 impl InFlight {
-    /// Takes over what is known of an earlier try at the same rows.
+    /// Takes over what is known of earlier tries at the same position.
     ///
-    /// The counts belong to the range; the results of steps belong to the bytes, so they stay only
-    /// where the batch id is the same.
+    /// The counts belong to the position at which the poller is stuck, not to the batch: its last row
+    /// may have changed meanwhile and so left it, and a row that changes all the time must not keep one
+    /// beside it, which is never taken, from being counted. They end when the checkpoint moves. The
+    /// results of steps belong to the bytes, so they stay only where the batch id is the same.
     fn continuing(self, previous: Option<&Self>) -> Self {
         match previous {
-            Some(previous) if previous.after == self.after && previous.upto == self.upto => Self {
+            Some(previous) if previous.after == self.after => Self {
                 attempt: previous.attempt,
                 crashes: previous.crashes,
                 first_failed_at: previous.first_failed_at,
+                first_error: previous.first_error.clone(),
                 last_error: previous.last_error.clone(),
                 steps: if previous.batch_id == self.batch_id {
                     previous.steps.clone()

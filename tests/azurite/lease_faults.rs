@@ -85,6 +85,7 @@ impl Setup {
                 lease_first: false,
                 on_missing_state: OnMissingState::Stop,
             },
+            policy: highwater::policy::FailurePolicy::default(),
             metrics: Arc::new(Metrics::default()),
         })
     }

@@ -50,6 +50,7 @@ impl Drain {
                 lease_first: false,
                 on_missing_state: OnMissingState::Stop,
             },
+            policy: highwater::policy::FailurePolicy::default(),
             metrics: Arc::new(Metrics::default()),
         });
         Self { world, handler, poller }

@@ -9,17 +9,26 @@
     reason = "a test may panic; `allow-*-in-tests` does not reach helper functions"
 )]
 
+mod any_server;
 mod bad_input;
+mod broken_answers;
 mod flights;
+mod pages;
+mod protocol;
 mod settings;
 mod source;
 mod source_auto;
 mod source_connection;
+mod source_faults;
 mod source_integer;
+mod source_start;
 mod source_tracking;
 mod sql;
 mod state_ddl;
 mod state_sql;
 mod state_sql_ticks;
+mod statements;
 mod ticks;
 mod tidy;
+mod types;
+mod writers;

@@ -4,10 +4,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use highwater::config::{Config, settings_table};
+use highwater::config::{Config, connection_keys_table, settings_table};
+
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
+}
 
 fn read(name: &str) -> String {
-    fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
+    fs::read_to_string(path(name)).unwrap()
 }
 
 fn example() -> BTreeMap<String, String> {
@@ -16,12 +20,33 @@ fn example() -> BTreeMap<String, String> {
     serde_json::from_value(json["Values"].clone()).unwrap()
 }
 
+/// Checks what a document holds between two comments of one name, or writes it there.
+fn check(document: &str, name: &str, expected: &str) {
+    let text = read(document);
+    let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
+    let (before, rest) = text.split_once(&begin).unwrap();
+    let (found, after) = rest.split_once(&end).unwrap();
+    // As for other expectations that stand in files.
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        let text = format!("{before}{begin}{}\n{end}{after}", expected.trim());
+        return fs::write(path(document), text).unwrap();
+    }
+    assert_eq!(found.trim(), expected.trim(), "run this with UPDATE_EXPECT=1");
+}
+
 #[test]
 fn the_table_of_the_readme_is_the_one_of_the_code() {
-    let readme = read("README.md");
-    let (_, rest) = readme.split_once("<!-- settings -->\n").unwrap();
-    let (table, _) = rest.split_once("<!-- /settings -->").unwrap();
-    assert_eq!(table.trim(), settings_table().trim(), "copy the table of the code into README.md");
+    check("README.md", "settings", &settings_table());
+}
+
+#[test]
+fn the_keys_of_the_document_are_those_of_the_code() {
+    check("docs/connections.md", "keys", &connection_keys_table());
+}
+
+#[test]
+fn the_errors_of_the_document_are_those_of_the_code() {
+    check("docs/connections.md", "errors", &highwater::mssql::errors_table());
 }
 
 #[test]
@@ -35,5 +60,13 @@ fn the_example_settings_are_good_and_every_function_has_a_poller() {
         let json: serde_json::Value = serde_json::from_str(&definition).unwrap();
         let schedule = json["bindings"][0]["schedule"].as_str().unwrap().trim_matches('%');
         assert!(example().contains_key(schedule), "`{schedule}` is not in the example settings");
+    }
+}
+
+#[test]
+fn no_retry_policy_of_the_host_is_shipped_since_it_would_multiply_attempts() {
+    for name in ["host.json", "function-definitions/orders/function.json"] {
+        let json: serde_json::Value = serde_json::from_str(&read(name)).unwrap();
+        assert!(json.get("retry").is_none(), "{name} has a retry policy");
     }
 }

@@ -59,17 +59,7 @@ impl World {
     }
 
     pub(crate) fn settings(&self, table: &str, mode: CursorMode, cursor: &str) -> SourceSettings {
-        SourceSettings {
-            poller: "orders".to_owned(),
-            connection: self.connection(),
-            table: table.to_owned(),
-            mode: Some(mode),
-            cursor_column: (mode != CursorMode::ChangeTracking).then(|| cursor.to_owned()),
-            key: vec!["id".to_owned()],
-            columns: None,
-            filter: None,
-            settle: Duration::from_secs(5),
-        }
+        settings(self.connection(), table, mode, cursor)
     }
 
     /// Settings for the flights in either mode.
@@ -81,6 +71,26 @@ impl World {
                 self.settings("flights", mode, "id")
             }
         }
+    }
+}
+
+/// Settings of a poller over a table whose key is `id`.
+pub(crate) fn settings(
+    connection: SqlConnection,
+    table: &str,
+    mode: CursorMode,
+    cursor: &str,
+) -> SourceSettings {
+    SourceSettings {
+        poller: "orders".to_owned(),
+        connection,
+        table: table.to_owned(),
+        mode: Some(mode),
+        cursor_column: (mode != CursorMode::ChangeTracking).then(|| cursor.to_owned()),
+        key: vec!["id".to_owned()],
+        columns: None,
+        filter: None,
+        settle: Duration::from_secs(5),
     }
 }
 

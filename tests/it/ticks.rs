@@ -24,6 +24,7 @@ pub(crate) struct Ticks {
     pub(crate) settings: SourceSettings,
     pub(crate) handler: Arc<RecordingHandler>,
     pub(crate) lease_first: bool,
+    pub(crate) start_now: bool,
     memory: Arc<MemoryStore>,
     store: Arc<FaultyStore>,
     lives: u32,
@@ -34,7 +35,16 @@ impl Ticks {
         let memory = Arc::new(MemoryStore::default());
         let store = Arc::new(FaultyStore::new(memory.clone()));
         let handler = Arc::default();
-        Self { world, settings, handler, lease_first: false, memory, store, lives: 0 }
+        Self {
+            world,
+            settings,
+            handler,
+            lease_first: false,
+            start_now: false,
+            memory,
+            store,
+            lives: 0,
+        }
     }
 
     /// A server in which several transactions write at once, and a poller of `dbo.t` by `id`.
@@ -54,7 +64,7 @@ impl Ticks {
     pub(crate) fn process(&mut self) -> Poller {
         self.lives += 1;
         let second = Duration::from_secs(1);
-        Poller::new(PollerParts {
+        let poller = Poller::new(PollerParts {
             name: "orders".to_owned(),
             source: Arc::new(Mssql::new(self.settings.clone()).unwrap()),
             handler: self.handler.clone(),
@@ -75,8 +85,10 @@ impl Ticks {
                 lease_first: self.lease_first,
                 on_missing_state: OnMissingState::Stop,
             },
+            policy: highwater::policy::FailurePolicy::default(),
             metrics: Arc::new(Metrics::default()),
-        })
+        });
+        if self.start_now { poller.starting_now() } else { poller }
     }
 
     pub(crate) async fn report(&mut self) -> TickReport {
@@ -119,6 +131,16 @@ impl Ticks {
         let key = StateKey::Document("orders".to_owned());
         let etag = self.memory.load(&key).await.unwrap().stored.unwrap().etag;
         self.memory.store(&key, encode(document), Precondition::Matches(etag)).await.unwrap();
+    }
+
+    /// Lets the document be gone, while the marker of it stays.
+    pub(crate) async fn lose_document(&mut self) {
+        let marker = StateKey::Marker("orders".to_owned());
+        let kept = self.memory.load(&marker).await.unwrap().stored.unwrap();
+        let memory = Arc::new(MemoryStore::default());
+        memory.store(&marker, kept.bytes, Precondition::Absent).await.unwrap();
+        self.store = Arc::new(FaultyStore::new(memory.clone()));
+        self.memory = memory;
     }
 
     pub(crate) fn at(&self, second: u32) -> &Self {

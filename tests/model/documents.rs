@@ -253,6 +253,7 @@ impl Documents {
             crashes: 0,
             first_failed_at: None,
             next_attempt_at: None,
+            first_error: None,
             last_error: None,
             steps: Vec::new(),
             extra: serde_json::Map::new(),
@@ -316,7 +317,15 @@ impl Documents {
 
 fn failure() -> Failure {
     let error = "503".to_owned();
-    Failure { error, counted: true, next_attempt_at: None, now: NOW, tick: None }
+    Failure {
+        error,
+        counted: true,
+        next_attempt_at: None,
+        now: NOW,
+        tick: None,
+        narrowed: None,
+        pause: None,
+    }
 }
 
 fn holder(slot: u8, grant: Grant) -> Holder {

@@ -66,6 +66,10 @@ impl Coverage {
         }
     }
 
+    pub(crate) fn count(&self, kind: &str) -> u64 {
+        self.0.get(kind).copied().unwrap_or(0)
+    }
+
     pub(crate) fn add(&mut self, other: &Self) {
         for (kind, count) in &other.0 {
             *self.0.entry(kind.clone()).or_default() += count;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use highwater::handler::Delivery;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::world::TickId;
 
@@ -22,6 +23,10 @@ pub(crate) struct Judge {
     /// Terms in the order in which they were granted.
     terms: u64,
     term_of: BTreeMap<TickId, u64>,
+    /// When each tick's newest write of the document landed.
+    landed_at: BTreeMap<TickId, Instant>,
+    /// Which tick moved the checkpoint when.
+    commits: Vec<(TickId, Instant)>,
     /// The newest term that the target has taken a write of.
     target_term: u64,
     /// How often each state of each row was written.
@@ -78,6 +83,25 @@ impl Judge {
     /// Whether somebody holds the lease, lapsed or not.
     pub(crate) fn is_held(&self) -> bool {
         self.holder.is_some()
+    }
+
+    /// Returns the tick that holds the lease, lapsed or not.
+    pub(crate) fn holder(&self) -> Option<TickId> {
+        self.holder.as_ref().map(|(tick, _)| *tick)
+    }
+
+    /// Returns when a tick's newest write of the document landed.
+    pub(crate) fn landed_at(&self, tick: TickId) -> Option<Instant> {
+        self.landed_at.get(&tick).copied()
+    }
+
+    /// Returns the first commit of another tick than `than` since `since`.
+    pub(crate) fn commit_of_another(
+        &self,
+        than: TickId,
+        since: Instant,
+    ) -> Option<(TickId, Instant)> {
+        self.commits.iter().find(|(tick, at)| *tick != than && *at >= since).copied()
     }
 
     /// Judges a write of the document by a tick, or by the operator, that landed just now.
@@ -140,6 +164,10 @@ impl Judge {
             Landed::Other
         };
         self.holder = seen.owner_id.as_ref().map(|_| (tick, owner_id.to_owned()));
+        self.landed_at.insert(tick, Instant::now());
+        if seen.checkpoint > checkpoint {
+            self.commits.push((tick, Instant::now()));
+        }
         landed
     }
 

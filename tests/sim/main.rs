@@ -5,7 +5,7 @@
 //! current-thread runtime of its own, so hours pass in milliseconds and every run can be repeated.
 //!
 //! ```text
-//! cargo test --test sim                                                   1,000 cases per property
+//! cargo test --test sim                                                   1,000 cases per property, 500 per takeover
 //! SIM_CASES=50000 SIM_SEED=1000000 cargo test --test sim -- --nocapture   as many as asked, from there
 //! SIM_SEED=57 cargo test --test sim -- --nocapture                        one seed, told line by line
 //! ```
@@ -38,6 +38,8 @@
 //! - One batch id stands for two sets of rows; a handler runs without a lease.
 //! - The backlog does not drain once faults have stopped.
 //! - Nothing failed, and a state of a row was still delivered twice.
+//! - After a kill of the holder nobody else commits within ttl, margin and one tick, or after SIGTERM
+//!   within one tick (`takeover.rs`, which prints how long it took beside that bound).
 //! - A second tick of one process runs beside the first; a tick panics; an alarm has no cause.
 //! - Two runs of one seed differ.
 //!
@@ -97,14 +99,18 @@ mod run;
 mod script;
 mod source;
 mod store;
+mod takeover;
 mod target;
 mod world;
 
 use self::run::{explain, run_many, run_seed};
 use self::script::{Break, Property};
+use self::takeover::{Gone, Takeovers};
 
 /// Cases per property where nothing else is asked for.
 const CASES: u64 = 1_000;
+/// Cases per way in which a holder goes, where nothing else is asked for.
+const TAKEOVERS: u64 = 500;
 
 /// Returns a number from the environment: `SIM_CASES`, `SIM_SEED`.
 fn asked(name: &str) -> Option<u64> {
@@ -141,6 +147,35 @@ fn nothing_is_lost_skipped_or_taken_back_whatever_fails() {
 #[test]
 fn every_row_is_delivered_once_while_nothing_fails() {
     check(Property::Calm);
+}
+
+#[test]
+fn another_commits_within_ttl_margin_and_one_tick_after_a_kill() {
+    check_takeover("a kill", Gone::Killed);
+}
+
+#[test]
+fn another_commits_within_one_tick_after_sigterm() {
+    check_takeover("SIGTERM", Gone::Stopped);
+}
+
+fn check_takeover(after: &str, gone: Gone) {
+    let began_at = tokio::time::Instant::now();
+    let seed = asked("SIM_SEED");
+    let default = if seed.is_some() { 1 } else { TAKEOVERS };
+    let (first, cases) = (seed.unwrap_or(1), asked("SIM_CASES").unwrap_or(default));
+    let mut takeovers = Takeovers(Vec::new());
+    for seed in first..first + cases {
+        let takeover = takeover::play(seed, gone);
+        let Some(takeover) = takeover.unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}")) else {
+            continue;
+        };
+        assert!(takeover.took <= takeover.bound, "seed {seed}: {takeover:?}");
+        takeovers.0.push(takeover);
+    }
+    let (count, seconds) = (takeovers.0.len(), began_at.elapsed().as_secs_f64());
+    println!("takeover after {after}: {count} of {cases} cases in {seconds:.1} s{takeovers}");
+    assert!(cases < TAKEOVERS || count > 400, "only {count} takeovers: the rest proves nothing");
 }
 
 #[test]

@@ -199,7 +199,7 @@ impl Player {
         }
     }
 
-    async fn act(&mut self, op: Op) {
+    pub(crate) async fn act(&mut self, op: Op) {
         let world = Arc::clone(&self.world);
         match op {
             Op::Wait(duration) => sleep(duration).await,
@@ -215,10 +215,7 @@ impl Player {
             }
             Op::Freeze(slot, duration) => self.freeze(slot, duration).await,
             Op::Crash(slot, polls) => self.crash(slot, polls).await,
-            Op::Stop(slot) => {
-                self.seats[slot].stop.set();
-                world.with(|state| state.coverage.saw("instance: told to stop"));
-            }
+            Op::Stop(slot) => self.stop(slot),
             Op::FaultPercent(percent) => world.with(|state| state.fault_percent = percent),
             Op::Pause => self.pause().await,
             Op::Resume => {
@@ -260,6 +257,22 @@ impl Player {
         });
     }
 
+    /// Asks the running tick of an instance to stop after the batch in hand.
+    pub(crate) fn stop(&mut self, slot: usize) {
+        self.seats[slot].stop.set();
+        self.world.with(|state| state.coverage.saw("instance: told to stop"));
+    }
+
+    /// Ends an instance at this very moment; what it has sent is on its way.
+    pub(crate) async fn kill(&mut self, slot: usize) {
+        let Some(running) = self.seats[slot].running.take() else { return };
+        running.abort();
+        if running.await.is_err() {
+            let tick = self.world.with(|state| state.slots[slot].tick);
+            self.world.with(|state| state.tick_ended(tick, None));
+        }
+    }
+
     async fn crash(&mut self, slot: usize, polls: u64) {
         self.collect(slot).await;
         let busy = self.seats[slot].running.is_some();
@@ -294,7 +307,8 @@ impl Player {
         false
     }
 
-    async fn tick(&mut self, slot: usize) {
+    /// The timer of an instance fires.
+    pub(crate) async fn tick(&mut self, slot: usize) {
         if self.collect(slot).await {
             if self.world.with(|state| state.slots[slot].is_frozen()) {
                 return;
@@ -413,6 +427,7 @@ fn poller(world: &Arc<World>, slot: usize, lives: u64) -> Arc<Poller> {
         instance: Arc::new(Instance::new(owner_id)),
         terms: world.plan.terms,
         limits: world.plan.limits,
+        policy: highwater::policy::FailurePolicy::default(),
         metrics: Arc::default(),
     }))
 }

@@ -1,5 +1,7 @@
 //! The keys of a connection string: every name that ADO.NET knows, and what each means here.
 
+use std::fmt::Write as _;
+
 /// What a key means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
@@ -16,6 +18,7 @@ pub(super) enum Key {
     CommandTimeout,
     ApplicationName,
     ApplicationIntent,
+    MultiSubnetFailover,
     PacketSize,
     IntegratedSecurity,
     NetworkLibrary,
@@ -23,121 +26,214 @@ pub(super) enum Key {
     /// Means nothing to a poller's one connection, and harms nothing.
     Ignored,
     /// Would change what is read, or from where.
-    Refused(&'static str),
+    Refused,
 }
 
+/// A key: its names, the usual one first, and what it does here.
+pub(super) struct Entry {
+    pub(super) key: Key,
+    names: &'static [&'static str],
+    /// In words for the operator; for a refused key what to do instead.
+    pub(super) effect: &'static str,
+}
+
+const fn entry(key: Key, names: &'static [&'static str], effect: &'static str) -> Entry {
+    Entry { key, names, effect }
+}
+
+const NO_POOL: &str = "a poller has one connection and no pool";
 const FAILOVER: &str = "database mirroring is not supported: name the availability group listener \
                         or the failover group in `Server`";
 const FILE: &str = "attaching a database file is not supported: name a database of a server";
-const LANGUAGE: &str = "set the language of the login on the server instead";
-const CONTEXT: &str = "there is no surrounding SQL Server to connect to";
-const PORT: &str = "the port belongs to the server: `Server=tcp:host,port`";
+const ENCLAVE: &str =
+    "Always Encrypted is not supported: leave encrypted columns out, and remove this";
+const OTHER_API: &str = "this is a connection string of ODBC or OLE DB: use the one for ADO.NET";
 
-/// Names without spaces, in lower case.
-const KEYS: &[(&str, Key)] = &[
-    ("server", Key::Server),
-    ("datasource", Key::Server),
-    ("addr", Key::Server),
-    ("address", Key::Server),
-    ("networkaddress", Key::Server),
-    ("port", Key::Refused(PORT)),
-    ("database", Key::Database),
-    ("initialcatalog", Key::Database),
-    ("userid", Key::User),
-    ("uid", Key::User),
-    ("user", Key::User),
-    ("password", Key::Password),
-    ("pwd", Key::Password),
-    ("authentication", Key::Authentication),
-    ("encrypt", Key::Encrypt),
-    ("trustservercertificate", Key::TrustServerCertificate),
-    ("hostnameincertificate", Key::HostNameInCertificate),
-    ("servercertificate", Key::ServerCertificate),
-    ("connecttimeout", Key::ConnectTimeout),
-    ("connectiontimeout", Key::ConnectTimeout),
-    ("timeout", Key::ConnectTimeout),
-    ("commandtimeout", Key::CommandTimeout),
-    ("applicationname", Key::ApplicationName),
-    ("app", Key::ApplicationName),
-    ("applicationintent", Key::ApplicationIntent),
-    ("packetsize", Key::PacketSize),
-    ("integratedsecurity", Key::IntegratedSecurity),
-    ("trusted_connection", Key::IntegratedSecurity),
-    ("networklibrary", Key::NetworkLibrary),
-    ("network", Key::NetworkLibrary),
-    ("net", Key::NetworkLibrary),
-    ("columnencryptionsetting", Key::ColumnEncryption),
-    ("failoverpartner", Key::Refused(FAILOVER)),
-    ("attachdbfilename", Key::Refused(FILE)),
-    ("extendedproperties", Key::Refused(FILE)),
-    ("initialfilename", Key::Refused(FILE)),
-    ("userinstance", Key::Refused(FILE)),
-    ("language", Key::Refused(LANGUAGE)),
-    ("currentlanguage", Key::Refused(LANGUAGE)),
-    ("contextconnection", Key::Refused(CONTEXT)),
-    ("asynchronousprocessing", Key::Ignored),
-    ("async", Key::Ignored),
-    ("connectionlifetime", Key::Ignored),
-    ("connectionreset", Key::Ignored),
-    ("connectretrycount", Key::Ignored),
-    ("connectretryinterval", Key::Ignored),
-    ("enlist", Key::Ignored),
-    ("ipaddresspreference", Key::Ignored),
-    ("loadbalancetimeout", Key::Ignored),
-    ("maxpoolsize", Key::Ignored),
-    ("minpoolsize", Key::Ignored),
-    ("mars", Key::Ignored),
-    ("multipleactiveresultsets", Key::Ignored),
-    ("multisubnetfailover", Key::Ignored),
-    ("persistsecurityinfo", Key::Ignored),
-    ("persistsecurity", Key::Ignored),
-    ("poolblockingperiod", Key::Ignored),
-    ("pooling", Key::Ignored),
-    ("replication", Key::Ignored),
-    ("serverspn", Key::Ignored),
-    ("transactionbinding", Key::Ignored),
-    ("transparentnetworkipresolution", Key::Ignored),
-    ("typesystemversion", Key::Ignored),
-    ("workstationid", Key::Ignored),
-    ("wsid", Key::Ignored),
+/// Every key. <https://learn.microsoft.com/dotnet/api/microsoft.data.sqlclient.sqlconnection.connectionstring>
+const KEYS: &[Entry] = &[
+    entry(
+        Key::Server,
+        &["Server", "Data Source", "Addr", "Address", "Network Address"],
+        "`[tcp:]host[\\instance][,port]`; the port is 1433 where none is given, and a named instance \
+         needs one",
+    ),
+    entry(
+        Key::Database,
+        &["Database", "Initial Catalog"],
+        "the database; the login's default one where absent",
+    ),
+    entry(
+        Key::User,
+        &["User ID", "UID", "User"],
+        "the login; with `Authentication`, the client id of the identity",
+    ),
+    entry(Key::Password, &["Password", "PWD"], "the login's password, or the application's secret"),
+    entry(Key::Authentication, &["Authentication"], "see [below](#authentication)"),
+    entry(
+        Key::Encrypt,
+        &["Encrypt"],
+        "`Mandatory`, `true`, `yes` (the default): everything; `Optional`, `false`, `no`: the login \
+         only, unless the server insists; `Strict`: TDS 8.0; `DANGER_PLAINTEXT`: nothing, not even \
+         the password",
+    ),
+    entry(
+        Key::TrustServerCertificate,
+        &["TrustServerCertificate"],
+        "`true` takes any certificate, so anybody between can read along",
+    ),
+    entry(
+        Key::HostNameInCertificate,
+        &["HostNameInCertificate"],
+        "the name to look for in the certificate, instead of the host's",
+    ),
+    entry(
+        Key::ServerCertificate,
+        &["ServerCertificate"],
+        "file with the certificate of the authority that signed the server's; in ADO.NET the \
+         server's own",
+    ),
+    entry(
+        Key::ConnectTimeout,
+        &["Connect Timeout", "Connection Timeout", "Timeout"],
+        "seconds for one try to connect: name, network, TLS, token, login and redirects together; 15",
+    ),
+    entry(
+        Key::CommandTimeout,
+        &["Command Timeout"],
+        "seconds for one statement with its rows; 30. A lock is waited for half as long, and at most \
+         5 seconds",
+    ),
+    entry(
+        Key::ApplicationName,
+        &["Application Name", "App"],
+        "what `APP_NAME()` says on the server; `highwater`",
+    ),
+    entry(
+        Key::ApplicationIntent,
+        &["ApplicationIntent"],
+        "`ReadOnly` asks an availability group for a readable secondary; not for the store of the state",
+    ),
+    entry(
+        Key::MultiSubnetFailover,
+        &["MultiSubnetFailover"],
+        "`true` tries all addresses of the server at once; `false` starts one each quarter of a second",
+    ),
+    entry(Key::PacketSize, &["Packet Size"], "TDS packet size to ask for, 512 to 32767 bytes"),
+    entry(
+        Key::IntegratedSecurity,
+        &["Integrated Security", "Trusted_Connection"],
+        "only `false`: Windows authentication is not supported",
+    ),
+    entry(
+        Key::NetworkLibrary,
+        &["Network Library", "Network", "Net"],
+        "only `dbmssocn`, which is TCP",
+    ),
+    entry(
+        Key::ColumnEncryption,
+        &["Column Encryption Setting"],
+        "only `Disabled`: Always Encrypted is not supported",
+    ),
+    entry(Key::Refused, &["Failover Partner", "Failover Partner SPN"], FAILOVER),
+    entry(
+        Key::Refused,
+        &["AttachDBFilename", "Extended Properties", "Initial File Name", "User Instance"],
+        FILE,
+    ),
+    entry(
+        Key::Refused,
+        &["Current Language", "Language"],
+        "set the language of the login on the server instead",
+    ),
+    entry(
+        Key::Refused,
+        &["Context Connection"],
+        "there is no surrounding SQL Server to connect to: name one in `Server`",
+    ),
+    entry(Key::Refused, &["Enclave Attestation Url", "Attestation Protocol"], ENCLAVE),
+    entry(Key::Refused, &["Port"], "the port belongs to the server: `Server=tcp:host,port`"),
+    entry(Key::Refused, &["Driver", "Provider", "DSN"], OTHER_API),
+    entry(
+        Key::Ignored,
+        &[
+            "Pooling",
+            "Max Pool Size",
+            "Min Pool Size",
+            "Load Balance Timeout",
+            "Connection Lifetime",
+            "Pool Blocking Period",
+            "Connection Reset",
+        ],
+        NO_POOL,
+    ),
+    entry(
+        Key::Ignored,
+        &["Connect Retry Count", "Connect Retry Interval"],
+        "Highwater has a rule of its own: see [errors](#errors)",
+    ),
+    entry(
+        Key::Ignored,
+        &["Multiple Active Result Sets", "MARS", "Asynchronous Processing", "Async"],
+        "one statement runs at a time",
+    ),
+    entry(Key::Ignored, &["Enlist", "Transaction Binding"], "there is no surrounding transaction"),
+    entry(
+        Key::Ignored,
+        &["IP Address Preference", "Transparent Network IP Resolution"],
+        "all addresses are tried, as `MultiSubnetFailover` says",
+    ),
+    entry(
+        Key::Ignored,
+        &[
+            "Persist Security Info",
+            "PersistSecurity",
+            "Replication",
+            "Server SPN",
+            "Type System Version",
+            "Workstation ID",
+            "WSID",
+        ],
+        "means nothing to a poller",
+    ),
 ];
 
-/// How the keys worth suggesting are usually written.
-const SUGGESTED: &[&str] = &[
-    "Server",
-    "Data Source",
-    "Address",
-    "Database",
-    "Initial Catalog",
-    "User ID",
-    "Password",
-    "Authentication",
-    "Encrypt",
-    "TrustServerCertificate",
-    "HostNameInCertificate",
-    "ServerCertificate",
-    "Connect Timeout",
-    "Command Timeout",
-    "Application Name",
-    "ApplicationIntent",
-    "Packet Size",
-];
-
-/// Returns what a key means, whatever its case and spaces.
-pub(super) fn find(key: &str) -> Option<Key> {
-    let wanted = plain(key);
-    KEYS.iter().find(|(name, _)| *name == wanted).map(|(_, key)| *key)
+/// Returns a key by any of its names, whatever their case and spaces.
+pub(super) fn find(name: &str) -> Option<&'static Entry> {
+    let wanted = plain(name);
+    KEYS.iter().find(|entry| entry.names.iter().any(|name| plain(name) == wanted))
 }
 
-/// Returns the key that was probably meant.
-pub(super) fn suggestion(key: &str) -> Option<&'static str> {
-    let wanted = plain(key);
-    SUGGESTED
-        .iter()
+/// Returns the name that was probably meant.
+pub(super) fn suggestion(name: &str) -> Option<&'static str> {
+    let wanted = plain(name);
+    let useful = |entry: &&Entry| !matches!(entry.key, Key::Ignored | Key::Refused);
+    KEYS.iter()
+        .filter(useful)
+        .flat_map(|entry| entry.names)
         .map(|name| (distance(&wanted, &plain(name)), *name))
-        .filter(|(distance, name)| *distance <= 1 + name.len() / 5)
+        .filter(|(distance, name)| *distance <= 1 + plain(name).len() / 5)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, name)| name)
+}
+
+/// Returns every key as a table in Markdown: what `docs/connections.md` shows.
+pub(super) fn table() -> String {
+    let mut table = "| key | other names | what it does here |\n|---|---|---|\n".to_owned();
+    for Entry { key, names, effect } in KEYS {
+        let mut names = names.iter().map(|name| format!("`{name}`"));
+        let first = names.next().unwrap_or_default();
+        let others = names.collect::<Vec<_>>().join(", ");
+        let verdict = if *key == Key::Ignored {
+            "**ignored**: "
+        } else if *key == Key::Refused {
+            "**refused**: "
+        } else {
+            ""
+        };
+        // Writing to a string cannot fail.
+        writeln!(table, "| {first} | {others} | {verdict}{effect} |").unwrap_or_default();
+    }
+    table
 }
 
 /// Returns `text` in lower case without spaces.
@@ -166,6 +262,8 @@ fn distance(a: &str, b: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -178,9 +276,25 @@ mod tests {
     }
 
     #[test]
-    fn every_suggested_key_is_known() {
-        for name in SUGGESTED {
-            assert!(find(name).is_some(), "{name}");
+    fn no_name_has_two_meanings() {
+        let mut seen = BTreeSet::new();
+        for name in KEYS.iter().flat_map(|entry| entry.names) {
+            assert!(seen.insert(plain(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_slip_gets_a_suggestion_and_nonsense_gets_none() {
+        for (name, meant) in [
+            ("Sever", Some("Server")),
+            ("Pasword", Some("Password")),
+            ("TrustServerCertficate", Some("TrustServerCertificate")),
+            ("Multi Subnet Failver", Some("MultiSubnetFailover")),
+            ("Aplication Intent", Some("ApplicationIntent")),
+            ("Databse", Some("Database")),
+            ("Colour", None),
+        ] {
+            assert_eq!(suggestion(name), meant, "{name}");
         }
     }
 }

@@ -1,10 +1,14 @@
 //! The text of a connection string, taken apart into keys and values.
 //!
-//! Quoting is that of ADO.NET (`'…'`, `"…"`, the quote doubled inside) and of ODBC (`{…}`, with `}}`
-//! for `}`). No text made here holds any part of a value: it could be a password.
+//! Quoting is that of ADO.NET: `'…'` or `"…"`, the quote doubled inside. ADO.NET takes braces as part
+//! of a value and ODBC as quotes, so a value that begins with `{` is refused rather than guessed at.
+//! No text made here holds any part of a value: it could be a password.
 
 use std::iter::Peekable;
 use std::str::Chars;
+
+/// What the portal writes where the password belongs.
+const PLACEHOLDER: &str = "{your_password";
 
 /// One `key=value` of a connection string.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,21 +49,33 @@ fn pair(chars: &mut Peekable<Chars<'_>>) -> Result<Pair, &'static str> {
         return Err("has no key before its `=`");
     }
     while chars.next_if(|c| c.is_whitespace()).is_some() {}
-    let closing = match chars.peek() {
-        Some('\'') => '\'',
-        Some('"') => '"',
-        Some('{') => '}',
-        _ => {
-            let value = until(chars, |c| c == ';').trim().to_owned();
-            return Ok(Pair { key, value, quoted: false });
-        }
+    let Some(quote) = chars.next_if(|c| matches!(c, '\'' | '"')) else {
+        let value = until(chars, |c| c == ';').trim().to_owned();
+        check_bare(&value)?;
+        return Ok(Pair { key, value, quoted: false });
     };
-    chars.next();
-    let value = quoted(chars, closing).ok_or("has a quoted value that does not end")?;
+    let value = quoted(chars, quote).ok_or("has a quoted value that does not end")?;
     if !until(chars, |c| c == ';').trim().is_empty() {
         return Err("has text after its quoted value; double a quote that belongs to the value");
     }
     Ok(Pair { key, value, quoted: true })
+}
+
+/// Refuses a value without quotes that was probably meant to have some.
+fn check_bare(value: &str) -> Result<(), &'static str> {
+    if value.contains(PLACEHOLDER) {
+        return Err("still holds the placeholder of the portal: put the password there");
+    }
+    if value.starts_with('{') {
+        return Err(
+            "has a value in braces: put it into quotes, '…' or \"…\", with the braces inside \
+                    only where they belong to it",
+        );
+    }
+    if value.ends_with(['\'', '"']) {
+        return Err("has a value that ends with a quote and begins without");
+    }
+    Ok(())
 }
 
 fn until(chars: &mut Peekable<Chars<'_>>, end: impl Fn(char) -> bool) -> String {
@@ -93,8 +109,9 @@ mod tests {
             ("p='a;b'", "p", "a;b"),
             ("p=\"a'b\"\"c\" ;", "p", "a'b\"c"),
             ("p='it''s'", "p", "it's"),
-            ("p={a;}}b}", "p", "a;}b"),
+            ("p='{a;}}b}'", "p", "{a;}}b}"),
             ("p=a'b", "p", "a'b"),
+            ("p=a{b}", "p", "a{b}"),
             ("p=", "p", ""),
             (";; p=pässwörd;;", "p", "pässwörd"),
         ] {
@@ -107,10 +124,63 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_reported_without_its_text() {
-        for text in ["a=1;se;cret", "=secret", "p='secret", "p='secret'x;a=1", "p={secret}}"] {
+        for (text, expected) in [
+            ("a=1;se;cret", "part 2 has no `=`"),
+            ("=secret", "part 1 has no key"),
+            ("p='secret", "does not end"),
+            ("p='secret''", "does not end"),
+            ("p='secret'x;a=1", "text after its quoted value"),
+            ("p={secret}", "has a value in braces"),
+            ("p=secret'", "ends with a quote"),
+            ("p={your_password};a=1", "the placeholder of the portal"),
+            ("p={your_password_here}", "the placeholder of the portal"),
+        ] {
             let (_, mistakes) = split(text);
-            assert!(!mistakes.is_empty(), "{text}");
-            assert!(!mistakes.join(" ").contains("cret"), "{mistakes:?}");
+            let mistakes = mistakes.join(" ");
+            assert!(mistakes.contains(expected), "{text}: {mistakes}");
+            assert!(!mistakes.contains("cret"), "{mistakes}");
+        }
+    }
+
+    /// Writes a value as ADO.NET's own writer does, or in the other kind of quotes.
+    fn written(value: &str, single: bool) -> String {
+        let plain = |c: char| !matches!(c, '"' | '\'' | '=' | ';' | '{') && !c.is_whitespace();
+        if value.chars().all(plain) {
+            return value.to_owned();
+        }
+        let quote = if single { "'" } else { "\"" };
+        format!("{quote}{}{quote}", value.replace(quote, &quote.repeat(2)))
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn every_value_survives_quoting(
+            values in proptest::collection::vec(("[;'\"={}a ü\\t]{0,9}|.{0,9}", ".{0,1}"), 1..5),
+            space in " {0,2}",
+        ) {
+            let parts: Vec<String> = values
+                .iter()
+                .map(|(value, other)| {
+                    let value = written(value, other.is_empty());
+                    format!("key{space}={space}{value}{space};{space}")
+                })
+                .collect();
+            let text = parts.concat();
+            let (pairs, mistakes) = split(&text);
+            proptest::prop_assert!(mistakes.is_empty(), "{text}: {mistakes:?}");
+            let read: Vec<&str> = pairs.iter().map(|pair| pair.value.as_str()).collect();
+            let wanted: Vec<&str> = values.iter().map(|(value, _)| value.as_str()).collect();
+            proptest::prop_assert_eq!(read, wanted, "{}", text);
+        }
+
+        #[test]
+        fn no_text_makes_the_reader_stop_or_tell_a_value(text in "[;'\"={} ab\\n]{0,40}") {
+            let (pairs, mistakes) = split(&text);
+            proptest::prop_assert!(pairs.len() + mistakes.len() <= text.len());
+            for pair in pairs {
+                proptest::prop_assert_eq!(pair.key.trim(), pair.key.as_str());
+                proptest::prop_assert!(!pair.key.is_empty());
+            }
         }
     }
 }

@@ -4,8 +4,9 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::functions::read_type;
 use crate::devdb::{
+    codepage::CodePage,
     tsql::parser::TableColumn,
-    types::{Facts, Type},
+    types::{Facts, Named, Type},
 };
 
 /// Tables of the catalogue, kept in the database itself. `hw.meta` remembers the last row version.
@@ -21,7 +22,7 @@ const TABLES: &str = "
         object_id INT NOT NULL, column_id INT NOT NULL, name TEXT NOT NULL,
         system_type_id INT NOT NULL, user_type_id INT NOT NULL, max_length INT NOT NULL,
         precision INT NOT NULL, scale INT NOT NULL, is_nullable INT NOT NULL,
-        is_identity INT NOT NULL, declared TEXT NOT NULL, default_text TEXT,
+        is_identity INT NOT NULL, declared TEXT NOT NULL, default_text TEXT, collation_name TEXT,
         PRIMARY KEY (object_id, column_id)
     );
     CREATE TABLE IF NOT EXISTS dbo.\"sys.indexes\" (
@@ -75,11 +76,11 @@ const TYPES: [Type; 24] = [
 /// Makes the catalogue where it is missing and tells the last row version.
 pub(crate) fn prepare(connection: &Connection) -> rusqlite::Result<u64> {
     connection.execute_batch(TABLES)?;
-    for ty in TYPES {
-        let Facts { name, id, length, precision, scale } = ty.facts();
+    for ty in TYPES.into_iter().chain(Named::ALL.map(Type::Named)) {
+        let Facts { name, id, user_id, length, precision, scale } = ty.facts();
         connection.execute(
-            "INSERT OR IGNORE INTO dbo.\"sys.types\" VALUES (?1, ?2, ?2, ?3, ?4, ?5)",
-            params![name, id, length, precision, scale],
+            "INSERT OR IGNORE INTO dbo.\"sys.types\" VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            params![name, id, user_id, length, precision, scale],
         )?;
     }
     let sql = "SELECT value FROM dbo.\"hw.meta\" WHERE name = 'last_version'";
@@ -103,7 +104,7 @@ pub(crate) fn columns(
     let Some(id) = object_id(connection, table)? else {
         return Ok(None);
     };
-    let sql = "SELECT name, declared, is_nullable, is_identity, default_text \
+    let sql = "SELECT name, declared, is_nullable, is_identity, default_text, collation_name \
                FROM dbo.\"sys.columns\" WHERE object_id = ?1 ORDER BY column_id";
     let mut statement = connection.prepare_cached(sql)?;
     let columns = statement.query_map([id], |row| {
@@ -113,6 +114,7 @@ pub(crate) fn columns(
             nullable: row.get(2)?,
             identity: row.get(3)?,
             default: row.get(4)?,
+            collation: row.get(5)?,
         })
     })?;
     columns.collect::<rusqlite::Result<Vec<_>>>().map(Some)
@@ -164,23 +166,29 @@ pub(crate) fn add_column(
     table: &str,
     column: &TableColumn,
 ) -> rusqlite::Result<()> {
-    let Facts { id, length, precision, scale, .. } = column.ty.facts();
+    let Facts { id, user_id, length, precision, scale, .. } = column.ty.facts();
+    let collation = column
+        .collation
+        .clone()
+        .or_else(|| column.ty.is_collated().then(|| CodePage::default().collation().to_owned()));
     let sql = "INSERT INTO dbo.\"sys.columns\" \
         SELECT t.object_id, (SELECT count(*) + 1 FROM dbo.\"sys.columns\" AS c \
                              WHERE c.object_id = t.object_id), \
-            ?2, ?3, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10 \
+            ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12 \
         FROM dbo.\"sys.tables\" AS t WHERE t.physical = ?1 COLLATE NOCASE";
     let values = params![
         table,
         column.name,
         id,
+        user_id,
         length,
         precision,
         scale,
         column.nullable,
         column.identity,
         column.ty.to_string(),
-        column.default
+        column.default,
+        collation
     ];
     connection.execute(sql, values).map(drop)
 }
@@ -216,6 +224,7 @@ fn system_columns(table: &str) -> Option<Vec<TableColumn>> {
             ("name", sysname),
             ("is_nullable", Type::Bit),
             ("is_identity", Type::Bit),
+            ("collation_name", sysname),
         ],
         "sys.types" => vec![("name", sysname)],
         "sys.indexes" => vec![
@@ -243,9 +252,10 @@ fn system_columns(table: &str) -> Option<Vec<TableColumn>> {
     let column = |(name, ty): (&str, Type)| TableColumn {
         name: name.into(),
         ty,
-        nullable: false,
+        nullable: name == "collation_name",
         identity: false,
         default: None,
+        collation: None,
     };
     Some(columns.into_iter().map(column).collect())
 }

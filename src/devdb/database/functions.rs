@@ -10,12 +10,14 @@ use rusqlite::{
 };
 
 use super::{
+    like,
     shared::{SessionState, Shared},
     store::{loaded, loaded_untyped, stored},
 };
 use crate::devdb::{
+    codepage::CodePage,
     convert,
-    dates::{self, DAY, SECOND, Stamp},
+    dates::{self, DAY, Stamp},
     tsql::{lexer, parser::physical},
     types::{SqlError, Type, Value},
 };
@@ -34,9 +36,11 @@ pub(crate) fn register(
 ) -> rusqlite::Result<()> {
     connection.create_scalar_function("hw_cast", 4, PURE, cast)?;
     connection.create_scalar_function("hw_assign", 4, PURE, assign)?;
+    connection.create_scalar_function("hw_page", 2, PURE, page)?;
     connection.create_scalar_function("hw_dateadd", 4, PURE, date_add)?;
     connection.create_scalar_function("hw_datediff", 3, PURE, date_difference)?;
     connection.create_scalar_function("hw_object", 1, PURE, object)?;
+    connection.create_scalar_function("hw_like", 3, PURE, is_like)?;
     let clock = shared.clone();
     connection
         .create_scalar_function("hw_now", 0, IMPURE, move |_| Ok(dates::stamp_text(clock.now())))?;
@@ -86,7 +90,7 @@ fn register_facts(connection: &Connection, state: &Arc<SessionState>) -> rusqlit
         Ok(session.facts().lock_timeout_ms)
     })?;
     connection.create_scalar_function("hw_newid", 0, IMPURE, |_| {
-        Ok(convert::guid_text(uuid::Uuid::new_v4().as_bytes()))
+        Ok(stored(Type::Guid, &Value::Guid(uuid::Uuid::new_v4().into_bytes())))
     })
 }
 
@@ -125,6 +129,18 @@ fn assign(context: &Context<'_>) -> rusqlite::Result<Stored> {
     converted.map(|value| stored(to, &value)).map_err(|error| failure(&error))
 }
 
+/// `hw_page(text, collation)`
+fn page(context: &Context<'_>) -> rusqlite::Result<Option<String>> {
+    let page = CodePage::of(&context.get::<String>(1)?).unwrap_or_default();
+    let text = match context.get_raw(0) {
+        ValueRef::Null => return Ok(None),
+        ValueRef::Text(text) => String::from_utf8_lossy(text).into_owned(),
+        ValueRef::Blob(half_pair) => convert::wide_text(half_pair),
+        ValueRef::Integer(_) | ValueRef::Real(_) => context.get(0)?,
+    };
+    Ok(Some(page.convert(&text)))
+}
+
 /// `hw_dateadd(part, number, date, type)`
 fn date_add(context: &Context<'_>) -> rusqlite::Result<Stored> {
     let part: String = context.get(0)?;
@@ -137,7 +153,7 @@ fn date_add(context: &Context<'_>) -> rusqlite::Result<Stored> {
         let ticks = match part.as_str() {
             "year" | "yy" | "yyyy" => return add_months(stamp, number.checked_mul(12)?),
             "month" | "mm" | "m" => return add_months(stamp, number),
-            part => unit_ticks(part)?,
+            part => dates::unit_ticks(part)?,
         };
         // Units below a tick are given in hundreds.
         let by = i128::from(number) * i128::from(ticks);
@@ -179,7 +195,7 @@ fn date_difference(context: &Context<'_>) -> rusqlite::Result<Option<i64>> {
     let difference = match part.as_str() {
         "year" | "yy" | "yyyy" => Some(dates::civil(to.0).0 - dates::civil(from.0).0),
         "month" | "mm" | "m" => Some(months(to) - months(from)),
-        part => unit_ticks(part).and_then(|unit| {
+        part => dates::unit_ticks(part).and_then(|unit| {
             let total =
                 |(days, ticks): Stamp| i128::from(days) * i128::from(DAY) + i128::from(ticks);
             let units = |stamp| total(stamp).div_euclid(unit.into());
@@ -188,6 +204,14 @@ fn date_difference(context: &Context<'_>) -> rusqlite::Result<Option<i64>> {
     };
     let text = format!("'{part}' is not a recognized datediff option.");
     difference.map(Some).ok_or_else(|| failure(&SqlError::new(155, 15, text)))
+}
+
+/// `hw_like(text, pattern, escape)`
+fn is_like(context: &Context<'_>) -> rusqlite::Result<Option<bool>> {
+    let (text, pattern) = (context.get::<Option<String>>(0)?, context.get::<Option<String>>(1)?);
+    let escape = context.get::<Option<String>>(2)?;
+    let escape = escape.and_then(|escape| escape.chars().next());
+    Ok(text.zip(pattern).map(|(text, pattern)| like::fits(&text, &pattern, escape)))
 }
 
 /// `hw_object(name)`: physical name of the table that a T-SQL name in a string means.
@@ -238,21 +262,6 @@ pub(crate) fn read_type(text: &str) -> rusqlite::Result<Type> {
     Type::parse(name, &arguments).ok_or_else(unknown)
 }
 
-/// Ticks of a date part; nanoseconds are told as 1 and divided later.
-fn unit_ticks(part: &str) -> Option<u64> {
-    Some(match part {
-        "week" | "wk" | "ww" => 7 * DAY,
-        "day" | "dd" | "d" | "dayofyear" => DAY,
-        "hour" | "hh" => 3600 * SECOND,
-        "minute" | "mi" | "n" => 60 * SECOND,
-        "second" | "ss" | "s" => SECOND,
-        "millisecond" | "ms" => SECOND / 1000,
-        "microsecond" | "mcs" => SECOND / 1_000_000,
-        "nanosecond" | "ns" => 1,
-        _ => return None,
-    })
-}
-
 /// Moves by months; a day that the month does not have becomes its last.
 fn add_months((days, ticks): Stamp, months: i64) -> Option<Stamp> {
     let (year, month, day) = dates::civil(days);
@@ -279,7 +288,7 @@ mod tests {
         ] {
             assert_eq!(read_type(&ty.to_string()).unwrap(), ty);
         }
-        assert!(read_type("geography").is_err());
+        assert!(read_type("vector").is_err());
     }
 
     #[test]

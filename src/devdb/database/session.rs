@@ -15,7 +15,7 @@ use rusqlite::{Connection, types::Value as Stored};
 use self::concurrent::Pending;
 
 use super::{
-    catalog, definition,
+    catalog, collation, definition,
     errors::sql_error,
     functions,
     shared::{SessionState, Shared},
@@ -450,6 +450,7 @@ fn connect(shared: &Arc<Shared>, state: &Arc<SessionState>) -> rusqlite::Result<
     let synchronous = if shared.temporary { "OFF" } else { "NORMAL" };
     connection.pragma_update(Some("dbo"), "synchronous", synchronous)?;
     functions::register(&connection, shared, state)?;
+    collation::register(&connection)?;
     Ok(connection)
 }
 

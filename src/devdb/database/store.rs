@@ -2,7 +2,7 @@
 //!
 //! Every stored form orders as SQL Server orders the values: dates are fixed-width text, binary
 //! values are blobs, decimals of more than 15 digits are text with the sign in front and all digits
-//! of the largest decimal.
+//! of the largest decimal, GUIDs are text with their bytes by weight.
 #![expect(
     clippy::wildcard_enum_match_arm,
     reason = "a table of forms names the pairs that differ, not all 24 types"
@@ -20,6 +20,10 @@ use crate::devdb::{
 /// Offset that makes negative decimals sort before positive ones and among themselves.
 const DECIMAL_MAX: i128 = 10_i128.pow(38);
 
+/// Bytes of a GUID as it is written, the one that SQL Server compares first in front.
+/// <https://learn.microsoft.com/dotnet/api/system.data.sqltypes.sqlguid.compareto>
+const GUID_WEIGHTS: [usize; 16] = [10, 11, 12, 13, 14, 15, 8, 9, 7, 6, 5, 4, 3, 2, 1, 0];
+
 /// The stored form of a value of a type.
 pub(crate) fn stored(ty: Type, value: &Value) -> Stored {
     match value {
@@ -29,7 +33,7 @@ pub(crate) fn stored(ty: Type, value: &Value) -> Stored {
         Value::Float(number) => Stored::Real(*number),
         Value::Text(text) => Stored::Text(text.clone()),
         Value::Bytes(bytes) => Stored::Blob(bytes.clone()),
-        Value::Guid(guid) => Stored::Text(convert::guid_text(guid)),
+        Value::Guid(guid) => Stored::Text(ordered_guid(guid)),
         Value::Date(days) => Stored::Text(dates::date_text(*days)),
         Value::Time(ticks) => Stored::Text(dates::time_text(*ticks, 7)),
         Value::DateTime2(days, ticks) => Stored::Text(dates::stamp_text((*days, *ticks))),
@@ -63,7 +67,7 @@ pub(crate) fn loaded(ty: Type, stored: ValueRef<'_>) -> Value {
             matches!(ty, Type::TinyInt | Type::SmallInt | Type::Int | Type::BigInt)
         }
         Value::Float(_) => matches!(ty, Type::Real | Type::Float),
-        Value::Bytes(_) => ty.is_binary(),
+        Value::Bytes(_) => ty.is_binary() || ty.is_wide(),
         _ => true,
     };
     // A sum or a quotient may come in another number type than the expression has.
@@ -90,7 +94,7 @@ fn loaded_text(ty: Type, text: String) -> Option<Value> {
             let number = if text.starts_with('m') { number - DECIMAL_MAX } else { number };
             Value::Decimal(number, scale)
         }
-        Class::Guid => Value::Guid(convert::parse_guid(&text)?),
+        Class::Guid => Value::Guid(guid_of(&text)?),
         Class::Date => Value::Date(dates::parse(&text)?.stamp.0),
         Class::Time => Value::Time(dates::parse_time(&text)?),
         Class::Stamp => {
@@ -106,9 +110,52 @@ fn loaded_text(ty: Type, text: String) -> Option<Value> {
     })
 }
 
+fn ordered_guid(guid: &[u8; 16]) -> String {
+    let bytes = GUID_WEIGHTS.map(|at| guid.get(at).copied().unwrap_or_default());
+    format!("{:032X}", u128::from_be_bytes(bytes))
+}
+
+fn guid_of(ordered: &str) -> Option<[u8; 16]> {
+    let number = u128::from_str_radix(ordered, 16).ok()?;
+    let mut guid = [0; 16];
+    for (at, byte) in GUID_WEIGHTS.iter().zip(number.to_be_bytes()) {
+        *guid.get_mut(*at)? = byte;
+    }
+    Some(guid)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn guids_order_by_their_last_group_first() {
+        // One bit in each place, the lightest first, as SQL Server sorts them.
+        let guids = [
+            "01000000-0000-0000-0000-000000000000",
+            "00010000-0000-0000-0000-000000000000",
+            "00000100-0000-0000-0000-000000000000",
+            "00000001-0000-0000-0000-000000000000",
+            "00000000-0100-0000-0000-000000000000",
+            "00000000-0001-0000-0000-000000000000",
+            "00000000-0000-0100-0000-000000000000",
+            "00000000-0000-0001-0000-000000000000",
+            "00000000-0000-0000-0001-000000000000",
+            "00000000-0000-0000-0100-000000000000",
+            "00000000-0000-0000-0000-000000000001",
+            "00000000-0000-0000-0000-000000000100",
+            "00000000-0000-0000-0000-000000010000",
+            "00000000-0000-0000-0000-000001000000",
+            "00000000-0000-0000-0000-000100000000",
+            "00000000-0000-0000-0000-010000000000",
+        ];
+        let guids = guids.map(|text| Value::Guid(convert::parse_guid(text).unwrap()));
+        let texts: Vec<_> = guids.iter().map(|guid| text(Type::Guid, guid)).collect();
+        assert!(texts.is_sorted(), "{texts:#?}");
+        for (guid, text) in guids.iter().zip(&texts) {
+            assert_eq!(loaded(Type::Guid, ValueRef::Text(text.as_bytes())), *guid);
+        }
+    }
 
     fn text(ty: Type, value: &Value) -> String {
         match stored(ty, value) {

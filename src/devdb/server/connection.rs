@@ -47,21 +47,35 @@ pub(crate) async fn serve(tcp: TcpStream, terms: Terms) -> io::Result<()> {
     if login.database.is_empty() {
         login.database.clone_from(&terms.database);
     }
-    let right = login.user == terms.user && login.password == terms.password;
-    let fault = if right || login.has_token { terms.faults.on_login() } else { LoginFault::Reject };
-    let answer = match &fault {
-        LoginFault::Reject => login::refused(&login.user),
-        LoginFault::Redirect(host, port) => login::accepted(&login, Some((host, *port))),
-        LoginFault::None => login::accepted(&login, None),
-    };
-    framing::send(&mut *stream, &answer, PACKET_BYTES_DEFAULT).await?;
-    if fault != LoginFault::None {
+    if !admit(&mut *stream, &login, &terms).await? {
         return stream.shutdown().await;
     }
     let session = terms.engine.connect(&login.database).map_err(io::Error::other)?;
     let mut requests =
         Requests { session: Some(session), faults: terms.faults, packet_bytes: login.packet_bytes };
     requests.serve(&mut *stream).await
+}
+
+/// Answers a login; `false` where the client has to go.
+async fn admit(stream: &mut dyn Stream, login: &Login, terms: &Terms) -> io::Result<bool> {
+    let right = match &login.token {
+        Some(token) => terms.faults.admits(token),
+        None => login.user == terms.user && login.password == terms.password,
+    };
+    let fault = terms.faults.on_login(right);
+    let answer = match &fault {
+        _ if !right => login::refused(&login::wrong(login)),
+        Some(LoginFault::Drop) => return Ok(false),
+        Some(LoginFault::Error(error)) => login::refused(error),
+        Some(LoginFault::Redirect(host, port)) => login::accepted(login, Some((host, *port))),
+        Some(LoginFault::Stall(delay)) => {
+            tokio::time::sleep(*delay).await;
+            login::accepted(login, None)
+        }
+        None => login::accepted(login, None),
+    };
+    framing::send(stream, &answer, PACKET_BYTES_DEFAULT).await?;
+    Ok(right && matches!(fault, None | Some(LoginFault::Stall(_))))
 }
 
 type Opened = Option<(Box<dyn Stream>, Login)>;
@@ -157,18 +171,27 @@ impl Requests {
                     tokio::time::sleep(*delay).await;
                     self.run(request).await?
                 }
-                Some(
-                    Fault::DropBeforeRun
-                    | Fault::DropBeforeAnswer
-                    | Fault::DropAfterBytes(_)
-                    | Fault::DropAfterRows(_),
-                )
-                | None => self.run(request).await?,
+                Some(_) | None => self.run(request).await?,
             };
             let length = match fault {
                 Some(Fault::DropBeforeRun | Fault::DropBeforeAnswer) => 0,
                 Some(Fault::DropAfterBytes(length)) => length,
                 Some(Fault::DropAfterRows(rows)) => answer.length_of_rows(rows),
+                Some(Fault::StallAfterRows(rows, delay)) => {
+                    let length = answer.length_of_rows(rows);
+                    let beginning = answer.bytes.get(..length).unwrap_or_default();
+                    framing::send_beginning(stream, beginning, self.packet_bytes).await?;
+                    tokio::time::sleep(delay).await;
+                    return stream.shutdown().await;
+                }
+                Some(Fault::PacketBytes(size)) => {
+                    framing::send(stream, &answer.bytes, size).await?;
+                    continue;
+                }
+                Some(Fault::PacketClaims(length)) => {
+                    framing::send_claiming(stream, &answer.bytes, length).await?;
+                    continue;
+                }
                 Some(Fault::Error(_) | Fault::Stall(_)) | None => {
                     framing::send(stream, &answer.bytes, self.packet_bytes).await?;
                     continue;
@@ -180,7 +203,8 @@ impl Requests {
                 framing::send(stream, &answer.bytes, self.packet_bytes).await?;
                 return stream.shutdown().await;
             };
-            return framing::send_beginning(stream, beginning, self.packet_bytes).await;
+            framing::send_beginning(stream, beginning, self.packet_bytes).await?;
+            return stream.shutdown().await;
         }
         Ok(())
     }

@@ -82,7 +82,7 @@ pub(crate) async fn send<S: Stream + ?Sized>(
     stream.flush().await
 }
 
-/// Sends the beginning of a message and no end, for a connection that is then closed.
+/// Sends the beginning of a message and no end.
 ///
 /// # Errors
 /// Fails where the connection breaks.
@@ -91,11 +91,29 @@ pub(crate) async fn send_beginning<S: Stream + ?Sized>(
     body: &[u8],
     packet_bytes: usize,
 ) -> io::Result<()> {
-    if !body.is_empty() {
-        stream.write_all(&packets(body, packet_bytes, false)).await?;
-        stream.flush().await?;
+    if body.is_empty() {
+        return Ok(());
     }
-    stream.shutdown().await
+    stream.write_all(&packets(body, packet_bytes, false)).await?;
+    stream.flush().await
+}
+
+/// Sends one message as one packet, whose header claims another length.
+///
+/// # Errors
+/// Fails where the connection breaks.
+pub(crate) async fn send_claiming<S: Stream + ?Sized>(
+    stream: &mut S,
+    body: &[u8],
+    length: u16,
+) -> io::Result<()> {
+    let [high, low] = length.to_be_bytes();
+    let mut packet = packets(body, body.len() + HEADER_BYTES, true);
+    for (byte, claimed) in packet.iter_mut().skip(2).zip([high, low]) {
+        *byte = claimed;
+    }
+    stream.write_all(&packet).await?;
+    stream.flush().await
 }
 
 fn packets(body: &[u8], packet_bytes: usize, complete: bool) -> Vec<u8> {

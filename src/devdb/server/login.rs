@@ -11,6 +11,9 @@ use crate::devdb::{
     },
 };
 
+/// The extension of LOGIN7 that carries an access token.
+const FEDERATED_AUTHENTICATION: u8 = 2;
+
 /// Encryption levels of PRELOGIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Encryption {
@@ -63,8 +66,8 @@ pub(crate) struct Login {
     pub(crate) password: String,
     pub(crate) database: String,
     pub(crate) packet_bytes: usize,
-    /// An access token was sent; the development server lets every token in.
-    pub(crate) has_token: bool,
+    /// The access token, where one was sent.
+    pub(crate) token: Option<String>,
 }
 
 impl Login {
@@ -88,8 +91,29 @@ impl Login {
             password: utf16(&password),
             database: utf16(field(68)?),
             packet_bytes: packet_bytes.clamp(512, 32_767),
-            has_token: from(27).u8()? & 0x10 != 0,
+            token: if from(27).u8()? & 0x10 == 0 { None } else { token(message)? },
         })
+    }
+}
+
+/// Reads the access token among the extensions of LOGIN7.
+fn token(message: &[u8]) -> io::Result<Option<String>> {
+    let from = |at: usize| Reader::new(message.get(at..).unwrap_or_default());
+    let place = from(usize::from(from(56).u16()?)).u32()?;
+    let mut features = from(usize::try_from(place).map_err(io::Error::other)?);
+    loop {
+        let feature = features.u8()?;
+        if feature == 0xFF {
+            return Ok(None);
+        }
+        let length = usize::try_from(features.u32()?).map_err(io::Error::other)?;
+        let mut data = Reader::new(features.take(length)?);
+        if feature == FEDERATED_AUTHENTICATION {
+            // One byte says what kind of token it is, and whether a nonce follows it.
+            data.u8()?;
+            let length = usize::try_from(data.u32()?).map_err(io::Error::other)?;
+            return Ok(Some(utf16(data.take(length)?)));
+        }
     }
 }
 
@@ -109,11 +133,16 @@ pub(crate) fn accepted(login: &Login, route: Option<(&str, u16)>) -> Vec<u8> {
     out
 }
 
+/// The error of a login with a wrong password or token.
+pub(crate) fn wrong(login: &Login) -> SqlError {
+    let user = if login.token.is_some() { "<token-identified principal>" } else { &login.user };
+    SqlError::new(18456, 14, format!("Login failed for user '{user}'."))
+}
+
 /// Body of the answer that turns a client away.
-pub(crate) fn refused(user: &str) -> Vec<u8> {
-    let error = SqlError::new(18456, 14, format!("Login failed for user '{user}'."));
+pub(crate) fn refused(error: &SqlError) -> Vec<u8> {
     let mut out = Vec::new();
-    tokens::error(&mut out, &error);
+    tokens::error(&mut out, error);
     tokens::done(&mut out, tokens::DONE, tokens::ERROR, 0);
     out
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tiberius::{EncryptionLevel, error::Error};
 
 use super::{Connection, config, connect, connect_with, error_number, plain, rows};
-use crate::devdb::{Fault, SqlError};
+use crate::devdb::{Fault, LoginFault, SqlError};
 
 async fn fails(client: &mut Connection, sql: &str) -> Error {
     match client.query(sql, &[]).await {
@@ -120,4 +120,49 @@ async fn logins_can_be_rejected_and_redirected() {
     assert_eq!((host.as_str(), port), ("127.0.0.1", server.port()));
     connect_with(plain_config()).await.unwrap();
     assert_eq!(server.faults().logins(), 1);
+}
+
+#[tokio::test]
+async fn a_login_can_be_refused_stalled_and_dropped() {
+    let (server, _database) = plain().await;
+    let plain_config = || config(&server, EncryptionLevel::NotSupported);
+    let moved = SqlError::new(40613, 14, "not available");
+    server.faults().arm_login(2, LoginFault::Error(moved));
+    server.faults().arm_login(1, LoginFault::Drop);
+    server.faults().arm_login(1, LoginFault::Stall(Duration::from_secs(3600)));
+    for _ in 0..2 {
+        assert_eq!(connect_with(plain_config()).await.unwrap_err().code(), Some(40613));
+    }
+    let error = connect_with(plain_config()).await.unwrap_err();
+    assert!(matches!(error, Error::Io { .. }), "{error:?}");
+    let mut hasty = plain_config();
+    hasty.handshake_timeout(Some(Duration::from_millis(50)));
+    let error = connect_with(hasty).await.unwrap_err();
+    assert!(matches!(error, Error::Io { kind: std::io::ErrorKind::TimedOut, .. }), "{error:?}");
+    connect_with(plain_config()).await.unwrap();
+    assert_eq!((server.faults().logins(), server.faults().logins_tried()), (2, 5));
+}
+
+#[tokio::test]
+async fn a_token_is_let_in_where_it_is_the_right_one() {
+    let (server, _database) = plain().await;
+    let with = |token: &str| {
+        let mut config = config(&server, EncryptionLevel::NotSupported);
+        config.authentication(tiberius::AuthMethod::aad_token(token));
+        config
+    };
+    connect_with(with("any")).await.unwrap();
+    server.faults().only_token("tökén-2");
+    assert_eq!(connect_with(with("any")).await.unwrap_err().code(), Some(18456));
+    connect_with(with("tökén-2")).await.unwrap();
+}
+
+#[tokio::test]
+async fn answers_come_in_packets_of_any_size() {
+    let (server, _database) = plain().await;
+    let mut client = connect(&server).await;
+    for size in [9, 100, 40_000] {
+        server.faults().arm(1, Fault::PacketBytes(size));
+        assert_eq!(rows(&mut client, "SELECT 1 AS one", &[]).await.len(), 1, "{size}");
+    }
 }

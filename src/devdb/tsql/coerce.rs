@@ -4,7 +4,7 @@
 //! the type of higher precedence first, and so does this.
 
 use super::parser::text;
-use crate::devdb::types::Type;
+use crate::devdb::{codepage::CodePage, types::Type};
 
 /// A translated expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,14 @@ impl Expression {
     pub(crate) fn convert(&self, to: Type, style: i64) -> Self {
         let from = self.ty.map(|ty| ty.to_string()).unwrap_or_default();
         let sql = format!("hw_cast({}, {}, '{to}', {style})", self.sql, text(&from));
-        Self { nullable: self.nullable, ..Self::new(sql, to) }
+        let cast = Self { nullable: self.nullable, ..Self::new(sql, to) };
+        if to.is_coded() { cast.in_page(CodePage::default()) } else { cast }
+    }
+
+    /// Text that has only the characters of a code page.
+    pub(crate) fn in_page(&self, page: CodePage) -> Self {
+        let sql = format!("hw_page({}, '{}')", self.sql, page.collation());
+        Self { sql, ..self.clone() }
     }
 
     /// The form in which order is right: a `datetimeoffset` orders by its instant alone.
@@ -118,7 +125,7 @@ pub(crate) enum Class {
 
 /// The family of a type.
 pub(crate) fn class(ty: Type) -> Class {
-    match ty {
+    match ty.base() {
         Type::Bit
         | Type::TinyInt
         | Type::SmallInt
@@ -137,6 +144,8 @@ pub(crate) fn class(ty: Type) -> Class {
         Type::Time(_) => Class::Time,
         Type::SmallDateTime | Type::DateTime | Type::DateTime2(_) => Class::Stamp,
         Type::DateTimeOffset(_) => Class::Offset,
+        // None is the base of another.
+        Type::Named(_) => Class::Text,
     }
 }
 

@@ -3,10 +3,14 @@
 use super::{
     Definition, Statement,
     coerce::{Class, class},
+    lexer::Token,
     parser::{Parser, TableColumn, quoted},
     query::Scope,
 };
-use crate::devdb::types::{SqlError, Type};
+use crate::devdb::{
+    codepage::CodePage,
+    types::{SqlError, Type},
+};
 
 /// A table to be made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,7 +39,7 @@ impl Table {
 
     fn storage(&self, column: &TableColumn) -> &'static str {
         match storage(column.ty) {
-            FOLDED_TEXT if self.binary.contains(&column.name) => "TEXT COLLATE BINARY",
+            FOLDED_TEXT if self.binary.contains(&column.name) => "TEXT COLLATE HW_BINARY",
             other => other,
         }
     }
@@ -59,6 +63,7 @@ impl Parser<'_> {
                 nullable: column.nullable,
                 identity: false,
                 default: None,
+                collation: None,
             });
             return Ok(Definition::View { name, sql, columns: columns.collect() });
         }
@@ -97,7 +102,8 @@ impl Parser<'_> {
         let name = self.name()?;
         let ty = self.data_type()?;
         let nullable = ty != Type::RowVersion;
-        let mut column = TableColumn { name, ty, nullable, identity: false, default: None };
+        let mut column =
+            TableColumn { name, ty, nullable, identity: false, default: None, collation: None };
         loop {
             if self.eat("CONSTRAINT") {
                 self.name()?;
@@ -109,20 +115,19 @@ impl Parser<'_> {
             } else if self.eat("IDENTITY") {
                 column.identity = true;
                 column.nullable = false;
-                if self.eat_symbol("(") {
-                    while !self.eat_symbol(")") {
-                        self.next().ok_or_else(|| SqlError::syntax("IDENTITY"))?;
-                    }
-                }
+                self.seed()?;
             } else if self.eat("DEFAULT") {
                 let start = self.position();
                 self.sum(&Scope::default())?;
                 column.default = Some(self.text_since(start));
             } else if self.eat("COLLATE") {
-                let collation = self.name()?.to_ascii_uppercase();
-                if collation.ends_with("_BIN") || collation.ends_with("_BIN2") {
+                let collation = self.name()?;
+                code_page(&collation)?;
+                let upper = collation.to_ascii_uppercase();
+                if upper.ends_with("_BIN") || upper.ends_with("_BIN2") {
                     table.binary.push(column.name.clone());
                 }
+                column.collation = Some(collation);
             } else if self.eat("PRIMARY") {
                 self.expect("KEY")?;
                 self.clustering();
@@ -137,6 +142,21 @@ impl Parser<'_> {
                 return Err(self.unexpected());
             }
         }
+    }
+
+    /// `(1, 1)` behind `IDENTITY`.
+    fn seed(&mut self) -> Result<(), SqlError> {
+        if !self.eat_symbol("(") {
+            return Ok(());
+        }
+        for end in [",", ")"] {
+            match self.next() {
+                Some(Token::Number(number)) if number == "1" => {}
+                _ => return Err(SqlError::unsupported("An identity that does not count 1, 2, 3")),
+            }
+            self.expect_symbol(end)?;
+        }
+        Ok(())
     }
 
     fn table_constraint(&mut self, table: &mut Table) -> Result<(), SqlError> {
@@ -283,6 +303,12 @@ impl Parser<'_> {
     }
 }
 
+/// The code page of a collation that must be known.
+pub(crate) fn code_page(collation: &str) -> Result<CodePage, SqlError> {
+    let text = format!("Invalid collation '{collation}'.");
+    CodePage::of(collation).ok_or_else(|| SqlError::new(448, 16, text))
+}
+
 /// SQLite keeps index names in one space, SQL Server one for each table.
 fn index_name(table: &str, index: &str) -> String {
     format!("{table}/{index}")
@@ -295,7 +321,7 @@ fn column_sql(column: &TableColumn, storage: &str) -> String {
 }
 
 /// How text is stored and compared where no collation says otherwise.
-const FOLDED_TEXT: &str = "TEXT COLLATE NOCASE";
+const FOLDED_TEXT: &str = "TEXT COLLATE HW_FOLDED";
 
 /// Type that gives a column the right affinity and, for text, the server's collation.
 fn storage(ty: Type) -> &'static str {
@@ -306,11 +332,7 @@ fn storage(ty: Type) -> &'static str {
         Class::Number => "INT",
         Class::Text => FOLDED_TEXT,
         Class::Binary => "BLOB",
-        Class::Decimal(_)
-        | Class::Guid
-        | Class::Date
-        | Class::Time
-        | Class::Stamp
-        | Class::Offset => "TEXT",
+        Class::Offset => "TEXT COLLATE HW_INSTANT",
+        Class::Decimal(_) | Class::Guid | Class::Date | Class::Time | Class::Stamp => "TEXT",
     }
 }

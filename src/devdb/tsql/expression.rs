@@ -62,7 +62,13 @@ impl Parser<'_> {
         }
         if self.eat("LIKE") {
             let right = self.sum(scope)?;
-            let sql = format!("{}{not} LIKE {}", left.sql, right.sql);
+            let escape = if self.eat("ESCAPE") { self.sum(scope)?.sql } else { "NULL".to_owned() };
+            let as_text = |side: Expression| match side.ty {
+                Some(ty) if !ty.is_text() => side.cast(Type::NVarChar(None)),
+                _ => side,
+            };
+            let (left, right) = (as_text(left).sql, as_text(right).sql);
+            let sql = format!("{not} hw_like({left}, {right}, {escape})");
             return Ok(Expression::new(sql, Type::Bit));
         }
         if self.eat("BETWEEN") {

@@ -6,12 +6,17 @@
 
 use super::{
     coerce::{Class, Expression, class},
+    definition::code_page,
     lexer::Token,
     parser::{Parser, text},
     query::Scope,
     tracking,
 };
-use crate::devdb::types::{SqlError, Type};
+use crate::devdb::{
+    codepage::CodePage,
+    dates::is_date_part,
+    types::{Named, SqlError, Type},
+};
 
 impl Parser<'_> {
     /// A call; the next tokens are its name and a parenthesis.
@@ -35,9 +40,16 @@ impl Parser<'_> {
 
     fn cast_call(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
         let value = self.expression(scope)?;
+        let page =
+            if self.eat("COLLATE") { code_page(&self.name()?)? } else { CodePage::default() };
         self.expect("AS")?;
         let ty = self.cast_type()?;
-        Ok(value.cast(ty))
+        let wide = match ty {
+            Type::VarChar(length) => Type::NVarChar(length),
+            Type::Char(length) => Type::NChar(length),
+            other => return Ok(value.cast(other)),
+        };
+        Ok(Expression { ty: Some(ty), ..value.cast(wide).in_page(page) })
     }
 
     fn convert_call(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
@@ -50,6 +62,17 @@ impl Parser<'_> {
                 return Err(SqlError::unsupported("A style that is not a constant"));
             };
             style = number.parse().map_err(|_error| SqlError::syntax(number))?;
+        }
+        let is_binary = |ty: Type| class(ty) == Class::Binary;
+        let known = match style {
+            0 | 126 | 127 => true,
+            1..=3 if ty == Type::Named(Named::Xml) => true,
+            1 | 2 => is_binary(ty) || value.ty.is_some_and(is_binary),
+            _ => false,
+        };
+        if !known {
+            let text = format!("{style} is not a valid style number when converting to {ty}.");
+            return Err(SqlError::new(281, 16, text));
         }
         Ok(value.convert(ty, style))
     }
@@ -81,7 +104,13 @@ impl Parser<'_> {
     }
 
     fn date_call(&mut self, name: &str, scope: &Scope<'_>) -> Result<Expression, SqlError> {
-        let part = text(&self.name()?.to_ascii_lowercase());
+        let part = self.name()?.to_ascii_lowercase();
+        if !is_date_part(&part) {
+            let name = name.to_ascii_lowercase();
+            let text = format!("'{part}' is not a recognized {name} option.");
+            return Err(SqlError::new(155, 15, text));
+        }
+        let part = text(&part);
         self.expect_symbol(",")?;
         let first = self.expression(scope)?;
         self.expect_symbol(",")?;
@@ -169,8 +198,8 @@ fn call_of_one(upper: &str, one: &Expression) -> Option<Expression> {
         "LEN" => Expression::new(format!("length(rtrim({sql}))"), Type::Int),
         "DATALENGTH" => {
             let width = match one.ty.map(class) {
-                Some(Class::Text) if matches!(one.ty, Some(Type::NVarChar(_) | Type::NChar(_))) => {
-                    format!("length({sql}) * 2")
+                Some(Class::Text) if one.ty.is_some_and(Type::is_wide) => {
+                    format!("length({})", one.cast(Type::VarBinary(None)).sql)
                 }
                 Some(Class::Text | Class::Binary) => format!("length({sql})"),
                 _ => one.ty.map_or(0, |ty| ty.facts().length).to_string(),

@@ -12,6 +12,8 @@ pub(crate) struct TableColumn {
     pub(crate) identity: bool,
     /// T-SQL text of its default.
     pub(crate) default: Option<String>,
+    /// Of text, where it is not the server's.
+    pub(crate) collation: Option<String>,
 }
 
 /// What the translator asks of the engine.
@@ -153,6 +155,9 @@ impl<'a> Parser<'a> {
         let mut parts = vec![self.name()?];
         while self.eat_symbol(".") {
             parts.push(if self.is_symbol(".") { "dbo".into() } else { self.name()? });
+        }
+        if parts.last().is_some_and(|name| name.starts_with('#')) {
+            return Err(SqlError::unsupported("A temporary table"));
         }
         Ok(physical(&parts))
     }

@@ -9,11 +9,54 @@ use super::{
 use crate::devdb::types::{Column, SqlError, Type};
 
 /// Words that cannot be an alias, since they begin what comes next.
-const RESERVED: [&str; 36] = [
-    "WHERE", "ORDER", "GROUP", "HAVING", "JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "ON",
-    "UNION", "WITH", "OPTION", "FOR", "SET", "OFFSET", "SELECT", "INSERT", "UPDATE", "DELETE",
-    "DECLARE", "IF", "ELSE", "END", "BEGIN", "COMMIT", "ROLLBACK", "CREATE", "DROP", "OUTPUT",
-    "VALUES", "FROM", "AS", "FETCH", "ALTER",
+const RESERVED: [&str; 47] = [
+    "WHERE",
+    "ORDER",
+    "GROUP",
+    "HAVING",
+    "JOIN",
+    "INNER",
+    "LEFT",
+    "RIGHT",
+    "FULL",
+    "CROSS",
+    "ON",
+    "UNION",
+    "WITH",
+    "OPTION",
+    "FOR",
+    "SET",
+    "OFFSET",
+    "SELECT",
+    "INSERT",
+    "UPDATE",
+    "DELETE",
+    "DECLARE",
+    "IF",
+    "ELSE",
+    "END",
+    "BEGIN",
+    "COMMIT",
+    "ROLLBACK",
+    "CREATE",
+    "DROP",
+    "OUTPUT",
+    "VALUES",
+    "FROM",
+    "AS",
+    "FETCH",
+    "ALTER",
+    "COLLATE",
+    "EXCEPT",
+    "GO",
+    "INTERSECT",
+    "INTO",
+    "OUTER",
+    "OVER",
+    "PIVOT",
+    "TABLESAMPLE",
+    "UNPIVOT",
+    "WINDOW",
 ];
 
 /// A table or a derived table in scope.
@@ -101,14 +144,19 @@ impl Parser<'_> {
         let items_start = self.position();
         let mut scope = Scope { tables: Vec::new(), outer };
         let mut body = String::new();
-        if self.skip_to_from() {
+        let items_end = self.skip_to_from();
+        if items_end.is_some() {
             body.push_str(" FROM ");
             self.sources(&mut scope, &mut body)?;
         }
         let after_sources = self.position();
         self.rewind(items_start);
         let (items, targets) = self.items(&scope)?;
-        if !scope.tables.is_empty() {
+        if let Some(end) = items_end {
+            // What the items leave over is none that is understood.
+            if self.position() != end {
+                return Err(self.unexpected());
+            }
             self.rewind(after_sources);
         }
         self.filters(&scope, &mut body)?;
@@ -142,17 +190,21 @@ impl Parser<'_> {
         Ok(format!(" LIMIT {count}"))
     }
 
-    /// Moves behind the FROM of this query; `false` where it has none.
-    fn skip_to_from(&mut self) -> bool {
+    /// Moves behind the FROM of this query and tells where it stands; [`None`] where it has none.
+    fn skip_to_from(&mut self) -> Option<usize> {
         let mut depth = 0_usize;
         while let Some(token) = self.peek() {
             match token {
                 Token::Symbol("(") => depth += 1,
-                Token::Symbol(")") if depth == 0 => return false,
+                Token::Symbol(")") if depth == 0 => return None,
                 Token::Symbol(")") => depth -= 1,
-                Token::Symbol(";") => return false,
-                Token::Word(_) if depth == 0 && self.eat("FROM") => return true,
-                Token::Word(_) if depth == 0 && self.begins_next_statement() => return false,
+                Token::Symbol(";") => return None,
+                Token::Word(_) if depth == 0 && self.is_word("FROM") => {
+                    let at = self.position();
+                    self.next();
+                    return Some(at);
+                }
+                Token::Word(_) if depth == 0 && self.begins_next_statement() => return None,
                 Token::Word(_)
                 | Token::Name(_)
                 | Token::Variable(_)
@@ -163,7 +215,7 @@ impl Parser<'_> {
             }
             self.next();
         }
-        false
+        None
     }
 
     fn begins_next_statement(&self) -> bool {
@@ -323,18 +375,6 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Skips `WITH (…)` behind a table.
-    fn table_hints(&mut self) -> Result<(), SqlError> {
-        if self.is_word("WITH") && self.peek_at(1) == Some(&Token::Symbol("(")) {
-            self.next();
-            self.next();
-            while !self.eat_symbol(")") {
-                self.next().ok_or_else(|| SqlError::syntax("WITH"))?;
-            }
-        }
-        Ok(())
-    }
-
     fn filters(&mut self, scope: &Scope<'_>, body: &mut String) -> Result<(), SqlError> {
         if self.eat("WHERE") {
             body.extend([" WHERE ", &self.expression(scope)?.sql]);
@@ -417,18 +457,6 @@ impl Parser<'_> {
         }
         self.expect("ONLY")?;
         Ok(format!(" LIMIT {count} OFFSET {offset}"))
-    }
-
-    /// Skips `OPTION (…)`.
-    fn hints(&mut self) -> Result<(), SqlError> {
-        if !self.eat("OPTION") {
-            return Ok(());
-        }
-        self.expect_symbol("(")?;
-        while !self.eat_symbol(")") {
-            self.next().ok_or_else(|| SqlError::syntax("OPTION"))?;
-        }
-        Ok(())
     }
 }
 

@@ -19,6 +19,7 @@ impl Schema for OneTable {
             nullable: false,
             identity: false,
             default: None,
+            collation: None,
         };
         let columns = [
             ("id", Type::Int),

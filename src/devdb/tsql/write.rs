@@ -11,7 +11,10 @@ use super::{
     parser::{Parser, TableColumn, invalid_column, quoted, shown, text},
     query::{Scope, Source, SourceColumn, result_column},
 };
-use crate::devdb::types::{Column, SqlError, Type};
+use crate::devdb::{
+    codepage::CodePage,
+    types::{Column, SqlError, Type},
+};
 
 impl Parser<'_> {
     /// `INSERT [INTO] table [(columns)] [OUTPUT …] VALUES … | SELECT … | DEFAULT VALUES`.
@@ -380,7 +383,9 @@ fn assigned(value: &Expression, column: &TableColumn) -> Expression {
     let from = value.ty.map(|ty| ty.to_string()).unwrap_or_default();
     let (ty, name) = (column.ty, text(&column.name));
     let sql = format!("hw_assign({}, {}, '{ty}', {name})", value.sql, text(&from));
-    Expression::new(sql, ty)
+    let assigned = Expression::new(sql, ty);
+    let page = column.collation.as_deref().and_then(CodePage::of).unwrap_or_default();
+    if ty.is_coded() { assigned.in_page(page) } else { assigned }
 }
 
 fn check_count(columns: usize, values: usize) -> Result<(), SqlError> {

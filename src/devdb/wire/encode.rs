@@ -26,7 +26,7 @@ pub(crate) fn put_type(out: &mut Vec<u8>, ty: Type) {
         sized(out, id, bytes);
         out.extend(COLLATION);
     };
-    match ty {
+    match ty.base() {
         Type::Bit => out.extend([0x68, 1]),
         Type::TinyInt => out.extend([0x26, 1]),
         Type::SmallInt => out.extend([0x26, 2]),
@@ -51,6 +51,8 @@ pub(crate) fn put_type(out: &mut Vec<u8>, ty: Type) {
         Type::DateTime => out.extend([0x6F, 8]),
         Type::DateTime2(s) => out.extend([0x2A, s]),
         Type::DateTimeOffset(s) => out.extend([0x2B, s]),
+        // None is the base of another.
+        Type::Named(_) => out.push(0x1F),
     }
 }
 
@@ -59,6 +61,7 @@ pub(crate) fn put_type(out: &mut Vec<u8>, ty: Type) {
 /// # Errors
 /// Fails for a value that is not of the type; the engine has converted it before.
 pub(crate) fn put_value(out: &mut Vec<u8>, ty: Type, value: &Value) -> io::Result<()> {
+    let ty = ty.base();
     match (ty, value) {
         (_, Value::Null) => put_null(out, ty),
         (Type::Bit, Value::Bool(bit)) => out.extend([1, u8::from(*bit)]),
@@ -87,7 +90,8 @@ pub(crate) fn put_value(out: &mut Vec<u8>, ty: Type, value: &Value) -> io::Resul
         (Type::NChar(n), Value::Text(text)) => put_bytes(out, Some(n), &utf16_bytes(text)),
         (Type::VarChar(n), Value::Text(text)) => put_bytes(out, n, &latin1(text)),
         (Type::Char(n), Value::Text(text)) => put_bytes(out, Some(n), &latin1(text)),
-        (Type::VarBinary(n), Value::Bytes(bytes)) => put_bytes(out, n, bytes),
+        (Type::VarBinary(n) | Type::NVarChar(n), Value::Bytes(bytes)) => put_bytes(out, n, bytes),
+        (Type::NChar(n), Value::Bytes(bytes)) => put_bytes(out, Some(n), bytes),
         (Type::Binary(_) | Type::RowVersion, Value::Bytes(bytes)) => {
             put_bytes(out, Some(8), bytes);
         }

@@ -198,6 +198,7 @@ mod tests {
             precision: 0,
             scale: 7,
             nullable: false,
+            collation: None,
             identity: name == "id",
             primary: name == "id",
         }

@@ -1,17 +1,12 @@
-//! What the server says of the table's columns, and what follows from a column's type.
-
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use serde_json::Value as Json;
+//! What the server says of the table's columns, and which of them can order rows.
 
 use crate::cursor::CursorMode;
-use crate::mssql::Param;
-use crate::mssql::ident::quote;
 
 /// Columns of the object that `@P1` names. An alias type is shown as the type it stands for; the
 /// types made with CLR code share one system type, and are told apart by their own id.
 pub(super) const DESCRIBE: &str = "\
-SELECT c.name, t.name AS type_name, c.max_length, c.precision, c.scale, c.is_nullable, c.is_identity, \
+SELECT c.name, t.name AS type_name, c.max_length, c.precision, c.scale, c.is_nullable, \
+c.collation_name, c.is_identity, \
 CAST(CASE WHEN EXISTS (SELECT 1 FROM sys.indexes AS x JOIN sys.index_columns AS i \
 ON i.object_id = x.object_id AND i.index_id = x.index_id WHERE x.object_id = c.object_id \
 AND x.is_primary_key = 1 AND i.column_id = c.column_id) THEN 1 ELSE 0 END AS BIT) AS is_key \
@@ -30,6 +25,8 @@ pub(super) struct Column {
     pub(super) precision: i64,
     pub(super) scale: i64,
     pub(super) nullable: bool,
+    /// Of text only.
+    pub(super) collation: Option<String>,
     /// Whether the server numbers the rows in it.
     pub(super) identity: bool,
     /// Whether it is part of the primary key.
@@ -37,40 +34,6 @@ pub(super) struct Column {
 }
 
 impl Column {
-    /// Returns the type as it would be declared.
-    pub(super) fn declared(&self) -> String {
-        let name = self.type_name.as_str();
-        let length = |unit: i64| match self.max_length {
-            -1 => format!("{name}(max)"),
-            bytes => format!("{name}({})", bytes / unit),
-        };
-        match name {
-            "nchar" | "nvarchar" => length(2),
-            "char" | "varchar" | "binary" | "varbinary" => length(1),
-            "decimal" | "numeric" => format!("{name}({}, {})", self.precision, self.scale),
-            "datetime2" | "datetimeoffset" | "time" => format!("{name}({})", self.scale),
-            // A value can be converted to it, but none can be declared with its name.
-            "timestamp" | "rowversion" => "binary(8)".to_owned(),
-            _ => name.to_owned(),
-        }
-    }
-
-    /// Returns the column as the select list has it, or why it cannot be read without loss.
-    pub(super) fn selected(&self) -> Result<String, String> {
-        let name = quote(&self.name);
-        match self.type_name.as_str() {
-            // The driver reads money as a binary fraction.
-            "money" | "smallmoney" => Ok(format!("CAST(t.{name} AS DECIMAL(19, 4)) AS {name}")),
-            "hierarchyid" => Ok(format!("CAST(t.{name} AS NVARCHAR(4000)) AS {name}")),
-            "geography" | "geometry" => Err(format!(
-                "column `{}` is of type `{}`, which has no form that loses nothing: leave it out of \
-                 the column list, or read a view that converts it",
-                self.name, self.type_name
-            )),
-            _ => Ok(format!("t.{name}")),
-        }
-    }
-
     /// Whether `mode` can order by the column, and otherwise what it needs.
     pub(super) fn fits(&self, mode: CursorMode) -> Result<(), &'static str> {
         let name = self.type_name.as_str();
@@ -113,20 +76,6 @@ impl Column {
         )
     }
 
-    /// Returns the parameter for a key value of a checkpoint; `None` where it is of another type.
-    pub(super) fn key_param(&self, json: &Json) -> Option<Param> {
-        match json {
-            Json::Bool(value) => Some(Param::Bool(*value)),
-            Json::Number(number) => match number.as_i64() {
-                Some(value) => Some(Param::BigInt(value)),
-                None => number.as_f64().map(Param::Float),
-            },
-            Json::String(text) if self.is_binary() => STANDARD.decode(text).ok().map(Param::Bytes),
-            Json::String(text) => Some(Param::Text(text.clone())),
-            Json::Null | Json::Array(_) | Json::Object(_) => None,
-        }
-    }
-
     /// Returns a cursor's normal text with the digits that the type can read.
     pub(super) fn cursor_text(&self, normal: &str) -> String {
         let length = match self.type_name.as_str() {
@@ -166,10 +115,6 @@ impl Column {
             _ => 4,
         }
     }
-
-    fn is_binary(&self) -> bool {
-        matches!(self.type_name.as_str(), "binary" | "varbinary" | "timestamp" | "rowversion")
-    }
 }
 
 #[cfg(test)]
@@ -184,42 +129,10 @@ mod tests {
             precision,
             scale,
             nullable: false,
+            collation: None,
             identity: false,
             primary: false,
         }
-    }
-
-    #[test]
-    fn types_are_declared_with_their_size() {
-        for (column, declared) in [
-            (column("int", 4, 10, 0), "int"),
-            (column("nvarchar", 40, 0, 0), "nvarchar(20)"),
-            (column("nvarchar", -1, 0, 0), "nvarchar(max)"),
-            (column("varchar", 20, 0, 0), "varchar(20)"),
-            (column("varbinary", 16, 0, 0), "varbinary(16)"),
-            (column("decimal", 17, 38, 10), "decimal(38, 10)"),
-            (column("datetime2", 8, 27, 7), "datetime2(7)"),
-            (column("datetimeoffset", 8, 26, 0), "datetimeoffset(0)"),
-            (column("datetime", 8, 23, 3), "datetime"),
-            (column("timestamp", 8, 0, 0), "binary(8)"),
-            (column("uniqueidentifier", 16, 0, 0), "uniqueidentifier"),
-        ] {
-            assert_eq!(column.declared(), declared);
-        }
-    }
-
-    #[test]
-    fn key_values_of_a_checkpoint_become_parameters_of_their_type() {
-        let int = column("bigint", 8, 19, 0);
-        let bytes = column("binary", 2, 0, 0);
-        let text = column("varchar", 2, 0, 0);
-        assert_eq!(int.key_param(&(-1).into()), Some(Param::BigInt(-1)));
-        assert_eq!(int.key_param(&1.5.into()), Some(Param::Float(1.5)));
-        assert_eq!(int.key_param(&true.into()), Some(Param::Bool(true)));
-        assert_eq!(bytes.key_param(&"AP8=".into()), Some(Param::Bytes(vec![0, 255])));
-        assert_eq!(bytes.key_param(&"%".into()), None);
-        assert_eq!(text.key_param(&"AP8=".into()), Some(Param::Text("AP8=".to_owned())));
-        assert_eq!(text.key_param(&Json::Null), None);
     }
 
     #[test]

@@ -149,10 +149,10 @@ impl Read<'_> {
     /// Returns the columns of a position, each with its value: the cursor, then the key.
     fn position(&self, params: &mut Params) -> Vec<(String, String)> {
         let cursor = (format!("t.{}", quote(&self.cursor.name)), self.leading(params));
-        let key = self.key.iter().map(|column| {
-            let value = format!("CAST({} AS {})", params.next(), column.declared());
-            (format!("t.{}", quote(&column.name)), value)
-        });
+        let key = self
+            .key
+            .iter()
+            .map(|column| (format!("t.{}", quote(&column.name)), column.cast(&params.next())));
         std::iter::once(cursor).chain(key).collect()
     }
 
@@ -217,6 +217,7 @@ mod tests {
             precision: 10,
             scale,
             nullable: false,
+            collation: None,
             identity: false,
             primary: false,
         }

@@ -214,9 +214,8 @@ impl Plan {
         statement: &mut Statement,
     ) -> Result<Vec<(String, String)>, FetchError> {
         let params = self.key_params(cursor)?.into_iter();
-        let values = self.key.iter().zip(params).map(|(column, param)| {
-            format!("CAST({} AS {})", statement.bind(param), column.declared())
-        });
+        let values =
+            self.key.iter().zip(params).map(|(column, param)| column.cast(&statement.bind(param)));
         let values: Vec<String> = values.collect();
         Ok(self.key_names_of(alias).into_iter().zip(values).collect())
     }

@@ -48,7 +48,15 @@ fn commit(upto: u64, then: AfterCommit) -> Commit {
 
 fn failure(counted: bool) -> Failure {
     let next_attempt_at = Some(NOW + Duration::from_secs(10));
-    Failure { error: "503".to_owned(), counted, next_attempt_at, now: NOW, tick: None }
+    Failure {
+        error: "503".to_owned(),
+        counted,
+        next_attempt_at,
+        now: NOW,
+        tick: None,
+        narrowed: None,
+        pause: None,
+    }
 }
 
 #[test]
@@ -89,6 +97,23 @@ fn the_ttl_of_the_document_counts_not_the_challengers() {
     let (document, _) = held_by("a");
     let impatient = Acquire { ttl: Duration::from_secs(15), ..request("b", 60) };
     assert!(matches!(document.acquire(impatient), Err(Refusal::Held { .. })));
+}
+
+#[test]
+fn the_timestamps_of_a_lease_are_for_people_only() {
+    let (document, holder) = held_by("a");
+    for at in [None, Some(NOW - Duration::from_secs(1_000_000)), Some(NOW + TTL * 1_000)] {
+        let mut odd = document.clone();
+        odd.lease.acquired_at = at;
+        odd.lease.heartbeat_at = at;
+        odd.lease.expires_at = at;
+        for (seconds, standing) in
+            [(123, Standing::Held { owner_id: "a".to_owned() }), (124, Standing::Lapsed)]
+        {
+            assert_eq!(odd.standing("b", age(seconds)), standing, "{at:?}");
+        }
+        assert!(odd.commit(&holder, commit(9, AfterCommit::Release(None))).is_ok(), "{at:?}");
+    }
 }
 
 #[test]
@@ -213,7 +238,7 @@ fn back_pressure_does_not_count_as_an_attempt() {
 }
 
 #[test]
-fn a_retry_of_the_same_range_keeps_its_counts_and_a_new_range_starts_at_zero() {
+fn attempts_are_counted_by_position_whatever_became_of_the_rows() {
     let document = fresh()
         .acquire(Acquire { in_flight: Some(batch(None, 9, "a")), ..request("a", 0) })
         .unwrap();
@@ -222,9 +247,12 @@ fn a_retry_of_the_same_range_keeps_its_counts_and_a_new_range_starts_at_zero() {
     let failed = failed.unwrap();
     for (retry, attempts) in [
         (batch(None, 9, "a"), 1),
-        // The same rows with other content: a new batch, yet the range has failed once.
+        // The same rows with other content: a new batch, yet the position has failed once.
         (batch(None, 9, "b"), 1),
-        (batch(None, 10, "a"), 0),
+        // The last row has changed and is no longer among them, or all have.
+        (batch(None, 8, "c"), 1),
+        (batch(None, 12, "d"), 1),
+        // The checkpoint has moved: what stands behind it has never failed.
         (batch(Some(3), 9, "a"), 0),
     ] {
         let next = failed.acquire(Acquire { in_flight: Some(retry.clone()), ..request("a", 0) });
@@ -245,6 +273,18 @@ fn a_holder_that_died_is_counted_by_whoever_takes_over() {
     assert_eq!(own.in_flight.unwrap().crashes, 0, "a ghost of this very process did not die");
     let blind = document.acquire(request("b", 500)).unwrap();
     assert_eq!(blind.in_flight.unwrap().crashes, 1, "also where the batch is not known yet");
+}
+
+#[test]
+fn a_lease_that_was_given_up_or_broken_counts_no_crash() {
+    let taken = Acquire { in_flight: Some(batch(None, 9, "a")), ..request("a", 0) };
+    let document = fresh().acquire(taken).unwrap();
+    let failed = document.fail(&document.holder("a"), failure(true)).unwrap();
+    let broken = document.break_lease().unwrap();
+    for ended in [failed, broken] {
+        let later = Acquire { now: NOW + TTL, ..request("b", 500) };
+        assert_eq!(ended.acquire(later).unwrap().in_flight.unwrap().crashes, 0);
+    }
 }
 
 #[test]
@@ -296,6 +336,8 @@ fn tokens_stop_where_json_readers_lose_count() {
     document.lease =
         LeaseRecord { fencing_token: FencingToken(TOKEN_MAX), ..LeaseRecord::default() };
     assert_eq!(document.acquire(request("a", 0)), Err(Refusal::TokensExhausted));
+    assert_eq!(document.break_lease(), Err(Refusal::TokensExhausted));
+    assert_eq!(document.reset(None, "r".to_owned()), Err(Refusal::TokensExhausted));
     document.lease.fencing_token = FencingToken(TOKEN_MAX - 1);
     assert_eq!(document.acquire(request("a", 0)).unwrap().lease.fencing_token.0, TOKEN_MAX);
 }

@@ -22,6 +22,7 @@ fn column(name: &str, type_name: &str, primary: bool) -> Column {
         precision: 0,
         scale: 0,
         nullable: false,
+        collation: None,
         identity: false,
         primary,
     }
@@ -85,67 +86,67 @@ fn rows_come_first_and_changes_behind_them() {
         None,
         None,
         &expect![[r#"
-        DECLARE @cur BIGINT = CHANGE_TRACKING_CURRENT_VERSION();
-        SELECT @cur AS [__cur], CONVERT(NVARCHAR(33), SYSUTCDATETIME(), 126) AS [__now];
-        SELECT TOP (@P1) CAST(t.[b] AS DECIMAL(19, 4)) AS [b], t.[a], t.[x], CAST(NULL AS BIGINT) AS [__version], N'U' AS [__op]
-        FROM [dbo].[t] AS t
-        ORDER BY t.[a], t.[b];
-        SELECT CHANGE_TRACKING_MIN_VALID_VERSION(OBJECT_ID(N'[dbo].[t]')) AS [__min];
-        [BigInt(10)]"#]],
+            DECLARE @cur BIGINT = CHANGE_TRACKING_CURRENT_VERSION();
+            SELECT @cur AS [__cur], CONVERT(NVARCHAR(33), SYSUTCDATETIME(), 126) AS [__now];
+            SELECT TOP (@P1) CAST(t.[b] AS decimal(19, 4)) AS [b], t.[a], t.[x], CAST(NULL AS BIGINT) AS [__version], N'U' AS [__op]
+            FROM [dbo].[t] AS t
+            ORDER BY t.[a], t.[b];
+            SELECT CHANGE_TRACKING_MIN_VALID_VERSION(OBJECT_ID(N'[dbo].[t]')) AS [__min];
+            [BigInt(10)]"#]],
     );
     check(
         Some("x = 1 OR x = 2 -- these"),
         Some("snapshot@7"),
         None,
         &expect![[r#"
-        DECLARE @cur BIGINT = CHANGE_TRACKING_CURRENT_VERSION();
-        SELECT @cur AS [__cur], CONVERT(NVARCHAR(33), SYSUTCDATETIME(), 126) AS [__now];
-        SELECT TOP (@P1) CAST(t.[b] AS DECIMAL(19, 4)) AS [b], t.[a], t.[x], CAST(NULL AS BIGINT) AS [__version], N'U' AS [__op]
-        FROM [dbo].[t] AS t
-        WHERE t.[a] >= CAST(@P2 AS int) AND (t.[a] > CAST(@P2 AS int) OR t.[b] > CAST(@P3 AS money))
-        AND (x = 1 OR x = 2 -- these
-        )
-        ORDER BY t.[a], t.[b];
-        IF @@ROWCOUNT < @P1
-        SELECT TOP (@P1) CAST(c.[b] AS DECIMAL(19, 4)) AS [b], c.[a], t.[x], c.SYS_CHANGE_VERSION AS [__version], CASE WHEN c.SYS_CHANGE_OPERATION = N'D' OR t.[a] IS NULL THEN N'D' ELSE N'U' END AS [__op]
-        FROM CHANGETABLE(CHANGES [dbo].[t], @P4) AS c LEFT JOIN [dbo].[t] AS t ON t.[a] = c.[a] AND t.[b] = c.[b]
-        WHERE c.SYS_CHANGE_VERSION <= @cur
-        AND (c.SYS_CHANGE_OPERATION = N'D' OR t.[a] IS NULL OR EXISTS (SELECT 1 FROM [dbo].[t] AS t WHERE t.[a] = c.[a] AND t.[b] = c.[b] AND (x = 1 OR x = 2 -- these
-        )))
-        ORDER BY c.SYS_CHANGE_VERSION, c.[a], c.[b];
-        SELECT CHANGE_TRACKING_MIN_VALID_VERSION(OBJECT_ID(N'[dbo].[t]')) AS [__min];
-        [BigInt(10), BigInt(1), Text("2.0000"), BigInt(7)]"#]],
+            DECLARE @cur BIGINT = CHANGE_TRACKING_CURRENT_VERSION();
+            SELECT @cur AS [__cur], CONVERT(NVARCHAR(33), SYSUTCDATETIME(), 126) AS [__now];
+            SELECT TOP (@P1) CAST(t.[b] AS decimal(19, 4)) AS [b], t.[a], t.[x], CAST(NULL AS BIGINT) AS [__version], N'U' AS [__op]
+            FROM [dbo].[t] AS t
+            WHERE t.[a] >= CAST(@P2 AS int) AND (t.[a] > CAST(@P2 AS int) OR t.[b] > CAST(@P3 AS money))
+            AND (x = 1 OR x = 2 -- these
+            )
+            ORDER BY t.[a], t.[b];
+            IF @@ROWCOUNT < @P1
+            SELECT TOP (@P1) CAST(c.[b] AS decimal(19, 4)) AS [b], c.[a], t.[x], c.SYS_CHANGE_VERSION AS [__version], CASE WHEN c.SYS_CHANGE_OPERATION = N'D' OR t.[a] IS NULL THEN N'D' ELSE N'U' END AS [__op]
+            FROM CHANGETABLE(CHANGES [dbo].[t], @P4) AS c LEFT JOIN [dbo].[t] AS t ON t.[a] = c.[a] AND t.[b] = c.[b]
+            WHERE c.SYS_CHANGE_VERSION <= @cur
+            AND (c.SYS_CHANGE_OPERATION = N'D' OR t.[a] IS NULL OR EXISTS (SELECT 1 FROM [dbo].[t] AS t WHERE t.[a] = c.[a] AND t.[b] = c.[b] AND (x = 1 OR x = 2 -- these
+            )))
+            ORDER BY c.SYS_CHANGE_VERSION, c.[a], c.[b];
+            SELECT CHANGE_TRACKING_MIN_VALID_VERSION(OBJECT_ID(N'[dbo].[t]')) AS [__min];
+            [BigInt(10), BigInt(1), Text("2.0000"), BigInt(7)]"#]],
     );
     check(
         None,
         Some("snapshot@7"),
         Some("snapshot@7"),
         &expect![[r#"
-        DECLARE @cur BIGINT = CHANGE_TRACKING_CURRENT_VERSION();
-        SELECT @cur AS [__cur], CONVERT(NVARCHAR(33), SYSUTCDATETIME(), 126) AS [__now];
-        SELECT TOP (@P1) CAST(t.[b] AS DECIMAL(19, 4)) AS [b], t.[a], t.[x], CAST(NULL AS BIGINT) AS [__version], N'U' AS [__op]
-        FROM [dbo].[t] AS t
-        WHERE t.[a] >= CAST(@P2 AS int) AND (t.[a] > CAST(@P2 AS int) OR t.[b] > CAST(@P3 AS money))
-        AND t.[a] <= CAST(@P4 AS int) AND (t.[a] < CAST(@P4 AS int) OR t.[b] <= CAST(@P5 AS money))
-        ORDER BY t.[a], t.[b];
-        SELECT CHANGE_TRACKING_MIN_VALID_VERSION(OBJECT_ID(N'[dbo].[t]')) AS [__min];
-        [BigInt(10), BigInt(1), Text("2.0000"), BigInt(1), Text("2.0000")]"#]],
+            DECLARE @cur BIGINT = CHANGE_TRACKING_CURRENT_VERSION();
+            SELECT @cur AS [__cur], CONVERT(NVARCHAR(33), SYSUTCDATETIME(), 126) AS [__now];
+            SELECT TOP (@P1) CAST(t.[b] AS decimal(19, 4)) AS [b], t.[a], t.[x], CAST(NULL AS BIGINT) AS [__version], N'U' AS [__op]
+            FROM [dbo].[t] AS t
+            WHERE t.[a] >= CAST(@P2 AS int) AND (t.[a] > CAST(@P2 AS int) OR t.[b] > CAST(@P3 AS money))
+            AND t.[a] <= CAST(@P4 AS int) AND (t.[a] < CAST(@P4 AS int) OR t.[b] <= CAST(@P5 AS money))
+            ORDER BY t.[a], t.[b];
+            SELECT CHANGE_TRACKING_MIN_VALID_VERSION(OBJECT_ID(N'[dbo].[t]')) AS [__min];
+            [BigInt(10), BigInt(1), Text("2.0000"), BigInt(1), Text("2.0000")]"#]],
     );
     check(
         None,
         Some("8"),
         Some("9"),
         &expect![[r#"
-        DECLARE @cur BIGINT = CHANGE_TRACKING_CURRENT_VERSION();
-        SELECT @cur AS [__cur], CONVERT(NVARCHAR(33), SYSUTCDATETIME(), 126) AS [__now];
-        SELECT TOP (@P1) CAST(c.[b] AS DECIMAL(19, 4)) AS [b], c.[a], t.[x], c.SYS_CHANGE_VERSION AS [__version], CASE WHEN c.SYS_CHANGE_OPERATION = N'D' OR t.[a] IS NULL THEN N'D' ELSE N'U' END AS [__op]
-        FROM CHANGETABLE(CHANGES [dbo].[t], @P2) AS c LEFT JOIN [dbo].[t] AS t ON t.[a] = c.[a] AND t.[b] = c.[b]
-        WHERE c.SYS_CHANGE_VERSION <= @cur
-        AND c.SYS_CHANGE_VERSION >= @P3 AND (c.SYS_CHANGE_VERSION > @P3 OR c.[a] > CAST(@P4 AS int) OR (c.[a] = CAST(@P4 AS int) AND c.[b] > CAST(@P5 AS money)))
-        AND c.SYS_CHANGE_VERSION <= @P6 AND (c.SYS_CHANGE_VERSION < @P6 OR c.[a] < CAST(@P7 AS int) OR (c.[a] = CAST(@P7 AS int) AND c.[b] <= CAST(@P8 AS money)))
-        ORDER BY c.SYS_CHANGE_VERSION, c.[a], c.[b];
-        SELECT CHANGE_TRACKING_MIN_VALID_VERSION(OBJECT_ID(N'[dbo].[t]')) AS [__min];
-        [BigInt(10), BigInt(7), BigInt(8), BigInt(1), Text("2.0000"), BigInt(9), BigInt(1), Text("2.0000")]"#]],
+            DECLARE @cur BIGINT = CHANGE_TRACKING_CURRENT_VERSION();
+            SELECT @cur AS [__cur], CONVERT(NVARCHAR(33), SYSUTCDATETIME(), 126) AS [__now];
+            SELECT TOP (@P1) CAST(c.[b] AS decimal(19, 4)) AS [b], c.[a], t.[x], c.SYS_CHANGE_VERSION AS [__version], CASE WHEN c.SYS_CHANGE_OPERATION = N'D' OR t.[a] IS NULL THEN N'D' ELSE N'U' END AS [__op]
+            FROM CHANGETABLE(CHANGES [dbo].[t], @P2) AS c LEFT JOIN [dbo].[t] AS t ON t.[a] = c.[a] AND t.[b] = c.[b]
+            WHERE c.SYS_CHANGE_VERSION <= @cur
+            AND c.SYS_CHANGE_VERSION >= @P3 AND (c.SYS_CHANGE_VERSION > @P3 OR c.[a] > CAST(@P4 AS int) OR (c.[a] = CAST(@P4 AS int) AND c.[b] > CAST(@P5 AS money)))
+            AND c.SYS_CHANGE_VERSION <= @P6 AND (c.SYS_CHANGE_VERSION < @P6 OR c.[a] < CAST(@P7 AS int) OR (c.[a] = CAST(@P7 AS int) AND c.[b] <= CAST(@P8 AS money)))
+            ORDER BY c.SYS_CHANGE_VERSION, c.[a], c.[b];
+            SELECT CHANGE_TRACKING_MIN_VALID_VERSION(OBJECT_ID(N'[dbo].[t]')) AS [__min];
+            [BigInt(10), BigInt(7), BigInt(8), BigInt(1), Text("2.0000"), BigInt(9), BigInt(1), Text("2.0000")]"#]],
     );
 }
 

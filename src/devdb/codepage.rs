@@ -1,0 +1,83 @@
+//! Which characters `char` and `varchar` can hold: that depends on the collation.
+//!
+//! Text is kept as Unicode throughout; a character outside the code page becomes `?` when it is
+//! converted, as SQL Server does it.
+
+/// Code page of a collation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum CodePage {
+    /// Windows 1252, that of the server.
+    #[default]
+    Latin,
+    /// Windows 1251.
+    Cyrillic,
+    /// All characters.
+    Utf8,
+}
+
+/// What Windows 1252 has beside ISO 8859-1.
+const LATIN_OTHERS: &str = "€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ";
+/// What Windows 1251 has beside ASCII and the letters from Ё to џ.
+const CYRILLIC_OTHERS: &str = "‚„…†‡€‰‹‘’“”•–—™›Ґґ§©«¬®°±µ¶·»№¦¤\u{A0}\u{AD}";
+
+impl CodePage {
+    /// The code page of a collation; [`None`] for one that the server does not know.
+    pub(crate) fn of(collation: &str) -> Option<Self> {
+        let name = collation.to_ascii_lowercase();
+        if name.ends_with("_utf8") {
+            return Some(Self::Utf8);
+        }
+        [("latin1_general_", Self::Latin), ("sql_latin1_general_cp1_", Self::Latin)]
+            .into_iter()
+            .chain([("cyrillic_general_", Self::Cyrillic)])
+            .find(|(prefix, _)| name.starts_with(prefix))
+            .map(|(_, page)| page)
+    }
+
+    /// Name of a collation that has it.
+    pub(crate) fn collation(self) -> &'static str {
+        match self {
+            Self::Latin => "SQL_Latin1_General_CP1_CI_AS",
+            Self::Cyrillic => "Cyrillic_General_CI_AS",
+            Self::Utf8 => "Latin1_General_100_CI_AS_SC_UTF8",
+        }
+    }
+
+    /// Puts `?` in the place of each character that it has not.
+    pub(crate) fn convert(self, text: &str) -> String {
+        text.chars().map(|c| if self.has(c) { c } else { '?' }).collect()
+    }
+
+    fn has(self, character: char) -> bool {
+        match self {
+            Self::Utf8 => true,
+            Self::Latin => character <= '\u{FF}' || LATIN_OTHERS.contains(character),
+            Self::Cyrillic => {
+                let letters = '\u{401}'..='\u{45F}';
+                let missing = ['\u{40D}', '\u{450}', '\u{45D}'];
+                character.is_ascii()
+                    || letters.contains(&character) && !missing.contains(&character)
+                    || CYRILLIC_OTHERS.contains(character)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_outside_the_code_page_are_lost() {
+        for (collation, converted) in [
+            ("SQL_Latin1_General_CP1_CI_AS", "aé€???"),
+            ("Cyrillic_General_CI_AS", "a?€Жџ?"),
+            ("Latin1_General_100_CI_AS_SC_UTF8", "aé€Жџ日"),
+        ] {
+            let page = CodePage::of(collation).unwrap();
+            assert_eq!(page.convert("aé€Жџ日"), converted);
+            assert_eq!(page.collation(), collation);
+        }
+        assert_eq!(CodePage::of("Japanese_CI_AS"), None);
+    }
+}

@@ -1,0 +1,212 @@
+//! What a refused or unanswered write means, for every kind of write and whoever wrote between.
+
+use super::*;
+
+/// What a holder writes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Renewal,
+    Announcement,
+    Commit,
+    CommitAndNext,
+    Prefix,
+    Failure,
+    Release,
+}
+
+const KINDS: [Kind; 7] = [
+    Kind::Renewal,
+    Kind::Announcement,
+    Kind::Commit,
+    Kind::CommitAndNext,
+    Kind::Prefix,
+    Kind::Failure,
+    Kind::Release,
+];
+
+/// Who writes between the holder's write and its look at what became of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Between {
+    Nobody,
+    APause,
+    AnOwnLateRenewal,
+}
+
+fn batch(after: Option<u64>, upto: u64) -> InFlight {
+    serde_json::from_value(serde_json::json!({
+        "batch_id": format!("batch_{upto}"),
+        "after": after.map(at),
+        "upto": at(upto),
+        "rows": 1,
+        "digest": "d",
+    }))
+    .unwrap()
+}
+
+fn failure(now: OffsetDateTime) -> Failure {
+    Failure {
+        error: "503".to_owned(),
+        counted: true,
+        next_attempt_at: None,
+        now,
+        tick: None,
+        narrowed: None,
+        pause: None,
+    }
+}
+
+async fn acquire(world: &World) -> Lease<'_> {
+    let base = world.base().await;
+    let asked = Lease::acquire(world.context(&world.a), &base, Some(batch(None, 1))).await;
+    match asked.unwrap() {
+        Acquired::Held(lease) => *lease,
+        other @ (Acquired::Conflict | Acquired::Refused(_)) => panic!("{other:?}"),
+    }
+}
+
+async fn write(lease: &mut Lease<'_>, kind: Kind) -> Result<(), LeaseError> {
+    let now = lease.now();
+    let next = |upto| AfterCommit::Handle(Box::new(batch(Some(1), upto)));
+    match kind {
+        Kind::Renewal => {
+            let deadline = lease.deadline();
+            lease.renew(deadline).await
+        }
+        Kind::Announcement => lease.announce(batch(None, 1)).await,
+        Kind::Commit => lease.commit(commit(1, now)).await,
+        Kind::CommitAndNext => lease.commit(Commit { then: next(2), ..commit(1, now) }).await,
+        Kind::Prefix => {
+            let prefix = Commit { then: next(3), ..commit(1, now) };
+            lease.commit_prefix(prefix, failure(now)).await
+        }
+        Kind::Failure => lease.fail(failure(now)).await,
+        Kind::Release => lease.release(None, None).await,
+    }
+}
+
+fn assert_written(document: &StateDocument, kind: Kind, case: &str) {
+    let moved = matches!(kind, Kind::Commit | Kind::CommitAndNext | Kind::Prefix);
+    assert_eq!(document.checkpoint.cursor, moved.then(|| at(1)), "{case}");
+    let releases = matches!(kind, Kind::Commit | Kind::Prefix | Kind::Failure | Kind::Release);
+    assert_eq!(document.lease.released_at.is_some(), releases, "{case}");
+    let in_flight = document.in_flight.as_ref().map(|batch| (batch.upto.clone(), batch.attempt));
+    let expected = match kind {
+        Kind::Commit => None,
+        Kind::CommitAndNext => Some((at(2), 0)),
+        Kind::Prefix => Some((at(3), 1)),
+        Kind::Failure => Some((at(1), 1)),
+        Kind::Renewal | Kind::Announcement | Kind::Release => Some((at(1), 0)),
+    };
+    assert_eq!(in_flight, expected, "{case}: counted once");
+    assert_eq!(document.lease.fencing_token, FencingToken(1), "{case}");
+}
+
+async fn check(kind: Kind, fault: Option<Fault>, between: Between) {
+    let case = format!("{kind:?}, {fault:?}, {between:?}");
+    let world = World::new();
+    let mut lease = acquire(&world).await;
+    let holder = lease.holder.clone();
+    world.store.take_calls();
+    let somebody = async {
+        // After the faulty write, before its outcome is read.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        match between {
+            Between::Nobody => {}
+            Between::APause => world.meddle(pause).await,
+            Between::AnOwnLateRenewal => {
+                world
+                    .meddle(|found| {
+                        found.renew(&holder, found.lease.heartbeat_at.unwrap()).unwrap()
+                    })
+                    .await;
+            }
+        }
+    };
+    if let Some(fault) = fault {
+        world.store.break_next(Call::Store, fault);
+        world.store.break_next(Call::Load, Fault::Slow(Duration::from_secs(1)));
+        let (written, ()) = tokio::join!(write(&mut lease, kind), somebody);
+        written.unwrap_or_else(|error| panic!("{case}: {error:?}"));
+    } else {
+        somebody.await;
+        write(&mut lease, kind).await.unwrap_or_else(|error| panic!("{case}: {error:?}"));
+    }
+    let document = world.document().await;
+    assert_written(&document, kind, &case);
+    assert_eq!(document.paused.is_some(), between == Between::APause, "{case}: a pause is kept");
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_write_of_a_holder_takes_effect_once_whoever_wrote_between() {
+    for kind in KINDS {
+        for fault in
+            [None, Some(Fault::LostRequest), Some(Fault::LostAnswer), Some(Fault::Unreachable)]
+        {
+            for between in [Between::Nobody, Between::APause, Between::AnOwnLateRenewal] {
+                // A renewal that was given up goes by an older tag: it cannot land after a write did.
+                let landed = fault == Some(Fault::LostAnswer);
+                if !(landed && between == Between::AnOwnLateRenewal) {
+                    check(kind, fault, between).await;
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_of_a_holder_is_written_once_the_lease_is_lost() {
+    for kind in KINDS {
+        for fault in [None, Some(Fault::LostRequest), Some(Fault::Unreachable)] {
+            let world = World::new();
+            let mut lease = acquire(&world).await;
+            if let Some(fault) = fault {
+                world.store.break_next(Call::Store, fault);
+            }
+            world.meddle(|found| found.break_lease().unwrap()).await;
+            world.store.take_calls();
+            let lost = write(&mut lease, kind).await;
+            assert!(matches!(lost, Err(LeaseError::Lost(_))), "{kind:?}, {fault:?}: {lost:?}");
+            assert_eq!(world.store.take_calls().puts, 0, "{kind:?}, {fault:?}");
+            assert_eq!(world.document().await.write_id, "somebody else");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_checkpoint_that_somebody_else_moved_is_a_loss_even_under_our_own_grant() {
+    let world = World::new();
+    let mut lease = acquire(&world).await;
+    world
+        .meddle(|found| {
+            let mut next = found.clone();
+            next.checkpoint.cursor = Some(at(7));
+            next
+        })
+        .await;
+    let renewed = write(&mut lease, Kind::Renewal).await;
+    assert!(matches!(renewed, Err(LeaseError::Lost(_))), "{renewed:?}");
+    assert_eq!(world.document().await.checkpoint.cursor, Some(at(7)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_is_judged_by_its_id_which_no_other_logical_write_has() {
+    let world = World::new();
+    let mut lease = acquire(&world).await;
+    let mut ids = vec![world.document().await.write_id];
+    for kind in
+        [Kind::Renewal, Kind::Announcement, Kind::CommitAndNext, Kind::Renewal, Kind::Release]
+    {
+        write(&mut lease, kind).await.unwrap();
+        ids.push(world.document().await.write_id);
+    }
+    world.acquire(&world.b).await;
+    ids.push(world.document().await.write_id);
+    let unique: std::collections::BTreeSet<_> = ids.iter().collect();
+    assert_eq!(unique.len(), 7, "{ids:?}");
+    // All tries of one logical write have the same.
+    let mut lease = World::acquire(&world, &world.b).await;
+    world.store.break_next(Call::Store, Fault::LostAnswer);
+    world.store.take_calls();
+    write(&mut lease, Kind::Renewal).await.unwrap();
+    assert_eq!(world.store.take_calls().puts, 1);
+}

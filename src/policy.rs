@@ -1,0 +1,248 @@
+//! What becomes of rows that a handler does not take: one pure rule.
+//!
+//! The words are those of AWS Lambda's stream sources, which users know: attempts, bisecting, age,
+//! and where failures go. Rows are never set aside lightly, since a target that is down refuses every
+//! row alike: see [`Verdict::Probe`].
+
+use std::time::Duration;
+
+/// How failures are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailurePolicy {
+    /// What happens in the end.
+    pub on_failure: OnFailure,
+    /// Attempts at the same rows until the end is reached.
+    pub attempts_max: u32,
+    /// Times that a process may die with the same rows until they are suspected.
+    pub crashes_max: u32,
+    /// How long the same rows may go on failing until the end is reached; `None` for ever.
+    pub record_age_max: Option<Duration>,
+    /// Whether a batch is halved to find the row at fault.
+    pub bisect_on_error: bool,
+}
+
+impl Default for FailurePolicy {
+    /// Everything is tried again for ever: nothing is skipped, and nothing is set aside.
+    fn default() -> Self {
+        Self {
+            on_failure: OnFailure::Retry,
+            attempts_max: 5,
+            crashes_max: 5,
+            record_age_max: None,
+            bisect_on_error: false,
+        }
+    }
+}
+
+/// What happens in the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFailure {
+    /// The rows are tried again until they are taken; those behind them wait.
+    #[default]
+    Retry,
+    /// The row at fault is set aside, and the rest goes on.
+    Quarantine,
+    /// The poller is paused until somebody resumes it.
+    Stop,
+}
+
+/// Whom a failure blames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    /// These bytes, for good: the target will never take them.
+    Rows,
+    /// The first row, by the handler's own word.
+    FirstRow,
+    /// The rows or the target; nobody knows.
+    Unknown,
+    /// Not the rows: the target is busy, or the settings are wrong.
+    Target,
+}
+
+/// A failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// Whom it blames.
+    pub blame: Blame,
+    /// Rows that were tried at once.
+    pub rows: usize,
+    /// Counted attempts at these rows, this one included.
+    pub attempts: u32,
+    /// Time since the first of them.
+    pub failing_for: Duration,
+}
+
+/// What is done about a failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Try again later.
+    Retry,
+    /// Find the row at fault by halving, now.
+    Bisect,
+    /// Try the first row alone, now.
+    Isolate,
+    /// Set the row aside.
+    Quarantine,
+    /// Set the row aside if the target takes another row now: else it may be the target that is at
+    /// fault, and an outage would set aside a whole table.
+    Probe,
+    /// Pause the poller.
+    Stop,
+}
+
+impl FailurePolicy {
+    /// Judges a failed attempt.
+    ///
+    /// A row is set aside only if the target refused it alone for good, or takes another row after
+    /// its last failure.
+    pub fn judge(&self, attempt: Attempt) -> Verdict {
+        if attempt.blame == Blame::Target {
+            return Verdict::Retry;
+        }
+        if attempt.blame != Blame::Rows && !self.is_exhausted(attempt) {
+            return Verdict::Retry;
+        }
+        if attempt.rows > 1 {
+            return match (attempt.blame, self.on_failure) {
+                (Blame::FirstRow, OnFailure::Quarantine) => Verdict::Isolate,
+                (_, _) if self.bisect_on_error => Verdict::Bisect,
+                (_, OnFailure::Stop) => Verdict::Stop,
+                // No row is known to be at fault.
+                (_, OnFailure::Retry | OnFailure::Quarantine) => Verdict::Retry,
+            };
+        }
+        match self.on_failure {
+            OnFailure::Retry => Verdict::Retry,
+            OnFailure::Stop => Verdict::Stop,
+            OnFailure::Quarantine if attempt.blame == Blame::Rows => Verdict::Quarantine,
+            OnFailure::Quarantine => Verdict::Probe,
+        }
+    }
+
+    /// Judges rows with which `crashes` processes have died; `alone` where the last one died with a
+    /// single row. `None` where they are delivered as they are.
+    pub fn judge_crashes(&self, rows: usize, crashes: u32, alone: bool) -> Option<Verdict> {
+        if crashes < self.crashes_max {
+            return None;
+        }
+        if rows > 1 && self.bisect_on_error {
+            return Some(Verdict::Bisect);
+        }
+        match self.on_failure {
+            OnFailure::Retry => None,
+            OnFailure::Stop => Some(Verdict::Stop),
+            OnFailure::Quarantine => (rows == 1 && alone).then_some(Verdict::Quarantine),
+        }
+    }
+
+    fn is_exhausted(&self, attempt: Attempt) -> bool {
+        let too_old = self.record_age_max.is_some_and(|limit| attempt.failing_for >= limit);
+        attempt.attempts >= self.attempts_max || too_old
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: Duration = Duration::from_secs(3600);
+
+    fn policy(on_failure: OnFailure, bisect_on_error: bool) -> FailurePolicy {
+        let record_age_max = Some(OLD);
+        FailurePolicy { on_failure, record_age_max, bisect_on_error, ..FailurePolicy::default() }
+    }
+
+    fn attempt(blame: Blame, rows: usize, attempts: u32) -> Attempt {
+        Attempt { blame, rows, attempts, failing_for: Duration::ZERO }
+    }
+
+    /// Every combination: blame, rows, attempts, what happens in the end, bisecting.
+    fn all() -> impl Iterator<Item = (Attempt, FailurePolicy)> {
+        let blames = [Blame::Rows, Blame::FirstRow, Blame::Unknown, Blame::Target];
+        let ends = [OnFailure::Retry, OnFailure::Quarantine, OnFailure::Stop];
+        blames.into_iter().flat_map(move |blame| {
+            ends.into_iter().flat_map(move |end| {
+                [false, true].into_iter().flat_map(move |bisect| {
+                    (1..=10_u32).flat_map(move |attempts| {
+                        [1, 2, 1000]
+                            .map(|rows| (attempt(blame, rows, attempts), policy(end, bisect)))
+                    })
+                })
+            })
+        })
+    }
+
+    #[test]
+    fn a_target_that_is_busy_or_wrongly_set_up_blames_no_row_however_often() {
+        for (attempt, policy) in all().filter(|(attempt, _)| attempt.blame == Blame::Target) {
+            let old = Attempt { failing_for: OLD * 2, attempts: u32::MAX, ..attempt };
+            assert_eq!(policy.judge(old), Verdict::Retry, "{attempt:?} {policy:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_single_row_is_set_aside_and_at_once_only_if_refused_for_good() {
+        for (attempt, policy) in all() {
+            let verdict = policy.judge(attempt);
+            if matches!(verdict, Verdict::Quarantine | Verdict::Probe) {
+                assert_eq!(attempt.rows, 1, "{attempt:?} {policy:?}");
+                assert_eq!(policy.on_failure, OnFailure::Quarantine);
+            }
+            if verdict == Verdict::Quarantine {
+                assert_eq!(attempt.blame, Blame::Rows);
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_policy_everything_is_tried_again() {
+        let policy = FailurePolicy::default();
+        for (attempt, _) in all() {
+            assert_eq!(policy.judge(attempt), Verdict::Retry, "{attempt:?}");
+        }
+        assert_eq!(policy.judge_crashes(1, u32::MAX, true), None);
+    }
+
+    #[test]
+    fn the_end_is_reached_by_attempts_or_by_age_and_not_before() {
+        let policy = policy(OnFailure::Stop, false);
+        let failed = |attempts, failing_for| {
+            policy.judge(Attempt { failing_for, ..attempt(Blame::Unknown, 3, attempts) })
+        };
+        assert_eq!(failed(4, Duration::ZERO), Verdict::Retry);
+        assert_eq!(failed(5, Duration::ZERO), Verdict::Stop);
+        assert_eq!(failed(1, OLD), Verdict::Stop);
+        assert_eq!(failed(1, OLD.saturating_sub(Duration::from_millis(1))), Verdict::Retry);
+    }
+
+    #[test]
+    fn a_refusal_for_good_needs_no_further_attempt() {
+        let refused = |end, bisect, rows| policy(end, bisect).judge(attempt(Blame::Rows, rows, 1));
+        assert_eq!(refused(OnFailure::Quarantine, true, 1), Verdict::Quarantine);
+        assert_eq!(refused(OnFailure::Quarantine, true, 2), Verdict::Bisect);
+        assert_eq!(refused(OnFailure::Quarantine, false, 2), Verdict::Retry);
+        assert_eq!(refused(OnFailure::Stop, false, 2), Verdict::Stop);
+        assert_eq!(refused(OnFailure::Stop, true, 2), Verdict::Bisect);
+        assert_eq!(refused(OnFailure::Retry, true, 2), Verdict::Bisect);
+        assert_eq!(refused(OnFailure::Retry, true, 1), Verdict::Retry);
+    }
+
+    #[test]
+    fn a_row_that_the_handler_names_is_tried_alone_before_it_is_set_aside() {
+        let policy = policy(OnFailure::Quarantine, false);
+        assert_eq!(policy.judge(attempt(Blame::FirstRow, 9, 4)), Verdict::Retry);
+        assert_eq!(policy.judge(attempt(Blame::FirstRow, 9, 5)), Verdict::Isolate);
+        assert_eq!(policy.judge(attempt(Blame::FirstRow, 1, 6)), Verdict::Probe);
+    }
+
+    #[test]
+    fn a_row_is_set_aside_for_crashes_only_if_a_process_died_with_it_alone() {
+        let policy = policy(OnFailure::Quarantine, true);
+        assert_eq!(policy.judge_crashes(8, 4, false), None);
+        assert_eq!(policy.judge_crashes(8, 5, false), Some(Verdict::Bisect));
+        assert_eq!(policy.judge_crashes(1, 5, false), None);
+        assert_eq!(policy.judge_crashes(1, 5, true), Some(Verdict::Quarantine));
+        let stop = FailurePolicy { on_failure: OnFailure::Stop, ..policy };
+        assert_eq!(stop.judge_crashes(1, 5, false), Some(Verdict::Stop));
+    }
+}

@@ -1,0 +1,224 @@
+//! Setting a row aside: proof that it is the row, the record, and what crashes say.
+
+use super::batch::{Batch, Fetched};
+use super::deliver::{Hand, blame};
+use super::observe::Observation;
+use super::suspicion::Tried;
+use super::{NotTaken, Poller, TickError};
+use crate::error::chain;
+use crate::handler::HandlerError;
+use crate::lease::Lease;
+use crate::policy::{Blame, Verdict};
+use crate::quarantine::{QuarantinedRow, Reason};
+use crate::state::{Paused, Precondition, StoreError};
+
+/// How many rows behind a failing one are tried alone, to tell a bad row from a target that is down.
+const PROBE_ROWS_MAX: usize = 8;
+
+impl Poller {
+    /// Looks for another row that the target takes now. `None` where there is no such row; else the
+    /// rows that were taken, where they lie next to `batch`.
+    ///
+    /// The rest of the batch is tried first, since most often one row only is bad.
+    pub(super) async fn probe(
+        &self,
+        lease: &mut Lease<'_>,
+        hand: &mut Hand,
+        seen: &mut Observation<'_>,
+    ) -> Result<Option<Option<Batch>>, TickError> {
+        let rest = hand.batch.suspicion.as_mut().and_then(|suspicion| suspicion.rest.take());
+        let rest = match rest.or_else(|| hand.waiting.pop()) {
+            Some(rest) => rest,
+            None => match self.read_behind(lease, &hand.batch, seen).await? {
+                Fetched::Batch(next) => *next,
+                Fetched::Nothing(_) => return Ok(None),
+            },
+        };
+        match self.try_rows(lease, &rest, seen).await? {
+            Tasted::Taken => return Ok(Some(Some(rest))),
+            Tasted::Prefix(rows) => {
+                if let Some((front, behind)) = rest.split(&self.name, lease, rows) {
+                    hand.waiting.push(behind);
+                    return Ok(Some(Some(front)));
+                }
+            }
+            Tasted::TargetAtFault => return Ok(None),
+            Tasted::Refused => {}
+        }
+        let mut behind = rest.clone();
+        for tried in 0..PROBE_ROWS_MAX {
+            let Some((row, further)) = behind.split(&self.name, lease, 1) else { break };
+            if !self.may_still_try(lease, seen) {
+                break;
+            }
+            match self.try_rows(lease, &row, seen).await? {
+                Tasted::Taken if tried == 0 => {
+                    hand.waiting.push(further);
+                    return Ok(Some(Some(row)));
+                }
+                Tasted::Taken => {
+                    hand.waiting.push(rest);
+                    return Ok(Some(None));
+                }
+                Tasted::TargetAtFault => break,
+                Tasted::Refused | Tasted::Prefix(_) => behind = further,
+            }
+        }
+        Ok(None)
+    }
+
+    async fn try_rows(
+        &self,
+        lease: &mut Lease<'_>,
+        rows: &Batch,
+        seen: &mut Observation<'_>,
+    ) -> Result<Tasted, TickError> {
+        match self.handle(lease, rows, seen).await {
+            Ok(()) => Ok(Tasted::Taken),
+            Err(NotTaken::Handler(HandlerError::Partial { accepted, .. })) if accepted > 0 => {
+                Ok(Tasted::Prefix(accepted))
+            }
+            Err(NotTaken::Handler(error)) if blame(&error) == Blame::Target => {
+                Ok(Tasted::TargetAtFault)
+            }
+            Err(NotTaken::Handler(_)) => Ok(Tasted::Refused),
+            Err(NotTaken::OutOfTime) => Ok(Tasted::TargetAtFault),
+            Err(NotTaken::Lost(error)) => Err(error),
+        }
+    }
+
+    /// Writes the row of `batch` into the quarantine, so that the checkpoint may move past it.
+    ///
+    /// What cannot be written there is not passed: the failure is written down instead.
+    pub(super) async fn set_aside(
+        &self,
+        lease: &mut Lease<'_>,
+        hand: &mut Hand,
+        (error, reason): (&HandlerError, Reason),
+        seen: &mut Observation<'_>,
+    ) -> Result<(), TickError> {
+        let known = Tried::of(lease.document().in_flight.as_ref());
+        let suspicion = hand.batch.suspicion.take();
+        let tried = suspicion.as_ref().map_or(&known, |suspicion| &suspicion.tried);
+        let row = QuarantinedRow {
+            poller: &self.name,
+            batch_id: &hand.batch.id,
+            holder: lease.holder(),
+            reason,
+            attempts: tried.attempt.saturating_add(1),
+            crashes: tried.crashes,
+            first_failed_at: tried.first_failed_at.unwrap_or_else(|| lease.now()),
+            quarantined_at: lease.now(),
+            first_error: &tried.first_error(error),
+            last_error: &chain(error),
+        };
+        let entries: Vec<_> = hand.batch.events.iter().map(|event| row.entry(event)).collect();
+        let mut written = Ok(());
+        for (key, bytes) in entries {
+            let put = self.store.store(&key, bytes, Precondition::Absent);
+            written = match lease.hold_while(put).await {
+                // Set aside before, by a tick that did not come to commit.
+                Ok(Ok(_) | Err(StoreError::Conflict { .. })) => Ok(()),
+                Ok(Err(error)) => Err(chain(&error)),
+                Err(error) => return Err(TickError::LeaseLost(error)),
+            };
+        }
+        if let Err(why) = written {
+            let error = HandlerError::Retryable(format!(
+                "{}; and the row could not be set aside: {why}",
+                chain(error)
+            ));
+            hand.batch.suspicion = suspicion;
+            self.write_down(lease, &hand.batch, (&error, None), seen).await;
+            return Err(TickError::Handler(error));
+        }
+        hand.waiting.extend(suspicion.and_then(|suspicion| suspicion.rest));
+        hand.batch.quarantined = true;
+        seen.quarantined(&hand.batch, reason, error);
+        Ok(())
+    }
+
+    /// Does what the policy says about rows with which processes have died: `true` where `batch` is
+    /// done with.
+    pub(super) async fn answer_crashes(
+        &self,
+        lease: &mut Lease<'_>,
+        hand: &mut Hand,
+        seen: &mut Observation<'_>,
+    ) -> Result<bool, TickError> {
+        let crashes = lease.document().in_flight.as_ref().map_or(0, |batch| batch.crashes);
+        let batch = &mut hand.batch;
+        if batch.suspicion.is_some() {
+            return Ok(false);
+        }
+        let judged = self.policy.judge_crashes(batch.events.len(), crashes, batch.died_alone);
+        let error = || {
+            HandlerError::Retryable(format!(
+                "{crashes} processes have ended with these rows in hand, without a word"
+            ))
+        };
+        match judged {
+            Some(Verdict::Bisect) => {
+                batch.suspect(lease, None);
+                if let Some(suspicion) = &mut batch.suspicion {
+                    // One more crash is enough to narrow further.
+                    suspicion.tried.crashes = self.policy.crashes_max.saturating_sub(1);
+                    suspicion.deadly = true;
+                }
+                seen.bisecting(batch, &error());
+                Ok(false)
+            }
+            Some(Verdict::Quarantine) => {
+                self.set_aside(lease, hand, (&error(), Reason::Crashes), seen).await?;
+                Ok(true)
+            }
+            Some(Verdict::Stop) => {
+                let error = error();
+                let pause = self.stopped(lease, batch, &error);
+                self.write_down(lease, batch, (&error, Some(pause)), seen).await;
+                Err(TickError::Handler(error))
+            }
+            Some(Verdict::Retry | Verdict::Isolate | Verdict::Probe) | None => Ok(false),
+        }
+    }
+
+    /// Writes down which rows are handed over, where they may be the process's end.
+    pub(super) async fn write_down_what_is_tried(
+        &self,
+        lease: &mut Lease<'_>,
+        batch: &Batch,
+        tried: &Batch,
+    ) -> Result<(), TickError> {
+        let Some(suspicion) = batch.suspicion.as_ref().filter(|suspicion| suspicion.deadly) else {
+            return Ok(());
+        };
+        let mut part = tried.in_flight();
+        part.attempt = suspicion.tried.attempt;
+        part.crashes = suspicion.tried.crashes;
+        lease.narrow(part).await.map_err(TickError::LeaseLost)
+    }
+
+    /// Returns the pause that a policy of `stop` ends with.
+    pub(super) fn stopped(&self, lease: &Lease<'_>, batch: &Batch, error: &HandlerError) -> Paused {
+        let rows = batch.rows();
+        Paused {
+            by: format!("failure policy of `{}`", self.name),
+            reason: format!(
+                "{rows} rows from `{}` on were not taken: {}",
+                batch.events.first().map_or("", |event| event.cursor.value.as_str()),
+                chain(error)
+            ),
+            at: lease.now(),
+            extra: serde_json::Map::new(),
+        }
+    }
+}
+
+/// What became of rows that were tried out of turn.
+enum Tasted {
+    Taken,
+    /// So many from the front.
+    Prefix(usize),
+    Refused,
+    TargetAtFault,
+}

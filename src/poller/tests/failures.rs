@@ -1,0 +1,445 @@
+//! What becomes of rows that the handler does not take.
+
+use super::*;
+use crate::event::EventId;
+use crate::policy::OnFailure;
+use crate::quarantine::{self, Entry, Reason};
+
+fn refused() -> HandlerError {
+    HandlerError::Rejected("422".to_owned())
+}
+
+fn failed() -> HandlerError {
+    HandlerError::Retryable("500".to_owned())
+}
+
+fn policy(on_failure: OnFailure, bisect_on_error: bool) -> FailurePolicy {
+    FailurePolicy {
+        on_failure,
+        bisect_on_error,
+        attempts_max: 3,
+        crashes_max: 2,
+        record_age_max: None,
+    }
+}
+
+fn world(policy: FailurePolicy, rows: usize) -> World {
+    let limits = Limits { batch_rows_max: rows, batch_bytes_max: 8 << 20, ..limits() };
+    World { policy, ..World::with(limits) }
+}
+
+/// Makes the handler fail each call that has one of `bad` among its rows.
+fn fail_on(world: &World, bad: &'static [i64], error: fn() -> HandlerError) {
+    let is_bad = move |ids: &[i64]| ids.iter().any(|id| bad.contains(id));
+    world.handler.judge_by(move |ids| if is_bad(ids) { Err(error()) } else { Ok(()) });
+}
+
+/// Keys of the rows of each call after the first, which is that of the seasoning.
+fn calls_made(world: &World) -> Vec<Vec<i64>> {
+    world.handler.received().into_iter().skip(1).map(|call| call.ids).collect()
+}
+
+/// Keys of the rows that calls without a bad row brought, in order.
+fn taken(world: &World, bad: &[i64]) -> Vec<i64> {
+    let good = |ids: &Vec<i64>| !ids.iter().any(|id| bad.contains(id));
+    calls_made(world).into_iter().filter(good).flatten().collect()
+}
+
+impl World {
+    /// Returns the quarantine's entries of rows whose events the handler has seen.
+    async fn quarantine(&self) -> Vec<(i64, Entry)> {
+        let mut seen = std::collections::BTreeMap::new();
+        for call in self.handler.received() {
+            seen.extend(call.ids.into_iter().zip(call.event_ids));
+        }
+        let mut entries = Vec::new();
+        for (id, event) in seen {
+            let event: EventId = serde_json::from_value(event.into()).unwrap();
+            let key = StateKey::Quarantined { poller: "p".to_owned(), event };
+            if let Some(stored) = self.memory.load(&key).await.unwrap().stored {
+                entries.push((id, quarantine::decode(&key, &stored.bytes).unwrap()));
+            }
+        }
+        entries
+    }
+
+    async fn quarantined(&self) -> Vec<i64> {
+        self.quarantine().await.into_iter().map(|(id, _)| id).collect()
+    }
+}
+
+/// Ticks until nothing is left, past every back-off.
+async fn drain(poller: &Poller, ticks_max: u32) -> u32 {
+    for ticks in 1..=ticks_max {
+        sleep(600).await;
+        let outcome = tick(poller).await;
+        if matches!(outcome, Ok(TickOutcome::Committed { more: false } | TickOutcome::Idle)) {
+            return ticks;
+        }
+    }
+    panic!("not drained after {ticks_max} ticks");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_refused_row_in_ten_thousand_costs_fourteen_calls_and_one_for_the_rest() {
+    for bad in [1, 2, 4_999, 5_000, 5_001, 7_777, 9_999, 10_000_i64] {
+        let world = world(policy(OnFailure::Quarantine, true), 10_000);
+        let poller = world.seasoned("a").await;
+        world.source.fill(10_000);
+        world.handler.judge_by(move |ids| if ids.contains(&bad) { Err(refused()) } else { Ok(()) });
+        assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+        let calls = calls_made(&world);
+        let with_it = calls.iter().filter(|ids| ids.contains(&bad)).count();
+        assert!(with_it <= 14, "row {bad}: {with_it} calls");
+        let behind = calls.iter().filter(|ids| ids[0] > bad).count();
+        assert_eq!(behind, usize::from(bad < 10_000), "row {bad}: one call for the rest");
+        let expected: Vec<i64> = (1..=10_000).filter(|id| *id != bad).collect();
+        assert_eq!(taken(&world, &[bad]), expected, "row {bad}: the others once each, in order");
+        assert_eq!(world.quarantined().await, [bad]);
+    }
+}
+
+#[test]
+fn no_row_of_any_batch_needs_more_calls_than_its_size_has_bits() {
+    /// Calls that hold row `bad` of `rows`, as `deliver` makes them.
+    fn calls(rows: u32, bad: u32) -> u32 {
+        let (mut rows, mut bad, mut calls, mut known) = (rows, bad, 1, true);
+        while rows > 1 {
+            let front = rows / 2;
+            if bad < front {
+                (rows, known) = (front, true);
+                calls += 1;
+            } else {
+                (rows, bad, known) = (rows - front, bad - front, false);
+            }
+        }
+        calls + u32::from(!known)
+    }
+    for rows in [1, 2, 3, 7, 8, 9, 1_000, 9_999, 10_000] {
+        let most = (0..rows).map(|bad| calls(rows, bad)).max().unwrap();
+        assert!(most <= rows.ilog2() + 1, "{rows} rows: {most} calls");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_refused_rows_are_each_set_aside_and_the_others_keep_their_order() {
+    let bad: &[i64] = &[3, 4, 17, 30];
+    let world = world(policy(OnFailure::Quarantine, true), 10);
+    let poller = world.seasoned("a").await;
+    world.source.fill(30);
+    fail_on(&world, bad, refused);
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    let expected: Vec<i64> = (1..=30).filter(|id| !bad.contains(id)).collect();
+    assert_eq!(taken(&world, bad), expected);
+    let entries = world.quarantine().await;
+    assert_eq!(entries.iter().map(|(id, _)| *id).collect::<Vec<_>>(), bad);
+    for (id, entry) in entries {
+        assert_eq!((entry.reason, entry.error.as_str()), (Reason::Refused, "422"));
+        assert!(entry.events[0].get().contains(&format!(r#""pk":{{"id":{id}}}"#)));
+    }
+    assert!(world.document().await.in_flight.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_the_target_sets_nothing_aside_however_long() {
+    let world = world(policy(OnFailure::Quarantine, true), 10);
+    let poller = world.seasoned("a").await;
+    world.source.fill(30);
+    world.handler.judge_by(|_| Err(failed()));
+    for _ in 0..50 {
+        sleep(600).await;
+        tick(&poller).await.unwrap_err();
+    }
+    assert_eq!(world.quarantined().await, Vec::<i64>::new());
+    assert_eq!(world.document().await.checkpoint.metadata.row_count, 1, "nothing is passed");
+    // It ends: everything arrives, in order.
+    let calls_before = calls_made(&world).len();
+    world.handler.judge_by(|_| Ok(()));
+    drain(&poller, 5).await;
+    let rows: Vec<i64> = calls_made(&world).split_off(calls_before).concat();
+    assert_eq!(rows, (1..=30).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_always_fails_is_set_aside_after_its_attempts_once_another_row_is_taken() {
+    let world = world(policy(OnFailure::Quarantine, true), 8);
+    let poller = world.seasoned("a").await;
+    world.source.fill(20);
+    fail_on(&world, &[6], failed);
+    for _ in 0..2 {
+        sleep(600).await;
+        tick(&poller).await.unwrap_err();
+        assert_eq!(world.quarantined().await, Vec::<i64>::new(), "before the last attempt");
+    }
+    sleep(600).await;
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    let (id, entry) = world.quarantine().await.remove(0);
+    assert_eq!((id, entry.reason, entry.attempts), (6, Reason::Attempts, 3));
+    let expected: Vec<i64> = (1..=20).filter(|id| *id != 6).collect();
+    assert_eq!(taken(&world, &[6]), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_is_made_however_few_batches_a_tick_may_take() {
+    let mut world = world(policy(OnFailure::Quarantine, true), 8);
+    world.limits.batches_max = Some(1);
+    let poller = world.seasoned("a").await;
+    world.source.fill(8);
+    fail_on(&world, &[1], failed);
+    drain(&poller, 10).await;
+    assert_eq!(world.quarantined().await, [1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_that_fail_side_by_side_are_told_from_an_outage_by_a_row_behind_them() {
+    let bad: &[i64] = &[4, 5, 6];
+    let world = world(policy(OnFailure::Quarantine, true), 8);
+    let poller = world.seasoned("a").await;
+    world.source.fill(12);
+    fail_on(&world, bad, failed);
+    drain(&poller, 40).await;
+    assert_eq!(world.quarantined().await, bad);
+    let mut others = taken(&world, bad);
+    others.dedup();
+    others.sort_unstable();
+    others.dedup();
+    assert_eq!(others, [1, 2, 3, 7, 8, 9, 10, 11, 12]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_row_of_a_table_is_not_set_aside_until_another_row_comes() {
+    let world = world(policy(OnFailure::Quarantine, true), 8);
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    fail_on(&world, &[3], failed);
+    for _ in 0..10 {
+        sleep(600).await;
+        drop(tick(&poller).await);
+    }
+    assert_eq!(world.quarantined().await, Vec::<i64>::new(), "nothing shows that it is the row");
+    world.source.put(4, "new");
+    drain(&poller, 5).await;
+    assert_eq!(world.quarantined().await, [3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_settings_and_back_pressure_count_no_attempt() {
+    for error in [
+        || HandlerError::Misconfigured("401".to_owned()),
+        || HandlerError::Throttled { reason: "429".to_owned(), retry_after: None },
+    ] {
+        let world = world(policy(OnFailure::Quarantine, true), 8);
+        let poller = world.seasoned("a").await;
+        world.source.fill(3);
+        world.handler.judge_by(move |_| Err(error()));
+        for _ in 0..20 {
+            sleep(600).await;
+            tick(&poller).await.unwrap_err();
+        }
+        assert_eq!(world.document().await.in_flight.unwrap().attempt, 0);
+        assert_eq!(calls_made(&world).len(), 20, "no halving either");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn stop_pauses_the_poller_at_the_row_until_it_is_resumed() {
+    let world = world(policy(OnFailure::Stop, true), 8);
+    let poller = world.seasoned("a").await;
+    world.source.fill(8);
+    fail_on(&world, &[5], refused);
+    let error = tick(&poller).await.unwrap_err();
+    assert!(matches!(error, TickError::Handler(HandlerError::Rejected(_))), "{error:?}");
+    let document = world.document().await;
+    let paused = document.paused.clone().unwrap();
+    assert!(paused.by.contains("failure policy"), "{paused:?}");
+    assert!(
+        paused.reason.contains("1 rows from `0x") && paused.reason.contains("422"),
+        "{paused:?}"
+    );
+    assert_eq!(document.in_flight.as_ref().unwrap().rows, 1, "narrowed to the row");
+    sleep(600).await;
+    // Survives a restart.
+    let outcome = tick(&world.instance("b")).await.unwrap();
+    assert!(matches!(outcome, TickOutcome::Paused { .. }), "{outcome:?}");
+    assert_eq!(taken(&world, &[5]), [1, 2, 3, 4]);
+    // Mended and resumed.
+    world.handler.judge_by(|_| Ok(()));
+    let age = crate::state::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
+    let resumed = world.document().await.resume(age);
+    world.overwrite(&encode(&resumed)).await;
+    drain(&world.instance("b"), 3).await;
+    assert_eq!(taken(&world, &[]).split_off(taken(&world, &[]).len() - 4), [5, 6, 7, 8]);
+    assert_eq!(world.quarantined().await, Vec::<i64>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn stop_without_halving_pauses_after_the_attempts() {
+    let world = world(policy(OnFailure::Stop, false), 8);
+    let poller = world.seasoned("a").await;
+    world.source.fill(8);
+    fail_on(&world, &[5], failed);
+    for attempts in 1..=3 {
+        sleep(600).await;
+        tick(&poller).await.unwrap_err();
+        assert_eq!(world.document().await.paused.is_some(), attempts == 3);
+    }
+    assert_eq!(calls_made(&world).len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_that_fail_for_too_long_count_as_exhausted() {
+    let record_age_max = Some(Duration::from_secs(3600));
+    let policy =
+        FailurePolicy { record_age_max, attempts_max: 1_000, ..policy(OnFailure::Stop, false) };
+    let world = world(policy, 8);
+    let poller = world.seasoned("a").await;
+    world.source.fill(8);
+    world.handler.judge_by(|_| Err(failed()));
+    for _ in 0..6 {
+        tick(&poller).await.unwrap_err();
+        assert!(world.document().await.paused.is_none());
+        sleep(600).await;
+    }
+    tick(&poller).await.unwrap_err();
+    assert!(world.document().await.paused.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_with_halving_delivers_what_lies_before_the_bad_row_and_waits_there() {
+    let world = world(policy(OnFailure::Retry, true), 8);
+    let poller = world.seasoned("a").await;
+    world.source.fill(16);
+    fail_on(&world, &[6], refused);
+    for _ in 0..10 {
+        sleep(600).await;
+        tick(&poller).await.unwrap_err();
+    }
+    assert_eq!(taken(&world, &[6]), [1, 2, 3, 4, 5]);
+    assert_eq!(world.quarantined().await, Vec::<i64>::new());
+    let calls = calls_made(&world);
+    assert_eq!(calls[calls.len() - 1], [6], "later ticks try the row alone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_the_handler_names_is_set_aside_without_halving() {
+    let world = world(policy(OnFailure::Quarantine, false), 8);
+    let poller = world.seasoned("a").await;
+    world.source.fill(16);
+    world.handler.judge_by(|ids| match ids.iter().position(|id| *id == 3) {
+        Some(accepted) => Err(HandlerError::Partial { accepted, reason: "row 3".to_owned() }),
+        None => Ok(()),
+    });
+    drain(&poller, 10).await;
+    assert_eq!(world.quarantined().await, [3]);
+    let mut all: Vec<i64> = calls_made(&world).concat();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all, (1..=16).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_that_were_accepted_before_a_named_one_are_never_set_aside() {
+    let policy = FailurePolicy { attempts_max: 1, ..policy(OnFailure::Quarantine, false) };
+    let world = world(policy, 8);
+    let poller = world.seasoned("a").await;
+    world.source.fill(8);
+    world.handler.then_fail(HandlerError::Partial { accepted: 4, reason: "row 5".to_owned() });
+    tick(&poller).await.unwrap_err();
+    assert_eq!(world.document().await.checkpoint.metadata.row_count, 4);
+    drain(&poller, 3).await;
+    assert_eq!(world.quarantined().await, Vec::<i64>::new());
+    assert_eq!(calls_made(&world), [vec![1, 2, 3, 4, 5, 6, 7, 8], vec![5, 6, 7, 8]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_cannot_be_written_down_is_not_passed() {
+    let world = world(policy(OnFailure::Quarantine, true), 8);
+    let poller = world.seasoned("a").await;
+    world.source.fill(1);
+    fail_on(&world, &[1], refused);
+    // The first write is the lease's, the second the quarantine's.
+    world.store.break_next(Call::Store, Fault::Slow(Duration::ZERO));
+    world.store.break_next(Call::Store, Fault::Refused);
+    let error = tick(&poller).await.unwrap_err();
+    assert!(chain(&error).contains("could not be set aside"), "{}", chain(&error));
+    assert_eq!(world.document().await.in_flight.unwrap().attempt, 1);
+    drain(&poller, 3).await;
+    assert_eq!(world.quarantined().await, [1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_set_aside_before_a_crash_is_one_entry() {
+    let world = world(policy(OnFailure::Quarantine, true), 8);
+    let (a, b) = (world.seasoned("a").await, world.instance("b"));
+    world.source.fill(3);
+    fail_on(&world, &[2], refused);
+    // Written aside; then the commit finds no store, and the tick ends without it.
+    for fault in [None, None, None, Some(Fault::Refused)] {
+        world.store.break_next(Call::Store, fault.unwrap_or(Fault::Slow(Duration::ZERO)));
+    }
+    tick(&a).await.unwrap_err();
+    assert_eq!(world.quarantined().await, [2]);
+    sleep(120).await;
+    drain(&b, 3).await;
+    assert_eq!(world.quarantined().await, [2]);
+    let last = calls_made(&world);
+    assert_eq!(last[last.len() - 1], [3]);
+}
+
+/// A process that dies whenever row `bad` is handed to it.
+async fn die_on(world: &World, bad: i64, ticks_max: u32) -> u32 {
+    for tick_number in 0..ticks_max {
+        let poller = world.instance(&format!("process-{tick_number}"));
+        let received = world.handler.received().len();
+        let died = tokio::select! {
+            biased;
+            outcome = tick(&poller) => {
+                let done = matches!(outcome, Ok(TickOutcome::Committed { more: false }));
+                if done {
+                    return tick_number;
+                }
+                false
+            }
+            () = async {
+                loop {
+                    let calls = world.handler.received().split_off(received);
+                    if calls.iter().any(|call| call.ids.contains(&bad)) {
+                        break;
+                    }
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            } => true,
+        };
+        assert!(died || !world.handler.ids().is_empty());
+        sleep(60).await;
+    }
+    panic!("not drained after {ticks_max} processes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_kills_the_process_is_found_by_halving_and_set_aside_alone() {
+    let world = world(policy(OnFailure::Quarantine, true), 16);
+    world.seasoned("a").await;
+    world.source.fill(16);
+    let bad = 11;
+    // A call that holds the bad row never ends.
+    let (ids_of, handler) = (world.handler.clone(), &world.handler);
+    for _ in 0..64 {
+        let handler_again = ids_of.clone();
+        handler.then(async move {
+            let calls = handler_again.received();
+            if calls.last().is_some_and(|call| call.ids.contains(&bad)) {
+                std::future::pending::<()>().await;
+            }
+            Ok(())
+        });
+    }
+    die_on(&world, bad, 20).await;
+    let (id, entry) = world.quarantine().await.remove(0);
+    assert_eq!((id, entry.reason), (bad, Reason::Crashes));
+    let alone = calls_made(&world).iter().filter(|ids| **ids == [bad]).count();
+    assert_eq!(alone, 1, "it was in hand alone before");
+    let mut all = taken(&world, &[bad]);
+    all.dedup();
+    assert_eq!(all, (1..=16).filter(|id| *id != bad).collect::<Vec<_>>());
+}

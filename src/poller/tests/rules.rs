@@ -1,0 +1,451 @@
+//! Rules of the protocol that no scenario of the other files is named after.
+
+use std::sync::Mutex;
+
+use super::*;
+use crate::state::{FencingToken, Generation, Marker, TOKEN_MAX, encode_marker};
+
+impl World {
+    /// Writes as somebody else, past the counting store.
+    async fn meddle(&self, change: impl FnOnce(StateDocument) -> StateDocument) {
+        let changed = change(self.document().await);
+        self.overwrite(&encode(&changed)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn state_in_memory_is_read_again_once_it_is_old() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    for (seconds, reads) in [(299, 0), (2, 1), (299, 0), (2, 1)] {
+        sleep(seconds).await;
+        tick(&poller).await.unwrap();
+        assert_eq!(world.store.take_calls(), calls(reads, 0, 0), "after {seconds} s more");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_elsewhere_is_seen_at_the_next_write_or_refresh() {
+    for with_new_row in [true, false] {
+        let world = World::new();
+        let poller = world.seasoned("a").await;
+        let before = world.handler.received()[0].batch_id.clone();
+        world.meddle(|document| document.reset(None, "replay-1".to_owned()).unwrap()).await;
+        if with_new_row {
+            // The row is read at the stale position, and the write under the stale tag is refused.
+            world.source.put(1, "new");
+            tick(&poller).await.unwrap();
+            assert_eq!(world.handler.ids(), [0, 0, 1], "from the beginning, and nothing twice");
+        } else {
+            assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle, "not known yet");
+            sleep(300).await;
+            tick(&poller).await.unwrap();
+            assert_eq!(world.handler.ids(), [0, 0]);
+            // The same rows, but on purpose: a target must not take them for known.
+            assert_ne!(world.handler.received()[1].batch_id, before);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tick_begins_anew_once_and_is_skipped_when_another_was_first_twice() {
+    for (times, expected) in
+        [(1, TickOutcome::Committed { more: false }), (2, TickOutcome::Skipped(Skipped::Conflict))]
+    {
+        let world = World::new();
+        let poller = world.seasoned("a").await;
+        world.source.put(1, "new");
+        world.source.delay(Duration::from_secs(10));
+        // Somebody writes while the rows are read, each time.
+        let somebody = async {
+            for _ in 0..times {
+                sleep(5).await;
+                world.meddle(|document| document).await;
+                sleep(5).await;
+            }
+        };
+        let (outcome, ()) = tokio::join!(tick(&poller), somebody);
+        assert_eq!(outcome.unwrap(), expected, "{times} times");
+        assert_eq!(world.store.take_calls().refused, times);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_first_takes_the_lease_before_rows_are_read_and_gives_it_up_if_that_fails() {
+    let world = World::with(Limits { lease_first: true, ..limits() });
+    let poller = world.seasoned("a").await;
+    world.source.put(1, "new");
+    world.source.delay(Duration::from_secs(5));
+    let (outcome, held) = tokio::join!(tick(&poller), async {
+        sleep(1).await;
+        world.document().await
+    });
+    outcome.unwrap();
+    assert_eq!((held.lease.released_at, held.in_flight), (None, None), "held, and nothing in hand");
+    world.store.take_calls();
+    world.source.fail_next("database unreachable");
+    assert!(matches!(tick(&poller).await, Err(TickError::Fetch(_))));
+    assert_eq!(world.store.take_calls(), calls(0, 2, 0));
+    assert!(world.document().await.lease.released_at.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_cannot_be_given_up_fails_no_tick_and_is_reclaimed() {
+    let world = World::with(Limits { lease_first: true, ..limits() });
+    let poller = world.seasoned("a").await;
+    world.source.delay(Duration::from_secs(5));
+    let (outcome, ()) = tokio::join!(tick(&poller), async {
+        sleep(1).await;
+        for _ in 0..100 {
+            world.store.break_next(Call::Store, Fault::Unreachable);
+        }
+    });
+    assert_eq!(outcome.unwrap(), TickOutcome::Idle, "giving up is best effort");
+    assert!(world.document().await.lease.released_at.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_is_stopped_at_the_deadline_but_what_it_took_in_time_is_committed_after_it() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    let store = world.store.clone();
+    // No renewal gets through: the lease may be relied on for 27 s of its 30.
+    let cut_off = move |store: &FaultyStore| {
+        for _ in 0..13 {
+            store.break_next(Call::Store, Fault::Unreachable);
+        }
+    };
+    world.handler.then(async move {
+        cut_off(&store);
+        sleep(26).await;
+        store.break_next(Call::Store, Fault::Slow(Duration::from_secs(5)));
+        Ok(())
+    });
+    let began_at = Instant::now();
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert!(began_at.elapsed() >= TTL, "the commit landed when the lease had lapsed: not stolen");
+
+    world.source.put(9, "later");
+    let store = world.store.clone();
+    world.handler.then(async move {
+        cut_off(&store);
+        sleep(28).await;
+        Ok(())
+    });
+    let began_at = Instant::now();
+    let result = tick(&poller).await;
+    assert!(matches!(result, Err(TickError::LeaseLost(LeaseError::Lapsed))), "{result:?}");
+    assert_eq!(began_at.elapsed(), Duration::from_secs(27));
+    assert_eq!(world.handler.finished(), 2, "the third call was dropped");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_batch_begins_after_the_deadline() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(20);
+    let store = world.store.clone();
+    world.handler.then(async move {
+        // The commit lands, and its answer comes when the lease has lapsed.
+        store.break_next(Call::Store, Fault::Slow(TTL));
+        Ok(())
+    });
+    let report = poller.tick(&TickRequest::default()).await;
+    assert!(matches!(report.result, Err(TickError::LeaseLost(LeaseError::Lapsed))), "{report:?}");
+    assert_eq!((report.rows, world.handler.ids().len()), (10, 11), "one batch and no more");
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(world.handler.ids()[1..], (1..=20).collect::<Vec<_>>(), "nothing twice");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_death_of_a_holder_is_counted_and_an_end_in_good_order_is_not() {
+    let world = World::new();
+    world.seasoned("a").await;
+    world.source.fill(2);
+    for (number, owner_id) in ["b", "c", "d"].into_iter().enumerate() {
+        world.handler.then_take(Duration::from_secs(10_000));
+        let poller = world.instance(owner_id);
+        let killed = tokio::time::timeout(Duration::from_secs(5), tick(&poller)).await;
+        assert!(killed.is_err());
+        let crashes = world.document().await.in_flight.unwrap().crashes;
+        assert_eq!(usize::try_from(crashes).unwrap(), number, "counted by whoever comes after");
+        sleep(40).await;
+    }
+    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    tick(&world.instance("e")).await.unwrap_err();
+    sleep(40).await;
+    let in_flight = world.document().await.in_flight.unwrap();
+    assert_eq!((in_flight.crashes, in_flight.attempt), (3, 1));
+    tick(&world.instance("f")).await.unwrap();
+    let attempts: Vec<_> = world.handler.received().iter().map(|call| call.attempt).collect();
+    assert_eq!(attempts, [1, 1, 2, 3, 4, 5], "that lease was given up, so nobody had died");
+}
+
+/// Reports no progress, ever.
+#[derive(Debug)]
+struct Silent(Duration);
+
+#[async_trait::async_trait]
+impl Handler for Silent {
+    async fn handle(&self, _: Delivery<'_>) -> Result<(), HandlerError> {
+        tokio::time::sleep(self.0).await;
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_never_reports_progress_is_not_judged_by_it() {
+    let handler_stall_max = Some(Duration::from_secs(20));
+    let world = World::with(Limits { handler_stall_max, ..limits() });
+    world.source.fill(1);
+    let mut poller = world.instance("a");
+    poller.handler = Arc::new(Silent(Duration::from_secs(100)));
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poller_whose_tokens_are_used_up_stops_and_says_what_to_do() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world
+        .meddle(|mut document| {
+            document.lease.fencing_token = FencingToken(TOKEN_MAX - 1);
+            document
+        })
+        .await;
+    world.source.put(1, "new");
+    tick(&poller).await.unwrap();
+    assert_eq!(world.handler.received()[1].fence.1, TOKEN_MAX, "the last one is still granted");
+    world.source.put(2, "newer");
+    world.store.take_calls();
+    let error = tick(&poller).await.unwrap_err();
+    assert!(matches!(&error, TickError::Acquire(LeaseError::Refused(Refusal::TokensExhausted))));
+    assert!(chain(&error).contains("9007199254740991"), "{}", chain(&error));
+    assert!(chain(&error).contains("give the poller a new name"), "{}", chain(&error));
+    assert_eq!(world.store.take_calls().puts, 0);
+    assert_eq!(world.handler.ids(), [0, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_generation_is_the_services_time_and_always_above_the_markers() {
+    let now = World::new().memory.load(&StateKey::Document("p".to_owned())).await.unwrap().date;
+    let milliseconds = u64::try_from(now.unix_timestamp_nanos() / 1_000_000).unwrap();
+    // No marker; one of the past; one of a clock that has been set back since.
+    for (marker, expected) in [
+        (None, milliseconds),
+        (Some(milliseconds - 9), milliseconds),
+        (Some(milliseconds + 9), milliseconds + 10),
+    ] {
+        let on_missing_state = OnMissingState::Recreate;
+        let world = World::with(Limits { on_missing_state, ..limits() });
+        world.source.put(1, "first");
+        if let Some(generation) = marker {
+            let generation = Generation(generation);
+            let marker = Marker { poller_name: "p".to_owned(), generation, created_at: now };
+            let key = StateKey::Marker("p".to_owned());
+            let bytes = encode_marker(&marker);
+            world.memory.store(&key, bytes, Precondition::Absent).await.unwrap();
+        }
+        tick(&world.instance("a")).await.unwrap();
+        assert_eq!(world.document().await.generation, Generation(expected), "{marker:?}");
+        assert_eq!(world.handler.received()[0].fence, (expected, 1));
+        // The marker follows, so that the next document is above this one too.
+        let key = StateKey::Marker("p".to_owned());
+        let stored = world.memory.load(&key).await.unwrap().stored.unwrap();
+        let found = crate::state::decode_marker("p", &stored.bytes).unwrap();
+        assert_eq!(found.generation, Generation(expected));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_marker_is_written_after_the_state_that_it_stands_for() {
+    let world = World::new();
+    world.source.put(1, "first");
+    for _ in 0..100 {
+        world.store.break_next(Call::Store, Fault::Unreachable);
+    }
+    assert!(matches!(tick(&world.instance("a")).await, Err(TickError::Acquire(_))));
+    let marker = StateKey::Marker("p".to_owned());
+    assert_eq!(world.memory.load(&marker).await.unwrap().stored, None);
+    // Else this tick would have found a marker without state.
+    assert!(
+        tick(
+            &World { store: Arc::new(FaultyStore::new(world.memory.clone())), ..world }
+                .instance("b")
+        )
+        .await
+        .is_ok()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_tick_notes_nothing_over_a_lease_that_lapsed() {
+    let status_interval = Duration::from_secs(60);
+    let world = World::with(Limits { status_interval, ..limits() });
+    let poller = world.seasoned("a").await;
+    world.source.put(1, "new");
+    world.handler.then_take(Duration::from_secs(10_000));
+    let killed = tokio::time::timeout(Duration::from_secs(5), tick(&poller)).await;
+    assert!(killed.is_err());
+    // The row is gone again, so that nothing is to be taken over.
+    let emptied = Arc::new(TableSource::new("p"));
+    sleep(1000).await;
+    world.store.take_calls();
+    assert_eq!(tick(&world.instance_of("b", emptied)).await.unwrap(), TickOutcome::Idle);
+    assert_eq!(world.store.take_calls(), calls(1, 0, 0), "a foreign write could hide the death");
+    assert_eq!(world.document().await.observed, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_pollers_on_one_source_each_deliver_every_row() {
+    let world = World::new();
+    world.source.fill(15);
+    let live = world.instance("a");
+    let other = Poller {
+        name: "q".to_owned(),
+        key: StateKey::Document("q".to_owned()),
+        ..world.instance("a")
+    };
+    let (first, second) = tokio::join!(tick(&live), tick(&other));
+    assert_eq!(first.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(second.unwrap(), TickOutcome::Committed { more: false });
+    let mut ids = world.handler.ids();
+    ids.sort_unstable();
+    assert_eq!(ids, (1..=15).flat_map(|id| [id, id]).collect::<Vec<_>>());
+    let batches: std::collections::BTreeSet<_> =
+        world.handler.received().into_iter().map(|call| call.batch_id.to_string()).collect();
+    assert_eq!(batches.len(), 4, "no batch of one is taken for one of the other");
+}
+
+/// Where a process dies, what is in the way there, and what another one finds.
+struct Death {
+    phase: &'static str,
+    /// Arms what holds the tick up in this phase.
+    hold_up: fn(&World),
+    /// Whether the checkpoint had moved by then.
+    committed: bool,
+    /// Calls of the handler before.
+    calls: usize,
+}
+
+const DEATHS: [Death; 6] = [
+    Death {
+        phase: "before anything is read",
+        hold_up: |world| {
+            world.store.break_next(Call::Load, Fault::Slow(Duration::from_secs(100)));
+        },
+        committed: false,
+        calls: 0,
+    },
+    Death {
+        phase: "while rows are read",
+        hold_up: |world| world.source.delay(Duration::from_secs(100)),
+        committed: false,
+        calls: 0,
+    },
+    Death {
+        phase: "after the rows are read, before the handler",
+        hold_up: |world| {
+            world.store.break_next(Call::Store, Fault::Slow(Duration::from_secs(100)));
+        },
+        committed: false,
+        calls: 0,
+    },
+    Death {
+        phase: "while the handler runs",
+        hold_up: |world| {
+            world.handler.then_take(Duration::from_secs(100));
+        },
+        committed: false,
+        calls: 1,
+    },
+    Death {
+        phase: "after the handler, before the commit",
+        hold_up: |world| {
+            let store = world.store.clone();
+            world.handler.then(async move {
+                store.break_next(Call::Store, Fault::Slow(Duration::from_secs(100)));
+                Ok(())
+            });
+        },
+        committed: false,
+        calls: 1,
+    },
+    Death {
+        phase: "after the commit, before its answer",
+        hold_up: |world| {
+            let store = world.store.clone();
+            world.handler.then(async move {
+                store.break_next(Call::Store, Fault::LostAnswer);
+                store.break_next(Call::Load, Fault::Slow(Duration::from_secs(100)));
+                Ok(())
+            });
+        },
+        committed: true,
+        calls: 1,
+    },
+];
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_in_any_phase_leaves_the_checkpoint_or_has_moved_it_whole() {
+    for Death { phase, hold_up, committed, calls } in DEATHS {
+        let world = World::new();
+        world.seasoned("z").await;
+        world.source.fill(3);
+        hold_up(&world);
+        let killed = tokio::time::timeout(Duration::from_secs(5), tick(&world.instance("a"))).await;
+        assert!(killed.is_err(), "{phase}");
+        assert_eq!(world.handler.received().len(), 1 + calls, "{phase}");
+        let rows = world.document().await.checkpoint.metadata.row_count;
+        assert_eq!(rows, if committed { 3 } else { 1 }, "{phase}");
+        sleep(40).await;
+        world.source.delay(Duration::ZERO);
+        let outcome = tick(&world.instance("b")).await.unwrap();
+        assert_eq!(outcome == TickOutcome::Idle, committed, "{phase}");
+        let times = calls + usize::from(!committed);
+        assert_eq!(world.handler.ids(), [vec![0], [1, 2, 3].repeat(times)].concat(), "{phase}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backing_off_batch_waits_by_the_services_clock() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.put(1, "new");
+    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    tick(&poller).await.unwrap_err();
+    let key = StateKey::Document("p".to_owned());
+    let loaded = world.memory.load(&key).await.unwrap();
+    let stored = loaded.stored.unwrap();
+    let until = world.document().await.in_flight.unwrap().next_attempt_at.unwrap();
+    // By the date of the last answer, plus our monotonic time since.
+    let ahead = Snapshot::read(&key, stored.clone(), until).unwrap();
+    assert_eq!(poller.hindrance(&ahead), None);
+    let just_before = Snapshot::read(&key, stored, until - Duration::from_millis(1)).unwrap();
+    assert!(matches!(poller.hindrance(&just_before), Some(TickOutcome::BackingOff { .. })));
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(poller.hindrance(&just_before), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tick_that_ends_badly_between_batches_keeps_what_was_committed() {
+    let world = World::new();
+    let poller = world.instance("a");
+    world.source.fill(30);
+    let order = Arc::new(Mutex::new(Vec::new()));
+    for number in 0..3 {
+        let order = order.clone();
+        world.handler.then(async move {
+            order.lock().unwrap().push(number);
+            if number == 2 { Err(HandlerError::Retryable("503".to_owned())) } else { Ok(()) }
+        });
+    }
+    let report = poller.tick(&TickRequest::default()).await;
+    assert!(matches!(report.result, Err(TickError::Handler(_))));
+    assert_eq!((report.rows, report.batches), (20, 2));
+    sleep(2).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(world.handler.ids().len(), 40, "only the batch that failed comes again");
+    assert_eq!(*order.lock().unwrap(), [0, 1, 2]);
+}

@@ -1,0 +1,163 @@
+//! A database on whichever SQL Server the tests are pointed at: the one that
+//! `HIGHWATER_TEST_SQLSERVER` names, or else the embedded one.
+//!
+//! A test that needs what only the embedded one has (faults, its clock) uses `sql::World`, and runs
+//! against it whatever the variable says.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use highwater::config::{ProcessVars, SqlConnection, Vars as _};
+use highwater::cursor::CursorMode;
+use highwater::devdb::{Database, Options, Server};
+use highwater::source::mssql::SourceSettings;
+use tokio::net::TcpStream;
+use tokio_util::compat::{Compat, TokioAsyncWriteCompatExt as _};
+
+use crate::sql::settings;
+
+/// Setting with an ADO.NET connection string. Its login must be allowed to create databases.
+pub(crate) const VARIABLE: &str = "HIGHWATER_TEST_SQLSERVER";
+
+/// What the embedded server's clock tells at the start.
+const START: time::PrimitiveDateTime = time::macros::datetime!(2026-01-01 0:00);
+
+/// Returns the connection string of the server to test against, where one is named.
+pub(crate) fn named_server() -> Option<String> {
+    ProcessVars.get(VARIABLE).filter(|text| !text.trim().is_empty())
+}
+
+/// Tells whoever runs the tests with `--nocapture`.
+#[expect(clippy::print_stdout, reason = "a report, or why a test was skipped")]
+pub(crate) fn say(text: &str) {
+    println!("{text}");
+}
+
+/// An empty database with row versioning, in which several transactions write at once.
+pub(crate) struct AnyServer {
+    /// How to connect to the server.
+    text: String,
+    database: String,
+    embedded: Option<(Server, Database)>,
+    /// How far the embedded server's clock has been moved.
+    passed_ms: AtomicU64,
+}
+
+impl AnyServer {
+    /// Makes a database, and runs T-SQL in it.
+    pub(crate) async fn start(tsql: &str) -> Self {
+        let server = match named_server() {
+            Some(text) => Self::on(text).await,
+            None => Self::embedded().await,
+        };
+        server.execute(tsql).await;
+        server
+    }
+
+    async fn embedded() -> Self {
+        let database = Database::concurrent().unwrap();
+        let server = Server::start(database.clone(), Options::default()).await.unwrap();
+        let text = server.connection_string();
+        let embedded = Some((server, database));
+        let new =
+            Self { text, database: "Highwater".to_owned(), embedded, passed_ms: AtomicU64::new(0) };
+        new.pass(0).await;
+        new
+    }
+
+    async fn on(text: String) -> Self {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let database = format!("highwater_test_{}_{number}", std::process::id());
+        let new = Self { text, database, embedded: None, passed_ms: AtomicU64::new(0) };
+        let mut session = Session::open(&new.text, "master").await;
+        session.run(&format!("CREATE DATABASE [{}]", new.database)).await;
+        let options = "READ_COMMITTED_SNAPSHOT ON WITH ROLLBACK IMMEDIATE";
+        session.run(&format!("ALTER DATABASE [{}] SET {options}", new.database)).await;
+        new
+    }
+
+    /// Whether the server is the one that the environment names.
+    pub(crate) fn is_named(&self) -> bool {
+        self.embedded.is_none()
+    }
+
+    /// Opens a session of its own, as another application would.
+    pub(crate) async fn session(&self) -> Session {
+        Session::open(&self.text, &self.database).await
+    }
+
+    /// Runs T-SQL.
+    pub(crate) async fn execute(&self, tsql: &str) {
+        self.session().await.run(tsql).await;
+    }
+
+    /// Lets time pass by the server's clock: at once where it is the embedded one's.
+    pub(crate) async fn pass(&self, milliseconds: u64) {
+        let Some((_, database)) = &self.embedded else {
+            return tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+        };
+        let passed = self.passed_ms.fetch_add(milliseconds, Ordering::Relaxed) + milliseconds;
+        let now = START + Duration::from_millis(passed);
+        let format = time::macros::format_description!(
+            "[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:7]"
+        );
+        database.set_now(&now.format(format).unwrap()).unwrap();
+    }
+
+    pub(crate) fn connection(&self) -> SqlConnection {
+        let connection = SqlConnection::parse(&self.text).unwrap();
+        SqlConnection { database: Some(self.database.clone()), ..connection }
+    }
+
+    pub(crate) fn settings(&self, table: &str, mode: CursorMode, cursor: &str) -> SourceSettings {
+        settings(self.connection(), table, mode, cursor)
+    }
+}
+
+/// A database made on the named server is dropped, also after a failed test.
+impl Drop for AnyServer {
+    fn drop(&mut self) {
+        if self.embedded.is_some() {
+            return;
+        }
+        let (text, database) = (self.text.clone(), self.database.clone());
+        let dropped = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let mut session = Session::open(&text, "master").await;
+                let alone = "SET SINGLE_USER WITH ROLLBACK IMMEDIATE";
+                session.run(&format!("ALTER DATABASE [{database}] {alone}")).await;
+                session.run(&format!("DROP DATABASE [{database}]")).await;
+            });
+        });
+        if dropped.join().is_err() {
+            say(&format!("database `{}` is left behind on the server", self.database));
+        }
+    }
+}
+
+/// A session whose batches are not wrapped, so that transactions may stay open between them.
+pub(crate) struct Session(tiberius::Client<Compat<TcpStream>>);
+
+impl Session {
+    async fn open(text: &str, database: &str) -> Self {
+        let mut config = tiberius::Config::from_ado_string(text).unwrap();
+        config.database(database);
+        let tcp = TcpStream::connect(config.get_addr()).await.unwrap();
+        tcp.set_nodelay(true).unwrap();
+        let client = Box::pin(tiberius::Client::connect(config, tcp.compat_write())).await;
+        Self(client.unwrap())
+    }
+
+    /// Runs a batch and returns the rows of its results.
+    pub(crate) async fn run(&mut self, tsql: &str) -> Vec<tiberius::Row> {
+        self.try_run(tsql).await.unwrap_or_else(|error| panic!("`{tsql}`: {error}"))
+    }
+
+    /// Runs a batch that may fail.
+    pub(crate) async fn try_run(&mut self, tsql: &str) -> tiberius::Result<Vec<tiberius::Row>> {
+        let results = self.0.simple_query(tsql).await?.into_results().await?;
+        Ok(results.into_iter().flatten().collect())
+    }
+}

@@ -1,0 +1,181 @@
+//! Answers that end, stall or are cut into packets wrongly, at every byte: a tick fails or is whole,
+//! and a later one delivers the rest, each row once and in order.
+
+mod meddler;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater::config::SqlConnection;
+use highwater::cursor::CursorMode;
+use highwater::devdb::{Database, Fault, Options, Server, SqlError};
+use highwater::poller::{Poller, TickRequest};
+use highwater::source::mssql::Mssql;
+use highwater::testing::RecordingHandler;
+
+use self::meddler::{Harm, Meddler};
+use crate::sql::settings;
+use crate::writers::poller;
+
+const ROWS: i64 = 5;
+/// So that a tick takes three fetches on one connection.
+const PAGE: usize = 2;
+/// Ticks after the one that was harmed; more than one for a machine so busy that time-outs pass.
+const TICKS_MAX: usize = 20;
+
+struct Setup {
+    server: Server,
+}
+
+impl Setup {
+    async fn new(tls: bool) -> Self {
+        let database = Database::in_memory().unwrap();
+        let table = "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, name nvarchar(20), \
+                     price decimal(9, 2), rv rowversion NOT NULL)";
+        database.execute(table).unwrap();
+        for id in 1..=ROWS {
+            let insert = format!("INSERT INTO dbo.t (id, name) VALUES ({id}, 'name of {id}')");
+            database.execute(&insert).unwrap();
+        }
+        let options = Options { tls, ..Options::default() };
+        Self { server: Server::start(database, options).await.unwrap() }
+    }
+
+    /// A poller whose first connection comes to harm.
+    async fn poller(&self, harm: Harm) -> Case {
+        let meddler = Meddler::start(self.server.port(), harm).await;
+        let connection = SqlConnection::parse(&self.server.connection_string()).unwrap();
+        let connection = SqlConnection {
+            port: meddler.port(),
+            connect_timeout: if harm.hangs() { SHORT } else { LONG },
+            command_timeout: if harm.hangs() { SHORT } else { LONG },
+            ..connection
+        };
+        let source = settings(connection, "t", CursorMode::RowVersion, "rv");
+        let handler = Arc::new(RecordingHandler::default());
+        let poller = poller(Mssql::new(source).unwrap(), handler.clone(), PAGE);
+        Case { harm, meddler, handler, poller }
+    }
+}
+
+const SHORT: Duration = Duration::from_millis(300);
+const LONG: Duration = Duration::from_secs(20);
+
+struct Case {
+    harm: Harm,
+    meddler: Meddler,
+    handler: Arc<RecordingHandler>,
+    poller: Poller,
+}
+
+impl Case {
+    /// Ticks until all rows have come.
+    async fn run(&self) {
+        let first = self.poller.tick(&TickRequest::default()).await;
+        let failed = first.result.is_err();
+        for _ in 0..TICKS_MAX {
+            let ids = self.handler.ids();
+            let begun: Vec<i64> = (1..=ROWS).take(ids.len()).collect();
+            assert_eq!(ids, begun, "{:?}: {}", self.harm, first.summary);
+            if ids.last() == Some(&ROWS) {
+                return;
+            }
+            assert!(failed, "{:?}: a tick that was not whole succeeded", self.harm);
+            let next = self.poller.tick(&TickRequest::default()).await;
+            assert!(next.result.is_ok() || self.harm.hangs(), "{:?}: {}", self.harm, next.summary);
+        }
+        panic!("{:?}: only {:?} came", self.harm, self.handler.ids());
+    }
+}
+
+/// Bytes that the server sends on one connection when nothing goes wrong.
+async fn whole(setup: &Setup) -> usize {
+    let case = setup.poller(Harm::None).await;
+    case.run().await;
+    case.meddler.sent()
+}
+
+#[tokio::test]
+async fn a_connection_cut_after_any_byte_loses_nothing() {
+    let setup = Setup::new(false).await;
+    let whole = whole(&setup).await;
+    assert!(whole > 1_000, "{whole} bytes");
+    for length in 0..whole {
+        let case = setup.poller(Harm::Cut(length)).await;
+        case.run().await;
+        assert!(case.meddler.connections() > 1, "{:?}", case.harm);
+    }
+}
+
+#[tokio::test]
+async fn an_encrypted_connection_cut_anywhere_loses_nothing() {
+    let setup = Setup::new(true).await;
+    let whole = whole(&setup).await;
+    for length in (0..whole).step_by(37) {
+        setup.poller(Harm::Cut(length)).await.run().await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_stalls_after_any_byte_ends_the_tick_and_loses_nothing() {
+    let setup = Setup::new(false).await;
+    let whole = whole(&setup).await;
+    let mut cases = tokio::task::JoinSet::new();
+    for length in (0..whole).step_by(41) {
+        let case = setup.poller(Harm::Stall(length)).await;
+        cases.spawn(async move {
+            case.run().await;
+            assert!(case.meddler.connections() > 1, "{:?}", case.harm);
+        });
+    }
+    cases.join_all().await;
+}
+
+#[tokio::test]
+async fn packets_of_any_size_are_put_together() {
+    let setup = Setup::new(false).await;
+    for size in [1, 2, 3, 7, 64, 511, 4_088, 32_759] {
+        let case = setup.poller(Harm::Repack(size)).await;
+        case.run().await;
+        assert_eq!(case.meddler.connections(), 1, "packets of {size} bytes");
+    }
+}
+
+#[tokio::test]
+async fn a_packet_that_tells_a_wrong_length_loses_nothing() {
+    let setup = Setup::new(false).await;
+    let mut cases = tokio::task::JoinSet::new();
+    // Packets: pre-login, login, description, three fetches.
+    for packet in 0..6 {
+        for length in [0, 7, 8, 9, 40, 4_097, u16::MAX] {
+            let case = setup.poller(Harm::Length { packet, length }).await;
+            cases.spawn(async move {
+                case.run().await;
+                case.meddler.connections()
+            });
+        }
+    }
+    let broken = cases.join_all().await.into_iter().filter(|connections| *connections > 1).count();
+    assert!(broken > 20, "{broken} connections broke");
+}
+
+#[tokio::test]
+async fn an_error_in_place_of_an_answer_loses_nothing() {
+    let setup = Setup::new(false).await;
+    // Deadlock victim, lock time-out, fail-over, throttling; the last two end the connection.
+    for (number, severity) in [(1205, 13), (1222, 16), (40_197, 17), (40_613, 20), (40_501, 20)] {
+        for before in 0..3 {
+            let case = setup.poller(Harm::None).await;
+            let faults = setup.server.faults();
+            // The statement of a first page has no lower bound, those of later ones have.
+            let (fragment, skipped) = if before == 0 { ("TOP", 0) } else { ("@P3", before - 1) };
+            faults.arm_matching(fragment, skipped, Fault::Stall(Duration::ZERO));
+            let error = SqlError::new(number, severity, "no");
+            faults.arm_matching(fragment, 1, Fault::Error(error));
+            let requests = faults.statements();
+            case.run().await;
+            // One describes the table, three fetch, and one of those had to be sent again.
+            assert!(faults.statements() - requests > 4, "{number} after {before} pages");
+        }
+    }
+}

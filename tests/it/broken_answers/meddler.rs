@@ -1,0 +1,171 @@
+//! A proxy that does harm to what the server says on the first connection made to it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::AbortHandle;
+
+/// Bytes before the body of a TDS packet.
+const HEADER: usize = 8;
+/// The status bit of a message's last packet.
+const LAST: u8 = 1;
+
+/// What happens to the bytes that the server sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Harm {
+    None,
+    /// The connection is closed after so many.
+    Cut(usize),
+    /// Nothing comes after so many, and the connection stays open.
+    Stall(usize),
+    /// Packets have a body of at most so many.
+    Repack(usize),
+    /// The header of one packet tells this length.
+    Length {
+        packet: usize,
+        length: u16,
+    },
+}
+
+impl Harm {
+    /// Whether a client can be left waiting.
+    pub(super) fn hangs(self) -> bool {
+        matches!(self, Self::Stall(_) | Self::Length { .. })
+    }
+}
+
+/// A listening proxy. Dropping it closes its connections.
+pub(super) struct Meddler {
+    port: u16,
+    counters: Arc<Counters>,
+    task: AbortHandle,
+}
+
+#[derive(Default)]
+struct Counters {
+    connections: AtomicUsize,
+    sent: AtomicUsize,
+}
+
+impl Meddler {
+    pub(super) async fn start(server: u16, harm: Harm) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let counters = Arc::new(Counters::default());
+        let counted = counters.clone();
+        let listen = async move {
+            let mut connections = tokio::task::JoinSet::new();
+            loop {
+                let (client, _) = listener.accept().await.unwrap();
+                let number = counted.connections.fetch_add(1, Ordering::Relaxed);
+                let harm = if number == 0 { harm } else { Harm::None };
+                connections.spawn(serve(client, server, harm, counted.clone()));
+            }
+        };
+        Self { port, counters, task: tokio::spawn(listen).abort_handle() }
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        self.counters.connections.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the server has sent, whatever became of them.
+    pub(super) fn sent(&self) -> usize {
+        self.counters.sent.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Meddler {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn serve(client: TcpStream, server: u16, harm: Harm, counters: Arc<Counters>) {
+    let server = TcpStream::connect(("127.0.0.1", server)).await.unwrap();
+    for stream in [&client, &server] {
+        stream.set_nodelay(true).unwrap();
+    }
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    // Either side may go first, in the middle of a write: that is what these tests are about.
+    tokio::select! {
+        biased;
+        _ = answers(&mut from_server, &mut to_client, harm, &counters) => {}
+        _ = copy(&mut from_client, &mut to_server) => {}
+    }
+}
+
+async fn answers(
+    server: &mut OwnedReadHalf,
+    client: &mut OwnedWriteHalf,
+    harm: Harm,
+    counters: &Counters,
+) -> std::io::Result<()> {
+    if let Harm::Repack(_) | Harm::Length { .. } = harm {
+        return packets(server, client, harm).await;
+    }
+    let mut left = match harm {
+        Harm::Cut(length) | Harm::Stall(length) => length,
+        Harm::None | Harm::Repack(_) | Harm::Length { .. } => usize::MAX,
+    };
+    let mut buffer = vec![0; 8_192];
+    loop {
+        if left == 0 && matches!(harm, Harm::Stall(_)) {
+            std::future::pending::<()>().await;
+        }
+        if left == 0 {
+            return Ok(());
+        }
+        let read = server.read(&mut buffer).await?;
+        if read == 0 {
+            return Ok(());
+        }
+        counters.sent.fetch_add(read, Ordering::Relaxed);
+        let passed = read.min(left);
+        client.write_all(&buffer[..passed]).await?;
+        left -= passed;
+    }
+}
+
+/// Passes packets on, with headers of its own.
+async fn packets(
+    server: &mut OwnedReadHalf,
+    client: &mut OwnedWriteHalf,
+    harm: Harm,
+) -> std::io::Result<()> {
+    for number in 0.. {
+        let mut header = [0; HEADER];
+        server.read_exact(&mut header).await?;
+        let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
+        let mut body = vec![0; length - HEADER];
+        server.read_exact(&mut body).await?;
+        if let Harm::Length { packet, length } = harm
+            && packet == number
+        {
+            header[2..4].copy_from_slice(&length.to_be_bytes());
+        }
+        match harm {
+            Harm::Repack(size) => {
+                let chunks: Vec<&[u8]> = body.chunks(size).collect();
+                for (index, chunk) in chunks.iter().enumerate() {
+                    let last = index + 1 == chunks.len() && header[1] & LAST == LAST;
+                    let length = u16::try_from(chunk.len() + HEADER).unwrap().to_be_bytes();
+                    let new = [header[0], u8::from(last), length[0], length[1], 0, 0, 1, 0];
+                    client.write_all(&[&new, *chunk].concat()).await?;
+                }
+            }
+            Harm::None | Harm::Cut(_) | Harm::Stall(_) | Harm::Length { .. } => {
+                client.write_all(&[&header[..], &body].concat()).await?;
+            }
+        }
+    }
+    Ok(())
+}

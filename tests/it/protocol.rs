@@ -1,0 +1,164 @@
+//! The pages that map rules to tests: each test they name exists, under exactly that path.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Test binaries beside that of the library, as `cargo test --test` names them.
+const BINARIES: [&str; 3] = ["it", "host", "azurite"];
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn page(name: &str) -> String {
+    fs::read_to_string(root().join("docs").join(name)).unwrap()
+}
+
+/// Returns the paths of all tests of a binary, as cargo prints them; `lib` is the library's.
+fn tests_of(binary: &str) -> BTreeSet<String> {
+    let folder = match binary {
+        "lib" => root().join("src"),
+        other => root().join("tests").join(other),
+    };
+    let mut found = BTreeSet::new();
+    visit(&folder, &mut |path| {
+        let text = fs::read_to_string(path).unwrap();
+        let relative = path.strip_prefix(&folder).unwrap().with_extension("");
+        let names: Vec<_> =
+            relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+        let is_root = ["main", "lib"].contains(&names.join("::").as_str());
+        let module = if is_root { Vec::new() } else { names };
+        found.extend(tests_in(&module, &text));
+    });
+    found
+}
+
+fn visit(folder: &Path, seen: &mut impl FnMut(&Path)) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && !path.ends_with("node_modules") {
+            visit(&path, seen);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            seen(&path);
+        }
+    }
+}
+
+/// Reads formatted source: an inline module begins and ends where its line does.
+fn tests_in(module: &[String], text: &str) -> Vec<String> {
+    let mut path = module.to_vec();
+    let mut is_test = false;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let code = line.trim_start();
+        if let Some(name) = line.strip_prefix("mod ").and_then(|rest| rest.strip_suffix(" {")) {
+            path.push(name.to_owned());
+        } else if line == "}" {
+            path.truncate(module.len());
+        } else if ["#[test]", "#[tokio::test"].iter().any(|start| code.starts_with(start)) {
+            is_test = true;
+        } else if let Some(name) = function(code).filter(|_| is_test) {
+            found.push([path.clone(), vec![name]].concat().join("::"));
+            is_test = false;
+        } else if let Some((_, name)) = case(code) {
+            found.push([path.clone(), vec![name]].concat().join("::"));
+        }
+    }
+    found
+}
+
+fn function(code: &str) -> Option<String> {
+    let rest = code.strip_prefix("async ").unwrap_or(code).strip_prefix("fn ")?;
+    rest.split_once('(').map(|(name, _)| name.to_owned())
+}
+
+/// A line of the table from which `tests/host` makes its tests: `"STOP-01" => name = …`.
+fn case(code: &str) -> Option<(String, String)> {
+    let (id, rest) = code.strip_prefix('"')?.split_once("\" => ")?;
+    let (name, _) = rest.split_once(" =")?;
+    Some((id.to_owned(), name.to_owned()))
+}
+
+/// Returns the lines of the tables of a page, without their heads, as cells.
+fn rows(page: &str) -> Vec<Vec<&str>> {
+    let lines: Vec<&str> = page.lines().collect();
+    let is_head = |index: usize| lines.get(index + 1).is_some_and(|next| next.starts_with("|---"));
+    let rows = lines.iter().enumerate().filter(|(index, line)| {
+        line.starts_with('|') && !line.starts_with("|---") && !is_head(*index)
+    });
+    rows.map(|(_, line)| line.trim_matches('|').split(" | ").map(str::trim).collect()).collect()
+}
+
+/// Returns what stands between backticks, each with what follows up to the next one.
+fn quoted(cell: &str) -> Vec<(&str, &str)> {
+    let parts: Vec<&str> = cell.split('`').skip(1).collect();
+    parts.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect()
+}
+
+#[test]
+fn every_test_that_the_page_of_rules_names_exists() {
+    let library = tests_of("lib");
+    let others = BINARIES.map(|binary| (binary, tests_of(binary)));
+    let page = page("protocol.md");
+    let rows = rows(&page);
+    assert!(rows.len() > 100, "{} rules", rows.len());
+    for cells in rows {
+        let [rule, tests] = cells[..] else { panic!("not a rule and its tests: {cells:?}") };
+        let tests = quoted(tests);
+        assert!(!tests.is_empty(), "no test is named after the rule: {rule}");
+        for (name, after) in tests {
+            let binary =
+                others.iter().find(|(binary, _)| after.starts_with(&format!(" ({binary})")));
+            let (binary, known) = binary.map_or(("lib", &library), |(name, known)| (*name, known));
+            assert!(known.contains(name), "`{name}` is no test of `{binary}`, but: {rule}");
+        }
+    }
+}
+
+#[test]
+fn the_page_of_failure_windows_names_tests_that_exist_and_all_of_them() {
+    const MODULE: &str = "poller::tests::windows::";
+    let library = tests_of("lib");
+    let defined: BTreeSet<&str> =
+        library.iter().filter_map(|name| name.strip_prefix(MODULE)).collect();
+    let page = page("failure-windows.md");
+    assert!(page.contains(&format!("`{MODULE}`")), "the page says where its tests are");
+    let mut named = BTreeSet::new();
+    for cells in rows(&page) {
+        let tests = quoted(cells.last().unwrap());
+        let [(name, _)] = tests[..] else { panic!("one test each: {cells:?}") };
+        assert!(defined.contains(name), "the page names `{name}`, which is no test");
+        assert!(named.insert(name.to_owned()), "one test each: `{name}` is named twice");
+    }
+    for name in defined {
+        assert!(named.contains(name), "the page does not name the test `{name}`");
+    }
+}
+
+#[test]
+fn tests_are_found_where_cargo_finds_them() {
+    let text = "\
+fn helper() {}
+
+#[test]
+fn at_the_top() {}
+
+    \"STOP-01\" => stop_01 = stop::idle();
+
+#[cfg(test)]
+mod tests {
+    #[tokio::test(start_paused = true)]
+    #[expect(unused, reason = \"why\")]
+    async fn inside() {}
+
+    fn no_test() {}
+}
+";
+    let found = tests_in(&["lease".to_owned()], text);
+    assert_eq!(found, ["lease::at_the_top", "lease::stop_01", "lease::tests::inside"]);
+    // The one that runs is among them, so the files are where they are looked for.
+    let own = concat!(module_path!(), "::tests_are_found_where_cargo_finds_them");
+    let (_, own) = own.split_once("::").unwrap();
+    assert!(tests_of("it").contains(own), "{own}");
+}

@@ -1,0 +1,434 @@
+//! `docs/types.md`, row by row over the wire: what is read, and that it reads back as the same value.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use highwater::cursor::{Cursor, CursorMode};
+use highwater::devdb::Value as Stored;
+use highwater::mssql::{Connection, Param};
+use highwater::source::mssql::{Mssql, SourceSettings};
+use serde::Deserialize;
+use serde_json::Value as Json;
+use serde_json::value::RawValue;
+
+use crate::sql::{World, events, failure};
+
+const DOCUMENT: &str = include_str!("../../docs/types.md");
+const CYRILLIC: &str = "Cyrillic_General_CI_AS";
+
+/// Values of one declared type: as T-SQL, and in their JSON form.
+struct Case {
+    declared: &'static str,
+    collation: Option<&'static str>,
+    values: &'static [(&'static str, &'static str)],
+}
+
+const fn case(declared: &'static str, values: &'static [(&'static str, &'static str)]) -> Case {
+    Case { declared, collation: None, values }
+}
+
+const fn collated(
+    declared: &'static str,
+    collation: &'static str,
+    values: &'static [(&'static str, &'static str)],
+) -> Case {
+    Case { declared, collation: Some(collation), values }
+}
+
+const CASES: &[Case] = &[
+    case("bit", &[("0", "false"), ("1", "true")]),
+    case("tinyint", &[("0", "0"), ("255", "255")]),
+    case("smallint", &[("-32768", "-32768"), ("32767", "32767")]),
+    case("int", &[("-2147483648", "-2147483648"), ("2147483647", "2147483647")]),
+    case(
+        "bigint",
+        &[
+            ("N'-9223372036854775808'", "-9223372036854775808"),
+            ("9223372036854775807", "9223372036854775807"),
+            ("9007199254740993", "9007199254740993"),
+        ],
+    ),
+    case(
+        "real",
+        &[
+            ("N'0.1'", "0.1"),
+            ("N'3.4028235e38'", "3.4028235e+38"),
+            ("N'-1e-45'", "-1e-45"),
+            ("N'16777216'", "16777216.0"),
+        ],
+    ),
+    case(
+        "float",
+        &[
+            ("N'0.1'", "0.1"),
+            ("N'1.7976931348623157e308'", "1.7976931348623157e+308"),
+            ("N'-2.2250738585072014e-308'", "-2.2250738585072014e-308"),
+            ("N'5e-324'", "5e-324"),
+            ("N'100'", "100.0"),
+        ],
+    ),
+    case("decimal(9, 4)", &[("-12.34", "\"-12.3400\""), ("0", "\"0.0000\"")]),
+    case(
+        "decimal(38, 38)",
+        &[
+            (
+                "N'0.99999999999999999999999999999999999999'",
+                "\"0.99999999999999999999999999999999999999\"",
+            ),
+            (
+                "N'-0.00000000000000000000000000000000000001'",
+                "\"-0.00000000000000000000000000000000000001\"",
+            ),
+        ],
+    ),
+    case(
+        "numeric(38, 0)",
+        &[
+            (
+                "N'99999999999999999999999999999999999999'",
+                "\"99999999999999999999999999999999999999\"",
+            ),
+            (
+                "N'-99999999999999999999999999999999999999'",
+                "\"-99999999999999999999999999999999999999\"",
+            ),
+        ],
+    ),
+    case(
+        "money",
+        &[
+            ("N'922337203685477.5807'", "\"922337203685477.5807\""),
+            ("N'-922337203685477.5808'", "\"-922337203685477.5808\""),
+        ],
+    ),
+    case(
+        "smallmoney",
+        &[("N'214748.3647'", "\"214748.3647\""), ("N'-214748.3648'", "\"-214748.3648\"")],
+    ),
+    case("date", &[("'0001-01-01'", "\"0001-01-01\""), ("'9999-12-31'", "\"9999-12-31\"")]),
+    case(
+        "time(7)",
+        &[("'23:59:59.9999999'", "\"23:59:59.9999999\""), ("'00:00'", "\"00:00:00.0000000\"")],
+    ),
+    case("time(0)", &[("'23:59:59'", "\"23:59:59\"")]),
+    case(
+        "smalldatetime",
+        &[
+            ("'1900-01-01T00:00:00'", "\"1900-01-01T00:00:00\""),
+            ("'2079-06-06T23:59:00'", "\"2079-06-06T23:59:00\""),
+        ],
+    ),
+    case(
+        "datetime",
+        &[
+            ("'1753-01-01T00:00:00.003'", "\"1753-01-01T00:00:00.003\""),
+            ("'9999-12-31T23:59:59.997'", "\"9999-12-31T23:59:59.997\""),
+        ],
+    ),
+    case(
+        "datetime2(7)",
+        &[
+            ("'0001-01-01T00:00:00'", "\"0001-01-01T00:00:00.0000000\""),
+            ("'9999-12-31T23:59:59.9999999'", "\"9999-12-31T23:59:59.9999999\""),
+        ],
+    ),
+    case("datetime2(0)", &[("'2020-02-29T12:00:00'", "\"2020-02-29T12:00:00\"")]),
+    case(
+        "datetimeoffset(7)",
+        &[
+            ("'2020-02-29T12:00:00.1234567+14:00'", "\"2020-02-29T12:00:00.1234567+14:00\""),
+            ("'9999-12-31T09:59:59.9999999-14:00'", "\"9999-12-31T09:59:59.9999999-14:00\""),
+            ("'0001-01-01T00:00:00-14:00'", "\"0001-01-01T00:00:00.0000000-14:00\""),
+            ("'0001-01-01T14:00:00+14:00'", "\"0001-01-01T14:00:00.0000000+14:00\""),
+        ],
+    ),
+    collated("char(5)", CYRILLIC, &[("N'Жук'", "\"Жук  \""), ("N''", "\"     \"")]),
+    collated("varchar(9)", CYRILLIC, &[("N'Жук'", "\"Жук\""), ("N''", "\"\"")]),
+    collated("varchar(99)", "Latin1_General_100_CI_AS_SC_UTF8", &[("N'日本 €'", "\"日本 €\"")]),
+    case("varchar(max)", &[("N'é€'", "\"é€\"")]),
+    collated("text", CYRILLIC, &[("N'Жук'", "\"Жук\""), ("N''", "\"\"")]),
+    case("nchar(3)", &[("N'ж'", "\"ж  \"")]),
+    case(
+        "nvarchar(9)",
+        &[("N'ä😀'", "\"ä😀\""), ("N''", "\"\""), ("N'\"\n\\'", "\"\\\"\\n\\\\\"")],
+    ),
+    case("nvarchar(max)", &[("N'日本'", "\"日本\"")]),
+    case("ntext", &[("N'日本'", "\"日本\""), ("N''", "\"\"")]),
+    case("xml", &[("N'<a b=\"1\"> </a>'", "\"<a b=\\\"1\\\"> </a>\""), ("N''", "\"\"")]),
+    case("binary(2)", &[("0x00FF", "\"AP8=\""), ("0x", "\"AAA=\"")]),
+    case("varbinary(9)", &[("0x00FF", "\"AP8=\""), ("0x", "\"\"")]),
+    case("varbinary(max)", &[("0x00FF", "\"AP8=\""), ("0x", "\"\"")]),
+    case("image", &[("0x00FF", "\"AP8=\""), ("0x", "\"\"")]),
+    case("rowversion", &[("DEFAULT", "\"AAAAAAAAB9E=\"")]),
+    case(
+        "uniqueidentifier",
+        &[
+            ("'ABCDEF00-0000-0000-0000-000000000001'", "\"abcdef00-0000-0000-0000-000000000001\""),
+            ("'FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF'", "\"ffffffff-ffff-ffff-ffff-ffffffffffff\""),
+        ],
+    ),
+    case("hierarchyid", &[("N'/1/2.1/'", "\"/1/2.1/\""), ("N'/'", "\"/\"")]),
+];
+
+/// Types that have no form, and what a poller is told to read in their place.
+const REFUSED: &[(&str, &str)] = &[
+    ("geography", "`[c].AsTextZM()` and `[c].STSrid`"),
+    ("geometry", "`[c].AsTextZM()` and `[c].STSrid`"),
+    ("sql_variant", "`CAST(SQL_VARIANT_PROPERTY([c], 'BaseType') AS nvarchar(128))`"),
+];
+
+impl Case {
+    fn name(&self) -> &'static str {
+        self.declared.split('(').next().unwrap()
+    }
+
+    fn column(&self) -> String {
+        let collation = self.collation.map(|name| format!(" COLLATE {name}")).unwrap_or_default();
+        format!("{}{collation}", self.declared)
+    }
+
+    /// What the document says, with the names of this case.
+    fn read_back(&self, row: &DocumentRow) -> String {
+        let collation = self.collation.unwrap_or("SQL_Latin1_General_CP1_CI_AS");
+        row.read_back
+            .replace("AS type", &format!("AS {}", self.declared))
+            .replace("COLLATE collation", &format!("COLLATE {collation}"))
+            .replace("@v", "@P1")
+    }
+
+    /// The condition that two expressions are equal, which some types allow only when converted.
+    fn equal(&self, value: &str) -> String {
+        let common = match self.name() {
+            "text" | "ntext" | "xml" => "nvarchar(max)",
+            "image" => "varbinary(max)",
+            _ => return format!("t.c = {value}"),
+        };
+        format!("CAST(t.c AS {common}) = CAST({value} AS {common})")
+    }
+}
+
+struct DocumentRow {
+    types: Vec<&'static str>,
+    form: &'static str,
+    example: &'static str,
+    read_back: &'static str,
+}
+
+fn document() -> Vec<DocumentRow> {
+    let table = DOCUMENT.split("<!-- types -->").nth(1).unwrap();
+    let table = table.split("<!-- /types -->").next().unwrap();
+    let rows = table.lines().filter(|line| line.starts_with("| `"));
+    rows.map(|line| {
+        let [types, form, example, read_back]: [&str; 4] = line
+            .trim_matches('|')
+            .split(" | ")
+            .map(str::trim)
+            .collect::<Vec<_>>()
+            .try_into()
+            .unwrap_or_else(|cells| panic!("`{line}` has cells {cells:?}"));
+        let types = types.split(", ").map(|name| name.trim_matches('`')).collect();
+        DocumentRow {
+            types,
+            form,
+            example: example.trim_matches('`'),
+            read_back: read_back.trim_matches('`'),
+        }
+    })
+    .collect()
+}
+
+fn row_of<'a>(rows: &'a [DocumentRow], name: &str) -> &'a DocumentRow {
+    let found = rows.iter().find(|row| row.types.contains(&name));
+    found.unwrap_or_else(|| panic!("docs/types.md has no row for `{name}`"))
+}
+
+/// The text of each delivered value of column `c`, as handlers get it.
+async fn delivered(settings: SourceSettings) -> Vec<String> {
+    #[derive(Deserialize)]
+    struct Event {
+        after: After,
+    }
+    #[derive(Deserialize)]
+    struct After {
+        c: Box<RawValue>,
+    }
+    let source = Mssql::new(settings).unwrap();
+    let (events, _) = events(&source, None, 100).await;
+    let values = events.iter().map(|event| serde_json::from_str::<Event>(&event.json).unwrap());
+    values.map(|event| event.after.c.get().to_owned()).collect()
+}
+
+/// The parameter that a reader of the document makes of a JSON value.
+fn param(row: &DocumentRow, json: &Json) -> Param {
+    match json {
+        Json::Bool(value) => Param::Bool(*value),
+        Json::Number(number) => {
+            number.as_i64().map_or_else(|| Param::Float(number.as_f64().unwrap()), Param::BigInt)
+        }
+        Json::String(text) if row.form.contains("base64") => {
+            Param::Bytes(STANDARD.decode(text).unwrap())
+        }
+        Json::String(text) => Param::Text(text.clone()),
+        Json::Null | Json::Array(_) | Json::Object(_) => panic!("`{json}` is no form"),
+    }
+}
+
+async fn count(world: &World, condition: &str, params: &[Param]) -> String {
+    let mut connection = Connection::new(world.connection(), None);
+    let sql = format!("SELECT COUNT_BIG(*) FROM dbo.t AS t WHERE {condition}");
+    let rows = connection
+        .query(&sql, params, |row| Ok(format!("{:?}", row.into_token_row().into_iter().next())))
+        .await;
+    rows.unwrap_or_else(|error| panic!("{sql}: {error:?}")).concat()
+}
+
+#[test]
+fn every_type_of_the_document_is_tested_with_its_example() {
+    let rows = document();
+    for row in &rows {
+        for name in &row.types {
+            let cases: Vec<_> = CASES.iter().filter(|case| case.name() == *name).collect();
+            let refused = REFUSED.iter().any(|(refused, _)| refused == name);
+            assert_eq!(refused, cases.is_empty(), "`{name}` is refused, or has cases");
+            assert_eq!(refused, row.form.starts_with("refused"), "{name}");
+        }
+        let mut values = CASES.iter().filter(|case| row.types.contains(&case.name()));
+        let is_shown = values.any(|case| case.values.iter().any(|(_, json)| *json == row.example));
+        assert!(is_shown || row.example == "–", "example `{}` is of no case", row.example);
+    }
+    CASES.iter().for_each(|case| assert!(!row_of(&rows, case.name()).read_back.is_empty()));
+}
+
+#[tokio::test]
+async fn each_value_has_its_form_and_reads_back_as_the_same_value() {
+    let rows = document();
+    for case in CASES {
+        let version = if case.name() == "rowversion" { "c" } else { "rv" };
+        let other = if version == "c" { "" } else { "rv rowversion NOT NULL, " };
+        let mut tsql = format!(
+            "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, {other}c {}{})",
+            case.column(),
+            if version == "c" { " NOT NULL" } else { " NULL" },
+        );
+        for (id, (literal, _)) in case.values.iter().enumerate() {
+            tsql += &match *literal {
+                "DEFAULT" => format!("; INSERT INTO dbo.t (id) VALUES ({id})"),
+                literal => format!("; INSERT INTO dbo.t (id, c) VALUES ({id}, {literal})"),
+            };
+        }
+        if version != "c" {
+            tsql += "; INSERT INTO dbo.t (id, c) VALUES (99, NULL)";
+        }
+        let world = World::start(&tsql).await;
+        let columns = Some(vec!["c".to_owned()]);
+        let settings = world.settings("t", CursorMode::RowVersion, version);
+        let mut found = delivered(SourceSettings { columns, ..settings }).await;
+        if version != "c" {
+            assert_eq!(found.pop().as_deref(), Some("null"), "{}", case.declared);
+        }
+        let expected: Vec<_> = case.values.iter().map(|(_, json)| *json).collect();
+        assert_eq!(found, expected, "{}", case.declared);
+
+        let row = row_of(&rows, case.name());
+        for (id, json) in found.iter().enumerate() {
+            let value = param(row, &serde_json::from_str(json).unwrap());
+            let condition = format!("t.id = {id} AND {}", case.equal(&case.read_back(row)));
+            let equal = count(&world, &condition, &[value]).await;
+            assert_eq!(equal, "Some(I64(Some(1)))", "{} {json}: {condition}", case.declared);
+        }
+    }
+}
+
+/// What a checkpoint holds goes back by the source's own conversion.
+#[tokio::test]
+async fn a_key_of_each_type_pages_through_its_values() {
+    let unordered = ["text", "ntext", "xml", "image", "rowversion", "hierarchyid"];
+    for case in CASES.iter().filter(|case| !unordered.contains(&case.name())) {
+        let mut tsql = format!(
+            "CREATE TABLE dbo.t (c {} NOT NULL PRIMARY KEY, at datetime2(7) NOT NULL)",
+            case.column()
+        );
+        for (literal, _) in case.values {
+            tsql += &format!("; INSERT INTO dbo.t (c, at) VALUES ({literal}, '2020-01-01')");
+        }
+        let world = World::start(&tsql).await;
+        let settings = world.settings("t", CursorMode::TimestampPk, "at");
+        let source = Mssql::new(SourceSettings { key: vec!["c".to_owned()], ..settings }).unwrap();
+        let mut after: Option<Cursor> = None;
+        let mut found = Vec::new();
+        for _ in 0..=case.values.len() {
+            let (events, _) = events(&source, after.as_ref(), 1).await;
+            let Some(event) = events.into_iter().next() else { break };
+            found.push(event.cursor.key["c"].to_string());
+            after = Some(event.cursor);
+        }
+        found.sort();
+        let mut expected: Vec<_> = case.values.iter().map(|(_, json)| (*json).to_owned()).collect();
+        expected.sort();
+        assert_eq!(found, expected, "{}", case.declared);
+    }
+}
+
+#[tokio::test]
+async fn a_type_without_a_form_is_refused_with_what_to_read_instead() {
+    for (name, expected) in REFUSED {
+        let tsql = format!(
+            "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL, c {name}); \
+                     INSERT INTO dbo.t (id) VALUES (1)"
+        );
+        let world = World::start(&tsql).await;
+        let settings = world.settings("t", CursorMode::RowVersion, "rv");
+        let (_, text) = failure(settings.clone()).await;
+        assert!(text.contains(expected), "{text}");
+        assert!(text.contains(&format!("column `c` is of type `{name}`")), "{text}");
+        let columns = Some(vec!["id".to_owned()]);
+        let source = Mssql::new(SourceSettings { columns, ..settings }).unwrap();
+        assert_eq!(events(&source, None, 10).await.0.len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn half_a_surrogate_pair_is_delivered_as_its_escape() {
+    let world = World::start(
+        "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL, c nvarchar(9)); \
+         CREATE TABLE dbo.u (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL, c ntext)",
+    )
+    .await;
+    let half = [&[0x61, 0, 0x3D, 0xD8][..], &[0x62, 0]].concat();
+    for table in ["t", "u"] {
+        let row = vec![Stored::Int(1), Stored::Bytes(half.clone())];
+        world.database.insert_rows(&format!("dbo.{table}"), &["id", "c"], [row]).unwrap();
+        let settings = world.settings(table, CursorMode::RowVersion, "rv");
+        assert_eq!(delivered(settings).await, [r#""a\ud83db""#]);
+    }
+    let equal = count(&world, "t.c = CAST(@P1 AS nvarchar(9))", &[Param::Bytes(half)]).await;
+    assert_eq!(equal, "Some(I64(Some(1)))");
+    let key = vec!["c".to_owned()];
+    let settings = world.settings("t", CursorMode::RowVersion, "rv");
+    let source = Mssql::new(SourceSettings { key, ..settings }).unwrap();
+    let rows = crate::sql::fetch(&source, None, 1).await.unwrap();
+    let error = highwater::normalize::normalize(highwater::source::Source::shape(&source), &rows);
+    assert!(error.unwrap_err().to_string().contains("half a surrogate pair in key column `c`"));
+}
+
+#[tokio::test]
+async fn a_megabyte_of_text_and_of_bytes_arrives_whole() {
+    let world = World::start(
+        "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL, c nvarchar(max)); \
+         CREATE TABLE dbo.u (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL, c varbinary(max))",
+    )
+    .await;
+    let text = "ä😀z".repeat(1 << 18);
+    let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(1 << 20).collect();
+    let row = vec![Stored::Int(1), Stored::Text(text.clone())];
+    world.database.insert_rows("dbo.t", &["id", "c"], [row]).unwrap();
+    let row = vec![Stored::Int(1), Stored::Bytes(bytes.clone())];
+    world.database.insert_rows("dbo.u", &["id", "c"], [row]).unwrap();
+    for (table, json) in
+        [("t", Json::from(text.clone())), ("u", Json::from(STANDARD.encode(&bytes)))]
+    {
+        let found = delivered(world.settings(table, CursorMode::RowVersion, "rv")).await;
+        assert!(found == [json.to_string()], "{} bytes", found[0].len());
+    }
+    let equal = count(&world, "t.c = CAST(@P1 AS nvarchar(max))", &[Param::Text(text)]).await;
+    assert_eq!(equal, "Some(I64(Some(1)))");
+}

@@ -1,0 +1,169 @@
+//! Writers whose transactions overlap: what a poller must not lose.
+//!
+//! ```text
+//! cargo test --test it -- --nocapture writers
+//! ```
+//!
+//! prints what was lost, delivered twice, or delivered though it was rolled back, for each mode with
+//! its bound and without. With `HIGHWATER_TEST_SQLSERVER` set it does so on that server.
+
+mod late;
+mod modes;
+mod schedule;
+mod storm;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use highwater::handler::{Delivery, Handler, HandlerError};
+use highwater::lease::{Instance, LeaseTerms};
+use highwater::metrics::Metrics;
+use highwater::poller::{Limits, Poller, PollerParts, TickRequest};
+use highwater::source::mssql::Mssql;
+use highwater::state::{MemoryStore, OnMissingState};
+
+use self::modes::Mode;
+use crate::any_server::{AnyServer, Session};
+
+/// Every write of a row gives it another `n`.
+const TABLE: &str = "CREATE TABLE dbo.writes (id int IDENTITY PRIMARY KEY, n int NOT NULL, \
+                     at datetime2(7) NOT NULL DEFAULT SYSUTCDATETIME(), rv rowversion NOT NULL)";
+
+/// Rows of a page.
+const PAGE: usize = 50;
+
+/// Keeps the `n` of every row it is handed, page by page.
+#[derive(Debug, Default)]
+struct Sink(Mutex<Vec<Vec<i64>>>);
+
+#[async_trait]
+impl Handler for Sink {
+    async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
+        let n = |json: &str| {
+            let event: serde_json::Value = serde_json::from_str(json).unwrap();
+            event["after"]["n"].as_i64().unwrap()
+        };
+        let page = delivery.events.iter().map(|event| n(event.json.as_ref())).collect();
+        self.0.lock().unwrap().push(page);
+        Ok(())
+    }
+}
+
+/// A poller of the table, and what it has delivered.
+struct Polled {
+    poller: Poller,
+    sink: Arc<Sink>,
+}
+
+impl Polled {
+    fn new(server: &AnyServer, mode: &Mode) -> Self {
+        let sink = Arc::new(Sink::default());
+        let poller = poller((mode.source)(server), sink.clone(), PAGE);
+        Self { poller, sink }
+    }
+
+    async fn poll(&self) {
+        let report = self.poller.tick(&TickRequest::default()).await;
+        assert!(report.result.is_ok(), "{}", report.summary);
+    }
+
+    fn pages(&self) -> Vec<Vec<i64>> {
+        self.sink.0.lock().unwrap().clone()
+    }
+
+    fn delivered(&self) -> Vec<i64> {
+        self.pages().concat()
+    }
+}
+
+/// What has been committed.
+#[derive(Debug, Default)]
+struct Ledger {
+    /// The last `n` of each row.
+    rows: BTreeMap<i32, i64>,
+    /// Every `n` that a committed transaction wrote.
+    written: BTreeSet<i64>,
+}
+
+impl Ledger {
+    fn commit(&mut self, writes: impl IntoIterator<Item = (i32, i64)>) {
+        for (id, n) in writes {
+            self.rows.insert(id, n);
+            self.written.insert(n);
+        }
+    }
+
+    fn judge(&self, delivered: &[i64]) -> Verdict {
+        let distinct: BTreeSet<i64> = delivered.iter().copied().collect();
+        Verdict {
+            committed: self.rows.len(),
+            delivered: delivered.len(),
+            lost: self.rows.values().filter(|n| !distinct.contains(n)).count(),
+            duplicate: delivered.len() - distinct.len(),
+            phantom: distinct.difference(&self.written).count(),
+        }
+    }
+}
+
+/// What became of the committed rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Verdict {
+    /// Rows committed.
+    committed: usize,
+    /// States of rows that were delivered.
+    delivered: usize,
+    /// Rows whose last state never came.
+    lost: usize,
+    /// States that came again.
+    duplicate: usize,
+    /// States that came and were never committed.
+    phantom: usize,
+}
+
+/// Returns a poller that ticks as long as there is more.
+pub(crate) fn poller(source: Mssql, handler: Arc<dyn Handler>, batch_rows_max: usize) -> Poller {
+    let second = Duration::from_secs(1);
+    Poller::new(PollerParts {
+        name: "orders".to_owned(),
+        source: Arc::new(source),
+        handler,
+        store: Arc::new(MemoryStore::default()),
+        instance: Arc::new(Instance::new("a")),
+        terms: LeaseTerms::of(120 * second),
+        limits: Limits {
+            batch_rows_max,
+            batch_bytes_max: 4 << 20,
+            batches_max: None,
+            tick_time_max: 240 * second,
+            handler_stop_after: 285 * second,
+            handler_stall_max: None,
+            state_refresh: 300 * second,
+            status_interval: Duration::ZERO,
+            retry_delay_min: Duration::ZERO,
+            retry_delay_max: Duration::ZERO,
+            lease_first: false,
+            on_missing_state: OnMissingState::Stop,
+        },
+        policy: highwater::policy::FailurePolicy::default(),
+        metrics: Arc::new(Metrics::default()),
+    })
+}
+
+/// Inserts rows; returns the key and `n` of each.
+async fn insert(session: &mut Session, values: &[i64]) -> Vec<(i32, i64)> {
+    let tuples: Vec<String> = values.iter().map(|n| format!("({n})")).collect();
+    let sql = format!(
+        "INSERT INTO dbo.writes (n) OUTPUT INSERTED.id, INSERTED.n VALUES {}",
+        tuples.join(", ")
+    );
+    let read = |row: &tiberius::Row| (row.get(0).unwrap(), row.get::<i32, _>(1).unwrap().into());
+    session.run(&sql).await.iter().map(read).collect()
+}
+
+/// Changes a row.
+async fn update(session: &mut Session, id: i32, n: i64) {
+    let sql = format!("UPDATE dbo.writes SET n = {n}, at = SYSUTCDATETIME() WHERE id = {id}");
+    session.run(&sql).await;
+}

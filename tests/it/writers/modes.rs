@@ -1,0 +1,62 @@
+//! How the table can be polled: a line for each mode, and what it guarantees.
+
+use std::time::Duration;
+
+use highwater::cursor::CursorMode;
+use highwater::source::mssql::{Mssql, SourceSettings};
+
+use crate::any_server::AnyServer;
+
+/// How far behind the server's clock a bounded mode stays, where it goes by time.
+pub(super) const SETTLE: Duration = Duration::from_secs(1);
+
+/// One way to poll.
+#[derive(Debug)]
+pub(super) struct Mode {
+    pub(super) name: &'static str,
+    /// Whether it promises that nothing is lost.
+    pub(super) bounded: bool,
+    /// Whether it sees that a row was changed.
+    pub(super) sees_updates: bool,
+    pub(super) source: fn(&AnyServer) -> Mssql,
+}
+
+/// Every mode, with its bound and without.
+pub(super) const MODES: &[Mode] = &[
+    Mode {
+        name: "rowversion",
+        bounded: true,
+        sees_updates: true,
+        source: |server| open(rowversion(server)),
+    },
+    Mode {
+        name: "rowversion, bound left out",
+        bounded: false,
+        sees_updates: true,
+        source: |server| open(rowversion(server)).without_bound(),
+    },
+    Mode {
+        name: "timestamp+pk, settle 1 s",
+        bounded: true,
+        sees_updates: true,
+        source: |server| open(timestamp(server, SETTLE)),
+    },
+    Mode {
+        name: "timestamp+pk, settle 0",
+        bounded: false,
+        sees_updates: true,
+        source: |server| open(timestamp(server, Duration::ZERO)),
+    },
+];
+
+fn open(settings: SourceSettings) -> Mssql {
+    Mssql::new(settings).unwrap()
+}
+
+fn rowversion(server: &AnyServer) -> SourceSettings {
+    server.settings("writes", CursorMode::RowVersion, "rv")
+}
+
+fn timestamp(server: &AnyServer, settle: Duration) -> SourceSettings {
+    SourceSettings { settle, ..server.settings("writes", CursorMode::TimestampPk, "at") }
+}
