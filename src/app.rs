@@ -9,10 +9,12 @@ use azure_core::credentials::TokenCredential;
 use thiserror::Error;
 use uuid::Uuid;
 
-use crate::azure::{BlobService, ConnectError, IdentitySource, ServiceOptions, request_timeout};
+use crate::azure::{
+    BlobService, ConnectError, IdentitySource, ServiceOptions, Tokens, request_timeout,
+};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{
-    Config, ConfigErrors, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, PollerConfig, SqlAuth,
+    Config, ConfigErrors, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, HttpAuth, PollerConfig, SqlAuth,
     StateConfig, StorageConnection, Vars,
 };
 use crate::handler::Handler;
@@ -22,7 +24,7 @@ use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
 use crate::mssql::RetryTerms;
 use crate::poller::{Limits, Poller, PollerParts};
-use crate::source::mssql::{Mssql, SourceSettings};
+use crate::source::mssql::{Mssql, SizeLimits, SourceSettings};
 use crate::source::{FetchError, Source};
 use crate::state::sql::TableNameError;
 use crate::state::{BlobStore, FileStore, LoggedStore, SqlStore, SqlStoreSettings, StateStore};
@@ -50,6 +52,15 @@ pub enum BuildError {
         /// Why.
         #[source]
         source: FetchError,
+    },
+    /// The identity that a handler proves itself with cannot be set up.
+    #[error("set up the identity of the handler of poller `{poller}`")]
+    HandlerIdentity {
+        /// The poller.
+        poller: String,
+        /// Why.
+        #[source]
+        source: ConnectError,
     },
     /// The HTTP client of the handlers cannot be set up.
     #[error("set up the HTTP client of the handlers")]
@@ -136,16 +147,24 @@ fn limits(poller: &PollerConfig, function_timeout: Duration) -> Limits {
 fn handler(
     poller: &PollerConfig,
     client: &mut Option<Client>,
+    identity: IdentitySource,
 ) -> Result<Arc<dyn Handler>, BuildError> {
     let http = match &poller.handler {
         HandlerConfig::Http(http) => http,
         HandlerConfig::Stdout => return Ok(Arc::new(Stdout::new())),
     };
-    let client = match client {
-        Some(client) => client,
-        None => client.insert(Client::new().map_err(BuildError::Http)?),
+    let client = match (&http.authorities, client) {
+        (Some(authorities), _) => Client::trusting(authorities).map_err(BuildError::Http)?,
+        (None, Some(client)) => client.clone(),
+        (None, none) => none.insert(Client::new().map_err(BuildError::Http)?).clone(),
     };
-    Ok(Arc::new(Http::new(client.clone(), http, Arc::new(SystemClock))))
+    let handler = Http::new(client, http, Arc::new(SystemClock));
+    let HttpAuth::Identity { audience, client_id } = &http.auth else {
+        return Ok(Arc::new(handler));
+    };
+    let tokens = Tokens::new(identity, client_id.as_deref(), audience);
+    let wrong = |source| BuildError::HandlerIdentity { poller: poller.name.clone(), source };
+    Ok(Arc::new(handler.with_tokens(tokens.map_err(wrong)?)))
 }
 
 /// What the environment says beside the settings.
@@ -179,10 +198,6 @@ impl Surroundings {
         format!("{app}/{instance}-{}", Uuid::new_v4().simple())
     }
 
-    #[cfg_attr(
-        not(feature = "test-util"),
-        expect(clippy::unused_self, reason = "tests replace the handler here")
-    )]
     fn handler(
         &self,
         poller: &PollerConfig,
@@ -192,7 +207,7 @@ impl Surroundings {
         if self.handler_panics {
             return Ok(Arc::new(crate::testing::PanickingHandler));
         }
-        handler(poller, client)
+        handler(poller, client, self.identity)
     }
 
     fn store(&self, config: &Config) -> Result<Arc<dyn StateStore>, BuildError> {
@@ -247,6 +262,10 @@ impl Surroundings {
             columns: source.columns.clone(),
             filter: source.filter.clone(),
             settle: source.settle,
+            limits: SizeLimits {
+                value_bytes_max: poller.limits.value_bytes_max,
+                batch_bytes_max: poller.limits.batch_bytes_max,
+            },
         };
         let retry = RetryTerms::within(poller.limits.tick_time_max);
         let mssql = Mssql::new(settings).map_err(wrong)?.with_retries(retry);

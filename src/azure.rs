@@ -10,8 +10,9 @@
 //! included, so no such error leaves this module: [`Failure`] carries text of our own.
 
 mod failure;
+mod kept_token;
 mod shared_key;
-mod token;
+mod tokens;
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,8 +31,9 @@ use thiserror::Error;
 use url::Url;
 
 pub(crate) use self::failure::{Answer, Failure, date};
+pub use self::kept_token::KeptToken;
 use self::shared_key::SharedKey;
-pub use self::token::KeptToken;
+pub use self::tokens::Tokens;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, StorageConnection};
 

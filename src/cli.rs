@@ -57,6 +57,9 @@ enum Command {
     /// Show delivery without loss on real data, with failures and kills; needs nothing installed.
     #[cfg(feature = "demo")]
     Demo(crate::demo::Options),
+    /// Serve databases in memory as a stand-in for SQL Server, and print the connection string.
+    #[cfg(feature = "demo")]
+    Devdb(crate::demo::devdb::Options),
     /// Force the race of a stale owner, and show it event by event; ends with 1 if one differs.
     #[cfg(feature = "demo")]
     Race(crate::race::Options),
@@ -114,6 +117,8 @@ pub async fn run() -> ExitCode {
         }
         #[cfg(feature = "demo")]
         Some(Command::Demo(options)) => crate::demo::run(options).await,
+        #[cfg(feature = "demo")]
+        Some(Command::Devdb(options)) => crate::demo::devdb::run(options).await,
         #[cfg(feature = "demo")]
         Some(Command::Race(options)) => {
             // It brings a runtime of its own, in which time is paused.

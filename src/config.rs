@@ -35,7 +35,7 @@ mod unknown;
 mod vars;
 
 pub(crate) use self::handler::redacted;
-pub use self::handler::{HandlerConfig, HttpConfig};
+pub use self::handler::{Authorities, BodyForm, HandlerConfig, HttpAuth, HttpConfig};
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
 pub use self::poller::{LeaseConfig, LimitsConfig, PollerConfig};
 pub(crate) use self::settings::LOG_DEFAULT;

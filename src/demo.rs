@@ -10,6 +10,7 @@
 //! Lease and intervals are short here, so that a takeover takes seconds. The rest is as in Azure.
 
 mod console;
+pub mod devdb;
 mod flights;
 mod folder;
 mod host;

@@ -26,6 +26,7 @@
 mod codepage;
 mod convert;
 mod database;
+mod databases;
 mod dates;
 mod faults;
 mod server;
@@ -38,7 +39,8 @@ mod wire;
 
 pub use self::{
     database::Database,
-    faults::{Fault, Faults, LoginFault},
+    databases::Databases,
+    faults::{Fault, Faults, LoginFault, SeenLogin},
     server::{Options, Server},
     session::{Engine, Session},
     types::{Column, Named, Parameter, Reply, SqlError, Type, Value},

@@ -108,7 +108,8 @@ pub struct Digested(String);
 
 impl Digested {
     /// Hashes the encoded events in order.
-    pub fn of(events: &[ChangeEvent]) -> Self {
+    #[expect(single_use_lifetimes, reason = "the suggested elision is not stable yet")]
+    pub fn of<'a>(events: impl IntoIterator<Item = &'a ChangeEvent>) -> Self {
         let mut hash = Sha256::new();
         for event in events {
             update_sized(&mut hash, event.json.as_bytes());

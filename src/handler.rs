@@ -6,7 +6,7 @@ pub mod stdout;
 pub(crate) mod testing;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -45,17 +45,34 @@ pub struct Delivery<'a> {
 /// process that is stuck still renews its lease, and would keep the batch for ever. A handler that
 /// never reports is not judged by this; it needs a time-out of its own.
 #[derive(Debug, Default)]
-pub struct Progress(AtomicU64);
+pub struct Progress {
+    steps: AtomicU64,
+    accepted: AtomicUsize,
+}
 
 impl Progress {
     /// Says that `steps` more steps are done: events, bytes, whatever the handler counts.
     pub fn report(&self, steps: u64) {
-        self.0.fetch_add(steps.max(1), Ordering::Relaxed);
+        self.steps.fetch_add(steps.max(1), Ordering::Relaxed);
+    }
+
+    /// Says that the first `events` events of the batch are taken for good; a step, too.
+    ///
+    /// The checkpoint moves past them with the next renewal of the lease, so that they do not come
+    /// again whatever becomes of the rest.
+    pub fn accept(&self, events: usize) {
+        self.accepted.fetch_max(events, Ordering::Relaxed);
+        self.report(1);
+    }
+
+    /// Returns how many events, from the front, are taken for good.
+    pub fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::Relaxed)
     }
 
     /// Returns the steps done so far.
     pub fn steps(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.steps.load(Ordering::Relaxed)
     }
 }
 
@@ -99,6 +116,32 @@ pub enum HandlerError {
     /// The target has accepted a write of a newer lease.
     #[error(transparent)]
     Fenced(#[from] StaleWrite),
+}
+
+impl HandlerError {
+    /// Returns the same error of a handler that had accepted events of a batch of `rows` before.
+    pub(crate) fn after(self, accepted: usize, rows: usize) -> Self {
+        let accepted = accepted.min(rows.saturating_sub(1));
+        match self {
+            Self::Partial { accepted: said, reason } => {
+                Self::Partial { accepted: said.max(accepted), reason }
+            }
+            Self::Retryable(_) | Self::Rejected(_) | Self::TooLarge(_) | Self::Stalled(_)
+                if accepted > 0 =>
+            {
+                Self::Partial { accepted, reason: self.to_string() }
+            }
+            // About the target, not the rows, or nothing was accepted: answered as it is.
+            Self::Retryable(_)
+            | Self::Rejected(_)
+            | Self::TooLarge(_)
+            | Self::Stalled(_)
+            | Self::Throttled { .. }
+            | Self::Misconfigured(_)
+            | Self::Gone(_)
+            | Self::Fenced(_) => self,
+        }
+    }
 }
 
 /// Takes batches of events, each at least once.

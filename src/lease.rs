@@ -8,6 +8,7 @@
 //!
 //! What a refused or unanswered write means is judged in `lease/write.rs`.
 
+mod error;
 mod snapshot;
 mod write;
 
@@ -16,17 +17,17 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use thiserror::Error;
 use time::OffsetDateTime;
 use tokio::time::{Instant, sleep_until, timeout};
 
+pub use self::error::LeaseError;
 pub use self::snapshot::Snapshot;
 use self::write::{Change, LogicalWrite, Writer};
-use crate::cursor::SourceState;
+use crate::cursor::{Cursor, SourceState};
 use crate::event::BatchId;
 use crate::state::{
-    Acquire, Commit, EndOfTick, Failure, FencingToken, FormatError, Generation, Holder, InFlight,
-    Precondition, Refusal, StateDocument, StateKey, StateStore, StoreError,
+    Acquire, Commit, EndOfTick, Failure, FencingToken, Generation, Holder, InFlight, Refusal,
+    StateDocument, StateKey, StateStore, StoreError,
 };
 
 /// How long a lease lives, and how often it is renewed.
@@ -72,45 +73,6 @@ impl Instance {
     }
 }
 
-/// Why a lease could not be taken, kept or used.
-#[derive(Debug, Error)]
-pub enum LeaseError {
-    /// The lease has passed to another. Nothing may be written any more.
-    #[error("lease lost")]
-    Lost(#[source] Refusal),
-    /// The document is gone.
-    #[error("state document is gone")]
-    Gone,
-    /// The lease could not be renewed before its deadline.
-    #[error("lease not renewed within its time")]
-    Lapsed,
-    /// The tick has used up its time.
-    #[error("tick used up its time")]
-    OutOfTime,
-    /// The transition is not allowed for a reason that is not the lease.
-    #[error("transition refused")]
-    Refused(#[source] Refusal),
-    /// The store gave no usable answer in time: whether the write happened is not known.
-    #[error("state store")]
-    Store(#[from] StoreError),
-    /// Somebody replaced the document by one that cannot be read.
-    #[error("read back the state document")]
-    Format(#[from] FormatError),
-}
-
-impl From<Refusal> for LeaseError {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::Superseded { .. } => Self::Lost(refusal),
-            Refusal::Held { .. }
-            | Refusal::Paused { .. }
-            | Refusal::BackingOff { .. }
-            | Refusal::Backwards { .. }
-            | Refusal::TokensExhausted => Self::Refused(refusal),
-        }
-    }
-}
-
 /// What a lease needs to know of the tick that asks for it.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseContext<'a> {
@@ -137,6 +99,8 @@ pub struct Lease<'a> {
     marked: bool,
     /// What the source wants kept; rides on the next write.
     remember: Option<SourceState>,
+    /// Where a prefix would put the checkpoint whose commit is not known to have landed.
+    in_the_air: Option<Cursor>,
 }
 
 impl fmt::Debug for Lease<'_> {
@@ -145,12 +109,16 @@ impl fmt::Debug for Lease<'_> {
     }
 }
 
+/// Says what work has done for good since it was asked last, given the document and the time.
+pub type Accepted<'a> = dyn FnMut(&StateDocument, OffsetDateTime) -> Option<Commit> + Send + 'a;
+
 /// How asking for a lease ended.
 #[derive(Debug)]
 pub enum Acquired<'a> {
     /// It is held.
     Held(Box<Lease<'a>>),
-    /// The document has changed since it was read; nothing was written.
+    /// The document has changed since it was read, or was missing and is there now, blank; no lease
+    /// was granted, and it is to be read again.
     Conflict,
     /// The document does not allow it; nothing was written.
     Refused(Refusal),
@@ -166,7 +134,8 @@ impl<'a> Lease<'a> {
     /// Asks for the lease on the strength of `base`, the document that also gave the checkpoint.
     ///
     /// Acquiring with that document's tag proves that the rows were read from the checkpoint that
-    /// still stands. `batch` rides on the same write.
+    /// still stands. `batch` rides on the same write. Where nothing is stored there is no tag: a blank
+    /// document is created then, and nothing is granted yet. See [`StateDocument::blank`].
     ///
     /// # Errors
     ///
@@ -193,7 +162,13 @@ impl<'a> Lease<'a> {
         let until = context.stop_at.min(renewed_at + context.terms.ttl / 2);
         let writer = Writer { store: context.store, key: context.key, until };
         // Boxed, as below: a document is large, and these futures lie within all others.
-        let written = Box::pin(writer.create_or_replace(document, base.precondition())).await?;
+        let Some(etag) = &base.etag else {
+            let fingerprint = base.document.source_fingerprint.clone();
+            let blank = StateDocument::blank(&base.document.poller_name, fingerprint);
+            writer.create(&blank).await?;
+            return Ok(Acquired::Conflict);
+        };
+        let written = Box::pin(writer.replace(document, etag)).await?;
         let Some(snapshot) = written else {
             return Ok(Acquired::Conflict);
         };
@@ -205,6 +180,7 @@ impl<'a> Lease<'a> {
             renewed_at,
             marked,
             remember: None,
+            in_the_air: None,
         })))
     }
 
@@ -270,6 +246,22 @@ impl<'a> Lease<'a> {
     ///
     /// [`LeaseError`] if `work` was dropped before it ended; its outcome is then unknown.
     pub async fn hold_while<T>(&mut self, work: impl Future<Output = T>) -> Result<T, LeaseError> {
+        self.hold_while_accepting(work, &mut |_, _| None).await
+    }
+
+    /// Runs `work` as [`Self::hold_while`] does; what `accepted` returns rides on the next renewal.
+    ///
+    /// It is asked before each renewal, with the document and the service's time, for the commit of
+    /// what `work` has done for good since it was asked last.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::hold_while`].
+    pub async fn hold_while_accepting<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+        accepted: &mut Accepted<'_>,
+    ) -> Result<T, LeaseError> {
         let mut work = pin!(work);
         let stop_at = self.context.stop_at;
         if Instant::now() >= self.deadline() {
@@ -287,7 +279,8 @@ impl<'a> Lease<'a> {
             // The renewal and the work go on side by side: a slow store must not stall the work.
             let deadline = self.deadline();
             let heartbeat_interval = self.context.terms.heartbeat_interval;
-            let mut renewal = pin!(self.renew(deadline));
+            let prefix = accepted(self.document(), self.now());
+            let mut renewal = pin!(self.renew(prefix, deadline));
             tokio::select! {
                 biased;
                 renewed = &mut renewal => if let Err(error) = renewed {
@@ -401,10 +394,21 @@ impl<'a> Lease<'a> {
         self.write(&apply, None, self.last_moment()).await
     }
 
-    async fn renew(&mut self, until: Instant) -> Result<(), LeaseError> {
+    /// Says that the holder is alive, and commits `prefix` in the same write.
+    async fn renew(&mut self, prefix: Option<Commit>, until: Instant) -> Result<(), LeaseError> {
         let now = self.now();
-        let apply = move |document: &StateDocument, holder: &Holder| document.renew(holder, now);
-        self.write(&apply, None, until).await
+        let Some(prefix) = prefix else {
+            let apply =
+                move |document: &StateDocument, holder: &Holder| document.renew(holder, now);
+            return self.write(&apply, None, until).await;
+        };
+        // If this is given up, it may land all the same, and nobody but us will have moved it there.
+        self.in_the_air = Some(prefix.upto.clone());
+        let batch_id = prefix.batch_id.clone();
+        let apply = move |document: &StateDocument, holder: &Holder| {
+            document.commit(holder, prefix.clone())
+        };
+        self.write(&apply, Some(&batch_id), until).await
     }
 
     async fn write(
@@ -425,9 +429,11 @@ impl<'a> Lease<'a> {
         let asked_at = Instant::now();
         let write_id = self.context.instance.next_write_id();
         let writer = Writer { store: self.context.store, key: self.context.key, until };
-        let logical = LogicalWrite { holder, write_id: &write_id, batch_id };
+        let in_the_air = self.in_the_air.as_ref();
+        let logical = LogicalWrite { holder, write_id: &write_id, batch_id, in_the_air };
         self.snapshot = Box::pin(writer.change_held(&self.snapshot, logical, &change)).await?;
         self.renewed_at = asked_at;
+        self.in_the_air = None;
         Ok(())
     }
 
@@ -457,13 +463,6 @@ fn lapsed_or(error: LeaseError) -> LeaseError {
         | LeaseError::OutOfTime
         | LeaseError::Refused(_)
         | LeaseError::Format(_) => error,
-    }
-}
-
-/// Says whether `stored` could be written as it was read: absent, or under its tag.
-impl Snapshot {
-    fn precondition(&self) -> Precondition {
-        self.etag.clone().map_or(Precondition::Absent, Precondition::Matches)
     }
 }
 

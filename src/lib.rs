@@ -18,7 +18,7 @@
 //!  3 fetch      one query, TOP (batch_rows_max + 1): the extra row says whether there is more
 //!  4 normalise  rows ─► change events (pure); no rows ─► done, nothing written
 //!  5 acquire    ONE write under the tag of what was loaded; the in-flight record rides on it
-//!  6 handle     while the lease is renewed
+//!  6 handle     while the lease is renewed; what is accepted for good rides on a renewal
 //!  7 commit     ONE write; it releases too, or announces the next batch and goes back to 6
 //!  ◄─ TickReport ─► one log line, metrics ─► InvocationResponse (always a JSON object)
 //! ```
@@ -44,7 +44,7 @@
 //!
 //! - [`poller`] and [`lease`] never name a driver, a web framework or a cloud.
 //! - No adapter names another adapter. (`source::mssql` and `state::sql` use [`mssql`], the blob store
-//!   [`azure`]: the shared halves of two adapters of one service.)
+//!   and `handler::http` [`azure`]: the shared halves of two adapters of one service.)
 //! - Only [`config`] reads the environment, only [`clock`] the wall clock.
 //! - Only [`mssql::ident`] turns a name into SQL; values are parameters.
 //! - Nothing below the edges prints. No engine module spawns a task.

@@ -59,6 +59,27 @@ pub enum NormalizeError {
         #[source]
         source: CursorError,
     },
+    /// The event is larger than a batch may be, with nothing before it in the batch.
+    #[error(
+        "poller `{poller}`: the row of `{object}` with key {key} is {bytes} bytes as an event, more \
+         than the {bytes_max} that `BATCH_BYTES_MAX` allows, {column}: raise that setting of the \
+         poller, leave the column out of its `SOURCE__COLUMNS`, or shorten the value; nothing after \
+         the row is delivered until then"
+    )]
+    TooLarge {
+        /// Name of the poller.
+        poller: String,
+        /// Table or view.
+        object: String,
+        /// Key of the row, as JSON.
+        key: String,
+        /// Size of the encoded event.
+        bytes: usize,
+        /// The limit.
+        bytes_max: usize,
+        /// The largest of its values, in words.
+        column: String,
+    },
     /// The row cannot be encoded.
     #[error("encode row {row}")]
     Encode {
@@ -87,6 +108,50 @@ pub fn normalize(shape: &SourceShape, rows: &Rows) -> Result<Vec<ChangeEvent>, N
                 .map_err(|source| NormalizeError::Encode { row: index, source })
         })
         .collect()
+}
+
+/// Returns how many events fit into a batch of so many bytes.
+///
+/// # Errors
+///
+/// [`NormalizeError::TooLarge`] if not even the first does; `rows` are those that the events are of.
+pub fn fitting(
+    shape: &SourceShape,
+    rows: &Rows,
+    events: &[ChangeEvent],
+    bytes_max: usize,
+) -> Result<usize, NormalizeError> {
+    let mut bytes = 0_usize;
+    let fitting = events.iter().take_while(|event| {
+        bytes = bytes.saturating_add(event.json.len());
+        bytes <= bytes_max
+    });
+    match (fitting.count(), events.first()) {
+        (0, Some(event)) => Err(too_large(shape, rows, event, bytes_max)),
+        (count, _) => Ok(count),
+    }
+}
+
+fn too_large(
+    shape: &SourceShape,
+    rows: &Rows,
+    event: &ChangeEvent,
+    bytes_max: usize,
+) -> NormalizeError {
+    let values = rows.rows.first().map(|row| row.values.as_slice()).unwrap_or_default();
+    let largest = rows.columns.iter().zip(values).max_by_key(|(_, value)| value.size());
+    let column = largest.map_or_else(
+        || "without any column".to_owned(),
+        |(name, value)| format!("most of it in column `{name}` with {} bytes", value.size()),
+    );
+    NormalizeError::TooLarge {
+        poller: shape.label.poller.clone(),
+        object: shape.label.object.clone(),
+        key: serde_json::Value::from(event.cursor.key.clone()).to_string(),
+        bytes: event.json.len(),
+        bytes_max,
+        column,
+    }
 }
 
 fn position(shape: &SourceShape, index: usize, row: &Row) -> Result<Cursor, NormalizeError> {
@@ -171,6 +236,31 @@ mod tests {
         let cursor = &events[0].cursor;
         assert_eq!(cursor.value, "0xFFFFFFFFFFFFFFFF");
         assert_eq!(serde_json::to_string(&cursor.key).unwrap(), r#"{"a":1,"b":"k"}"#);
+    }
+
+    #[test]
+    fn events_are_counted_up_to_the_limit_and_a_larger_one_is_named() {
+        let shape = shape(CursorMode::RowVersion);
+        let key = || vec![Value::Int(1), Value::Text("k".to_owned())];
+        let mut rows = rows(Value::Int(1), key());
+        rows.columns.push("big".to_owned());
+        rows.rows[0].values.push(Value::Text("x".repeat(500)));
+        rows.rows.push(rows.rows[0].clone());
+        let events = normalize(&shape, &rows).unwrap();
+        let one = events[0].json.len();
+        for (bytes_max, count) in [(one, 1), (2 * one - 1, 1), (2 * one, 2), (usize::MAX, 2)] {
+            assert_eq!(fitting(&shape, &rows, &events, bytes_max).unwrap(), count, "{bytes_max}");
+        }
+        assert_eq!(fitting(&shape, &rows, &[], 1).unwrap(), 0);
+        let error = fitting(&shape, &rows, &events, one - 1).unwrap_err().to_string();
+        for part in [
+            "poller `p`".to_owned(),
+            "the row of `dbo.t` with key {\"a\":1,\"b\":\"k\"}".to_owned(),
+            format!("is {one} bytes as an event, more than the {}", one - 1),
+            "column `big` with 500 bytes".to_owned(),
+        ] {
+            assert!(error.contains(&part), "{error}");
+        }
     }
 
     #[test]

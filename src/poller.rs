@@ -6,7 +6,7 @@
 //! 3 fetch      one query, no rows: idle, nothing written
 //! 4 normalise  rows to change events
 //! 5 acquire    one write under the tag of the document that gave the position
-//! 6 handle     while the lease is renewed
+//! 6 handle     while the lease is renewed; what is accepted for good rides on a renewal
 //! 7 commit     one write; it also releases, or announces the next batch and goes back to 6
 //! ```
 //!
@@ -23,12 +23,12 @@ mod observe;
 mod outcome;
 mod part;
 mod quarantine;
+mod stop;
 mod suspicion;
 
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
@@ -40,20 +40,23 @@ pub use self::init::Init;
 use self::memory::Memory;
 use self::observe::Observation;
 pub use self::outcome::{LoadError, OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
+pub use self::stop::StopSignal;
 use crate::cursor::Cursor;
 use crate::handler::{Delivery, Handler, HandlerError, Progress};
 use crate::lease::{Acquired, Instance, Lease, LeaseContext, LeaseError, LeaseTerms, Snapshot};
 use crate::metrics::Metrics;
 use crate::policy::FailurePolicy;
 use crate::source::Source;
-use crate::state::{AfterCommit, Commit, OnMissingState, Refusal, StateKey, StateStore};
+use crate::state::{
+    AfterCommit, Commit, OnMissingState, Refusal, StateDocument, StateKey, StateStore,
+};
 
 /// Limits of one tick, and how failures are spaced.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Most rows in one batch.
     pub batch_rows_max: usize,
-    /// Most bytes of encoded events in one batch; a single larger event still goes.
+    /// Most bytes of encoded events in one batch; a single larger event fails the tick.
     pub batch_bytes_max: usize,
     /// Most batches in one tick; `None` for no limit but time.
     pub batches_max: Option<u64>,
@@ -75,38 +78,6 @@ pub struct Limits {
     pub lease_first: bool,
     /// What to do when a poller that has run before has no state.
     pub on_missing_state: OnMissingState,
-}
-
-/// Asks running ticks to stop after the batch in hand.
-#[derive(Clone, Debug, Default)]
-pub struct StopSignal {
-    flags: Vec<Arc<AtomicBool>>,
-}
-
-impl StopSignal {
-    /// Returns a signal of its own.
-    pub fn new() -> Self {
-        Self { flags: vec![Arc::default()] }
-    }
-
-    /// Returns a signal that is set when either this one or the new one is.
-    #[must_use]
-    pub fn child(&self) -> Self {
-        let own: Arc<AtomicBool> = Arc::default();
-        Self { flags: std::iter::once(own).chain(self.flags.iter().cloned()).collect() }
-    }
-
-    /// Sets this signal, and so its children.
-    pub fn set(&self) {
-        if let Some(own) = self.flags.first() {
-            own.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether this signal or a parent has been set.
-    pub fn is_set(&self) -> bool {
-        self.flags.iter().any(|flag| flag.load(Ordering::Relaxed))
-    }
 }
 
 /// What a tick is told by whoever asks for it.
@@ -387,11 +358,24 @@ impl Poller {
             }
             handled
         };
-        let handled = lease.hold_while(work).await;
+        let in_part = self.may_be_accepted_in_part(batch, lease.document());
+        let mut committed = 0;
+        let mut accepted = |document: &StateDocument, now| {
+            let rows = progress.accepted();
+            if !in_part || rows <= committed {
+                return None;
+            }
+            committed = rows;
+            self.commit_of_front(batch, document, rows, now)
+        };
+        let handled = lease.hold_while_accepting(work, &mut accepted).await;
         seen.handler_ran(began_at.elapsed());
         match handled {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(NotTaken::Handler(error)),
+            Ok(Err(error)) => {
+                let error = error.after(progress.accepted(), batch.events.len());
+                Err(NotTaken::Handler(error))
+            }
             Err(LeaseError::OutOfTime) => Err(NotTaken::OutOfTime),
             // A renewal in the air has found the lease lost too, but the target says who took it.
             Err(error) => {

@@ -62,9 +62,12 @@ impl fmt::Display for FencingToken {
     }
 }
 
-/// When a document was created, in milliseconds of the storage service's clock.
+/// When a document was begun, in milliseconds of the storage service's clock, or one more than its
+/// predecessor's, whichever is greater; 0 as long as it is blank.
 ///
-/// Orders (generation, token) across a document that was lost and made again.
+/// Orders (generation, token) across a document that was lost and made again. The predecessor's is
+/// known from the marker: of a document that is lost before it was marked only the clock tells the next
+/// one apart, which then needs to be begun later by more than the clock's grain and skew.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -100,7 +103,7 @@ pub struct StateDocument {
     pub poller_name: String,
     /// Hash of the source definition that gives the checkpoint its meaning.
     pub source_fingerprint: SourceFingerprint,
-    /// When the document was created; 0 in documents made before the field existed.
+    /// When the document was begun; 0 in blank ones, and in those made before the field existed.
     #[serde(default)]
     pub generation: Generation,
     /// Unique per logical write: tells, after a lost answer, whether the write landed.
@@ -168,6 +171,34 @@ impl StateDocument {
             replay_id: None,
             extra: Map::new(),
         }
+    }
+
+    /// Returns the place kept for a document: it grants nothing and is there to be replaced.
+    ///
+    /// A request to create can only be conditional on nothing being there, which holds again after a
+    /// deletion. So one that was given up may land minutes later, on the ruins of what came after it.
+    /// That is why nothing but a blank document is ever created: the first grant, its generation and
+    /// its token ride on a write under the blank one's tag, and that can land only once.
+    pub fn blank(poller: &str, fingerprint: SourceFingerprint) -> Self {
+        Self::new(poller, fingerprint, Generation(0))
+    }
+
+    /// Whether it has no generation yet, so that none of our grants can have been made of it.
+    pub fn is_blank(&self) -> bool {
+        self.generation == Generation(0)
+    }
+
+    /// Returns a blank document under its generation.
+    ///
+    /// What an operator has written into it meanwhile stays, as does the checkpoint of a document
+    /// made before generations existed. Without a checkpoint any source may be begun with.
+    #[must_use]
+    pub fn begun(&self, generation: Generation, fingerprint: &SourceFingerprint) -> Self {
+        let mut next = Self { generation, ..self.clone() };
+        if next.checkpoint.cursor.is_none() {
+            next.source_fingerprint = fingerprint.clone();
+        }
+        next
     }
 
     /// Returns the newest grant as one of `owner_id`.

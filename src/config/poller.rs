@@ -70,8 +70,10 @@ pub struct LeaseConfig {
 pub struct LimitsConfig {
     /// Most rows in one batch.
     pub batch_rows_max: usize,
-    /// Size of encoded events at which a batch is closed.
+    /// Most bytes of encoded events in one batch.
     pub batch_bytes_max: usize,
+    /// Most bytes in one value.
+    pub value_bytes_max: usize,
     /// Most batches in one tick; `None` for no limit.
     pub batches_max: Option<u32>,
     /// How long a handler that reports progress may report none; `None` for ever.
@@ -210,12 +212,14 @@ fn read_limits(
     let at = Some(segment);
     let rows = reader.read(&settings::BATCH_ROWS_MAX, at, parse::number(1..=BATCH_ROWS_MAX));
     let bytes = reader.read(&settings::BATCH_BYTES_MAX, at, parse::size);
+    let value_bytes = reader.read(&settings::VALUE_BYTES_MAX, at, parse::size);
     let batches_max = reader.read_if_set(&settings::BATCHES_MAX, at, parse::number(1..=u32::MAX));
     let stall_max = reader.read(&settings::HANDLER_STALL_MAX, at, parse::duration);
     let tick_time_max = read_tick_time_max(reader, segment, function_timeout);
     Some(LimitsConfig {
         batch_rows_max: usize::try_from(rows?).unwrap_or(usize::MAX),
         batch_bytes_max: bytes?,
+        value_bytes_max: value_bytes?,
         batches_max,
         handler_stall_max: stall_max.map(|limit| (!limit.is_zero()).then_some(limit))?,
         tick_time_max: tick_time_max?,

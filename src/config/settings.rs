@@ -72,11 +72,22 @@ pub const SETTINGS: &[Setting] = &[
     HANDLER_ALLOW_HTTP,
     HANDLER_TIMEOUT,
     HANDLER_TRIES_MAX,
+    HANDLER_LANES,
+    HANDLER_BODY,
+    HANDLER_GZIP,
+    HANDLER_SIGNING_SECRETS,
+    HANDLER_AUTH,
+    HANDLER_AUTH_SECRET,
+    HANDLER_AUTH_HEADER,
+    HANDLER_AUTH_AUDIENCE,
+    HANDLER_AUTH_CLIENT_ID,
+    HANDLER_CA,
     HANDLER_STALL_MAX,
     LEASE_TTL,
     LEASE_FIRST,
     BATCH_ROWS_MAX,
     BATCH_BYTES_MAX,
+    VALUE_BYTES_MAX,
     BATCHES_MAX,
     TICK_TIME_MAX,
     STATE_REFRESH,
@@ -211,6 +222,60 @@ pub(super) const HANDLER_TRIES_MAX: Setting = Setting::new(
     Text("3"),
     "http: tries of one batch within one tick.",
 );
+pub(super) const HANDLER_LANES: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__LANES",
+    Text("1"),
+    "http: most requests at once for one batch, up to 32; rows of one key go into one of them, in order.",
+);
+pub(super) const HANDLER_BODY: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__BODY",
+    Text("highwater"),
+    "http: form of the body: `highwater` (one object), `cloudevents` (a batch of CloudEvents 1.0) or \
+     `debezium` (an array of envelopes).",
+);
+pub(super) const HANDLER_GZIP: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__GZIP",
+    Text("false"),
+    "http: whether bodies are compressed; the receiver must understand `content-encoding: gzip`.",
+);
+pub(super) const HANDLER_SIGNING_SECRETS: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__SIGNING_SECRETS",
+    Words("no signature"),
+    "http: names of settings that hold a secret `whsec_…` each, separated by commas; every request is \
+     signed with all of them.",
+);
+pub(super) const HANDLER_AUTH: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__AUTH",
+    Text("none"),
+    "http: how requests prove that they may be made: `none`, `function_key` (in `x-functions-key`), \
+     `identity` (a bearer token of the managed identity) or `header` (a header of the same value each time).",
+);
+pub(super) const HANDLER_AUTH_SECRET: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__AUTH_SECRET",
+    Words("required for `function_key` and `header`"),
+    "http: name of the setting that holds the key, or the header's value.",
+);
+pub(super) const HANDLER_AUTH_HEADER: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__AUTH_HEADER",
+    Words("required for `header`"),
+    "http: name of the header, such as `authorization` or `x-api-key`.",
+);
+pub(super) const HANDLER_AUTH_AUDIENCE: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__AUTH_AUDIENCE",
+    Words("required for `identity`"),
+    "http: application that the token is for, such as `api://11111111-2222-3333-4444-555555555555`.",
+);
+pub(super) const HANDLER_AUTH_CLIENT_ID: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__AUTH_CLIENT_ID",
+    Words("the system-assigned identity"),
+    "http: client id of a user-assigned identity.",
+);
+pub(super) const HANDLER_CA: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__CA",
+    Words("the system's"),
+    "http: certificates in PEM of further authorities that may sign the target's certificate, or the \
+     path of a file with them.",
+);
 pub(super) const HANDLER_STALL_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__STALL_MAX",
     Text("2m"),
@@ -234,7 +299,12 @@ pub(super) const BATCH_ROWS_MAX: Setting = Setting::new(
 pub(super) const BATCH_BYTES_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__BATCH_BYTES_MAX",
     Text("4MiB"),
-    "Size of encoded events at which a batch is closed.",
+    "Most bytes of encoded events in one batch; a single row that is larger stops the poller.",
+);
+pub(super) const VALUE_BYTES_MAX: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__VALUE_BYTES_MAX",
+    Text("4MiB"),
+    "Most bytes in one value, as `DATALENGTH` tells; a larger one is not read and stops the poller.",
 );
 pub(super) const BATCHES_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__BATCHES_MAX",

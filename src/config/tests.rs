@@ -1,5 +1,7 @@
 #![expect(clippy::too_many_lines, reason = "an expectation shows a whole configuration")]
 
+mod http;
+
 use expect_test::{Expect, expect};
 
 use super::*;
@@ -41,11 +43,23 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__HANDLER__ALLOW_HTTP = true
     HIGHWATER__POLLERS__ORDERS__HANDLER__TIMEOUT = 30s
     HIGHWATER__POLLERS__ORDERS__HANDLER__TRIES_MAX = 5
+    HIGHWATER__POLLERS__ORDERS__HANDLER__LANES = 4
+    HIGHWATER__POLLERS__ORDERS__HANDLER__BODY = cloudevents
+    HIGHWATER__POLLERS__ORDERS__HANDLER__GZIP = true
+    HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS = NEW_SECRET, OLD_SECRET
+    NEW_SECRET = whsec_aHVudGVyMmh1bnRlcjJodW50ZXIyaHVudGVyMg==
+    OLD_SECRET = whsec_T0xEX2h1bnRlcjJodW50ZXIyaHVudGVyMg==
+    HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH = header
+    HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_SECRET = API_KEY
+    HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_HEADER = X-Api-Key
+    API_KEY = hunter2hunter2
+    HIGHWATER__POLLERS__ORDERS__HANDLER__CA = certificates/company.pem
     HIGHWATER__POLLERS__ORDERS__HANDLER__STALL_MAX = 30s
     HIGHWATER__POLLERS__ORDERS__LEASE__TTL = 60s
     HIGHWATER__POLLERS__ORDERS__LEASE__FIRST = true
     HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX = 500
     HIGHWATER__POLLERS__ORDERS__BATCH_BYTES_MAX = 512KiB
+    HIGHWATER__POLLERS__ORDERS__VALUE_BYTES_MAX = 64KiB
     HIGHWATER__POLLERS__ORDERS__BATCHES_MAX = 20
     HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX = 9m
     HIGHWATER__POLLERS__ORDERS__STATE_REFRESH = 1m
@@ -156,6 +170,7 @@ fn defaults_are_those_of_the_table() {
                     limits: LimitsConfig {
                         batch_rows_max: 1000,
                         batch_bytes_max: 4194304,
+                        value_bytes_max: 4194304,
                         batches_max: None,
                         handler_stall_max: Some(
                             120s,
@@ -242,6 +257,22 @@ fn a_full_example_of_a_poller_reads_back() {
                     url: "http://orders.internal/api/changes",
                     timeout: 30s,
                     tries_max: 5,
+                    lanes: 4,
+                    body: CloudEvents,
+                    gzip: true,
+                    signing_secrets: [
+                        SecretBox<[u8]>([REDACTED]),
+                        SecretBox<[u8]>([REDACTED]),
+                    ],
+                    auth: Header {
+                        name: "x-api-key",
+                        value: SecretBox<str>([REDACTED]),
+                    },
+                    authorities: Some(
+                        File(
+                            "certificates/company.pem",
+                        ),
+                    ),
                 },
             ),
             lease: LeaseConfig {
@@ -251,6 +282,7 @@ fn a_full_example_of_a_poller_reads_back() {
             limits: LimitsConfig {
                 batch_rows_max: 500,
                 batch_bytes_max: 524288,
+                value_bytes_max: 65536,
                 batches_max: Some(
                     20,
                 ),
@@ -323,7 +355,14 @@ fn a_full_example_of_the_rest_reads_back_without_any_secret() {
 
 #[test]
 fn every_setting_of_the_table_is_in_the_full_example() {
-    let full = vars(&[FULL, "HIGHWATER__STATE__FOLDER = /tmp/state\nHIGHWATER__STATE__TABLE = t"]);
+    // What no full example can hold beside the rest.
+    let others = "
+        HIGHWATER__STATE__FOLDER = /tmp/state
+        HIGHWATER__STATE__TABLE = t
+        HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_AUDIENCE = api://orders
+        HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_CLIENT_ID = 11111111-2222-3333-4444-555555555555
+    ";
+    let full = vars(&[FULL, others]);
     for setting in SETTINGS {
         let of_poller = setting.name_for(Some("ORDERS"));
         let of_function = setting.name_for(Some("ORDERS_TIMER"));

@@ -10,7 +10,7 @@ use std::{
 use self::login::Logins;
 use super::types::SqlError;
 
-pub use self::login::LoginFault;
+pub use self::login::{LoginFault, SeenLogin};
 
 /// What happens to a request instead of, or on top of, its ordinary answer.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@
 //!   `IDENTITY_INSERT` do something, others only where they change nothing), `IF … [ELSE …]`, `BEGIN … END`, `PRINT`;
 //! - `INSERT`, `UPDATE [TOP (n)]`, `DELETE [TOP (n)]` of one table, with `OUTPUT`; `TRUNCATE TABLE`;
 //! - `BEGIN`, `COMMIT` and `ROLLBACK` of transactions;
-//! - `CREATE TABLE` with keys, `UNIQUE`, `IDENTITY` (seed and increment are always 1), `DEFAULT`,
+//! - `CREATE TABLE` with keys, `UNIQUE`, `IDENTITY` (seed and increment are 1), `DEFAULT`,
 //!   `COLLATE` (Latin, Cyrillic and UTF-8 ones; those that end in `_BIN` or `_BIN2` tell upper from
 //!   lower case);
 //!   `CREATE [UNIQUE] INDEX`, `CREATE VIEW`, `CREATE SCHEMA`, `ALTER TABLE … ADD` of one column,

@@ -238,10 +238,10 @@ impl Type {
 
     /// Whether columns have a collation.
     pub(crate) fn is_collated(self) -> bool {
-        match self {
-            Self::Named(named) => matches!(named, Named::Text | Named::NText),
-            other => other.is_text(),
+        if let Self::Named(named) = self {
+            return matches!(named, Named::Text | Named::NText);
         }
+        self.is_text()
     }
 
     /// Whether values are character strings.

@@ -2,7 +2,9 @@
 //!
 //! # The request
 //!
-//! `POST` with `content-type: application/json`. The body is one object:
+//! `POST`, with a body in one of three forms. By itself it is `application/json` and one object; a batch
+//! of CloudEvents or an array of Debezium envelopes holds the same events otherwise wrapped. Where that
+//! is set, it is compressed, and its signature is that of the body before.
 //!
 //! | field | |
 //! |---|---|
@@ -15,9 +17,9 @@
 //! | `rows` | number of events |
 //! | `events` | the events, oldest first, each `{id, op, pk, cursor, before, after, source}` |
 //!
-//! The headers are those of [Standard Webhooks](https://www.standardwebhooks.com/), so far without a
-//! signature: `webhook-id` (the batch id), `webhook-timestamp` (unix seconds of this try). The batch
-//! id is also in `idempotency-key`. The rest repeats the body for receivers that route before they
+//! The headers are those of [Standard Webhooks](https://www.standardwebhooks.com/): `webhook-id` (the
+//! batch id), `webhook-timestamp` (unix seconds of this try) and, where a secret is set,
+//! `webhook-signature`, with one signature for each secret. The batch id is also in `idempotency-key`. The rest repeats the body for receivers that route before they
 //! parse: `x-highwater-poller`, `x-highwater-generation`, `x-highwater-fencing-token`,
 //! `x-highwater-attempt`; and `traceparent` where a trace goes on.
 //!
@@ -41,10 +43,16 @@
 //! and the same bytes. A target that asks for patience is left alone until a later tick, unless it
 //! asks for two seconds or less. The lease is held all the while, so more patience is the engine's.
 //!
+//! # Lanes
+//!
+//! With several lanes, a batch is divided by key over as many requests at once, each a batch with an id
+//! of its own. Rows of one key go to one lane in order, and no further batch begins before all have
+//! answered. The position moves as far as every row before was taken.
+//!
 //! # What is not said
 //!
-//! Query and user of the URL hold keys and signatures. They appear in no error and no log, not even
-//! where the target echoes them. The environment's proxy settings are not obeyed, since only the
+//! Query and user of the URL hold keys and signatures. Neither they nor keys and tokens of headers
+//! appear in an error or a log, not even where the target echoes them. The environment's proxy settings are not obeyed, since only the
 //! configuration reads the environment.
 
 use std::fmt;
@@ -52,65 +60,44 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use futures_util::future::join_all;
+use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Request, Response};
-use thiserror::Error;
 use url::Url;
 
+use self::auth::Auth;
+pub use self::client::{Client, ClientError};
+use self::lanes::Part;
 use self::reply::{Received, Target};
+use self::sign::Signer;
 use super::{Delivery, Handler, HandlerError};
+use crate::azure::Tokens;
 use crate::clock::Clock;
-use crate::config::{HttpConfig, redacted};
+use crate::config::{BodyForm, HttpConfig, redacted};
 use crate::error::chain;
 
+mod auth;
 mod body;
+mod client;
+mod gzip;
+mod lanes;
 mod reply;
+mod sign;
 #[cfg(test)]
 mod tests;
 
 /// Longest part of a reply that is read.
 const REPLY_BYTES_MAX: usize = 1 << 20;
-/// Limit on making a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Idle connections are closed before the usual load balancers do, at 60 seconds and more.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const POLLER: HeaderName = HeaderName::from_static("x-highwater-poller");
 const GENERATION: HeaderName = HeaderName::from_static("x-highwater-generation");
 const FENCING_TOKEN: HeaderName = HeaderName::from_static("x-highwater-fencing-token");
 const ATTEMPT: HeaderName = HeaderName::from_static("x-highwater-attempt");
-
-/// The HTTP client could not be made: no root certificates, as a rule.
-#[derive(Debug, Error)]
-#[error("make the HTTP client")]
-pub struct ClientError(#[source] reqwest::Error);
-
-/// Connections to targets; cheap to clone, and meant to be shared by all pollers of a process.
-#[derive(Clone, Debug)]
-pub struct Client(reqwest::Client);
-
-impl Client {
-    /// Returns a client that keeps connections alive and follows no redirects.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`] if the system has no usable root certificates.
-    pub fn new() -> Result<Self, ClientError> {
-        let builder = reqwest::Client::builder()
-            .user_agent(concat!("highwater/", env!("CARGO_PKG_VERSION")))
-            .redirect(reqwest::redirect::Policy::none())
-            .retry(reqwest::retry::never())
-            .referer(false)
-            .no_proxy()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .pool_idle_timeout(IDLE_TIMEOUT);
-        builder.build().map(Self).map_err(ClientError)
-    }
-}
 
 /// How long the handler waits between tries within a tick.
 #[derive(Clone, Copy, Debug)]
@@ -133,6 +120,21 @@ impl Default for Pacing {
     }
 }
 
+/// A request that can be sent several times.
+struct Prepared {
+    request: Request,
+    /// The body before it was compressed, where that is what is signed.
+    plain: Option<Vec<u8>>,
+}
+
+impl Prepared {
+    /// Returns what is signed: the body as the receiver parses it.
+    fn signed(&self) -> &[u8] {
+        let sent = || self.request.body().and_then(reqwest::Body::as_bytes).unwrap_or_default();
+        self.plain.as_deref().unwrap_or_else(sent)
+    }
+}
+
 /// Posts batches to a URL.
 pub struct Http {
     client: Client,
@@ -140,12 +142,18 @@ pub struct Http {
     target: Target,
     timeout: Duration,
     tries_max: u32,
+    lanes: usize,
+    form: BodyForm,
+    gzip: bool,
+    signer: Signer,
+    auth: Auth,
     pacing: Pacing,
     clock: Arc<dyn Clock>,
 }
 
 impl Http {
-    /// Returns a handler that posts to the URL of `config`.
+    /// Returns a handler that posts to the URL of `config`, through a client that trusts its
+    /// authorities.
     pub fn new(client: Client, config: &HttpConfig, clock: Arc<dyn Clock>) -> Self {
         Self::with_pacing(client, config, clock, Pacing::default())
     }
@@ -157,36 +165,94 @@ impl Http {
         clock: Arc<dyn Clock>,
         pacing: Pacing,
     ) -> Self {
-        let HttpConfig { url, timeout, tries_max } = config;
-        let (url, target) = (url.clone(), Target::of(url));
-        Self { client, url, target, timeout: *timeout, tries_max: *tries_max, pacing, clock }
+        Self {
+            client,
+            url: config.url.clone(),
+            target: Target::of(&config.url),
+            timeout: config.timeout,
+            tries_max: config.tries_max,
+            lanes: config.lanes,
+            form: config.body,
+            gzip: config.gzip,
+            signer: Signer::new(&config.signing_secrets),
+            auth: Auth::of(&config.auth),
+            pacing,
+            clock,
+        }
+    }
+
+    /// Sets where bearer tokens come from, for [`HttpAuth::Identity`](crate::config::HttpAuth).
+    #[must_use]
+    pub fn with_tokens(self, tokens: Tokens) -> Self {
+        Self { auth: Auth::Bearer(Some(tokens)), ..self }
     }
 
     /// Returns the request of a delivery, without what differs between tries.
-    fn request(&self, delivery: &Delivery<'_>) -> Result<Request, HandlerError> {
-        let body = body::encode(delivery).map_err(|error| {
-            HandlerError::Rejected(format!("encode batch `{}`: {error}", delivery.batch_id))
-        })?;
+    async fn prepare(&self, part: &Part<'_>) -> Result<Prepared, HandlerError> {
+        let cannot = |what: &str, error: &dyn fmt::Display| {
+            let reason = format!("{what} batch `{}`: {error}", part.id);
+            HandlerError::Rejected(reason)
+        };
+        let mut body = body::encode(self.form, part).map_err(|error| cannot("encode", &error))?;
+        let mut headers = headers(self.form, part);
+        let mut plain = None;
+        if self.gzip {
+            let packed = gzip::gzip(&body).await.map_err(|error| cannot("compress", &error))?;
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            plain = Some(std::mem::replace(&mut body, packed)).filter(|_| self.signer.signs());
+        }
         let request = self.client.0.post(self.url.clone()).timeout(self.timeout);
-        let request = request.headers(headers(delivery)).body(body).build();
-        request.map_err(|error| HandlerError::Misconfigured(self.failed(error)))
+        let request = request.headers(headers).body(body).build();
+        let request = request.map_err(|error| HandlerError::Misconfigured(self.failed(error)))?;
+        Ok(Prepared { request, plain })
+    }
+
+    /// Delivers a part, in several tries if need be.
+    async fn deliver(&self, part: &Part<'_>) -> Result<(), HandlerError> {
+        let prepared = self.prepare(part).await?;
+        let mut tries = 1;
+        loop {
+            let Err(error) = self.send(&prepared, part).await else { return Ok(()) };
+            let pause = self.pause(tries, &error).filter(|_| tries < self.tries_max);
+            let Some(pause) = pause else { return Err(counted(error, tries)) };
+            let name = &part.batch.source.poller;
+            tracing::info!(
+                event = "delivery_retried",
+                poller.name = %name,
+                batch_id = %part.id,
+                tries,
+                %error,
+                "Handler of poller `{name}` is tried again"
+            );
+            tokio::time::sleep(pause).await;
+            tries += 1;
+        }
     }
 
     /// Sends a request once and judges the reply.
-    async fn send(
-        &self,
-        mut request: Request,
-        delivery: &Delivery<'_>,
-    ) -> Result<(), HandlerError> {
-        let now = self.clock.now();
-        request.headers_mut().insert(WEBHOOK_TIMESTAMP, now.unix_timestamp().into());
+    async fn send(&self, prepared: &Prepared, part: &Part<'_>) -> Result<(), HandlerError> {
+        let mut request = prepared.request.try_clone().expect("a body that is bytes can be cloned");
+        request.headers_mut().extend(self.date_and_signature(prepared, part));
+        let proof = self.auth.prove(self.timeout).await?;
+        let target = self.target.hiding(proof.as_ref().map(|proof| proof.secret.as_str()));
+        request.headers_mut().extend(proof.map(|proof| (proof.name, proof.value)));
         match self.client.0.execute(request).await {
             Ok(response) => {
                 let received = self.receive(response).await;
-                reply::judge(&self.target, &received, delivery.events, self.clock.now())
+                reply::judge(&target, &received, &part.events, self.clock.now())
             }
             Err(error) => Err(HandlerError::Retryable(self.failed(error))),
         }
+    }
+
+    /// Returns the headers that differ between tries.
+    fn date_and_signature(&self, prepared: &Prepared, part: &Part<'_>) -> HeaderMap {
+        let timestamp = self.clock.now().unix_timestamp();
+        let mut headers = HeaderMap::from_iter([(WEBHOOK_TIMESTAMP, timestamp.into())]);
+        let signature = self.signer.sign(part.id.as_str(), timestamp, prepared.signed());
+        let value = signature.and_then(|text| HeaderValue::from_str(&text).ok());
+        headers.extend(value.map(|value| (WEBHOOK_SIGNATURE, value)));
+        headers
     }
 
     /// Reads a reply as far as its limit.
@@ -251,25 +317,10 @@ impl fmt::Debug for Http {
 #[async_trait]
 impl Handler for Http {
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
-        let request = self.request(&delivery)?;
-        let mut tries = 1;
-        loop {
-            let this = request.try_clone().expect("a body that is bytes can be cloned");
-            let Err(error) = self.send(this, &delivery).await else { return Ok(()) };
-            let pause = self.pause(tries, &error).filter(|_| tries < self.tries_max);
-            let Some(pause) = pause else { return Err(counted(error, tries)) };
-            let name = &delivery.source.poller;
-            tracing::info!(
-                event = "delivery_retried",
-                poller.name = %name,
-                batch_id = %delivery.batch_id,
-                tries,
-                %error,
-                "Handler of poller `{name}` is tried again"
-            );
-            tokio::time::sleep(pause).await;
-            tries += 1;
-        }
+        let parts = lanes::divide(delivery, self.lanes);
+        // All are waited for: one that is given up might still be taken, after newer rows.
+        let results = join_all(parts.iter().map(|part| self.deliver(part))).await;
+        lanes::combine(&parts, results)
     }
 }
 
@@ -292,15 +343,16 @@ fn cause(error: reqwest::Error) -> String {
     chain(&error.without_url())
 }
 
-fn headers(delivery: &Delivery<'_>) -> HeaderMap {
+fn headers(form: BodyForm, part: &Part<'_>) -> HeaderMap {
+    let delivery = &part.batch;
     let mut headers = HeaderMap::new();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(body::content_type(form)));
     // Ids and names are plain ASCII; a trace context from outside that is not is left out.
     let mut put = |name: HeaderName, value: &str| {
         headers.extend(HeaderValue::from_str(value).ok().map(|value| (name, value)));
     };
-    put(WEBHOOK_ID, delivery.batch_id.as_str());
-    put(IDEMPOTENCY_KEY, delivery.batch_id.as_str());
+    put(WEBHOOK_ID, part.id.as_str());
+    put(IDEMPOTENCY_KEY, part.id.as_str());
     put(POLLER, &delivery.source.poller);
     put(GENERATION, &delivery.generation.to_string());
     put(FENCING_TOKEN, &delivery.fencing_token.to_string());

@@ -16,12 +16,18 @@ pub(crate) struct Sample {
 
 impl Sample {
     pub(crate) fn new(rows: u64) -> Self {
+        Self::of_keys(&(1..=rows).collect::<Vec<_>>())
+    }
+
+    /// Returns a batch of states of rows with these keys, of which one may come several times.
+    pub(crate) fn of_keys(keys: &[u64]) -> Self {
         let source = SourceLabel {
             poller: "orders".to_owned(),
             object: "dbo.orders".to_owned(),
             mode: "rowversion",
         };
-        let events: Vec<ChangeEvent> = (1..=rows).map(|row| event(&source, row)).collect();
+        let events: Vec<ChangeEvent> =
+            (1..).zip(keys).map(|(version, key)| event(&source, version, *key)).collect();
         let identity = BatchIdentity {
             poller: "orders",
             generation: 7,
@@ -48,10 +54,10 @@ impl Sample {
     }
 }
 
-fn event(source: &SourceLabel, row: u64) -> ChangeEvent {
+fn event(source: &SourceLabel, version: u64, id: u64) -> ChangeEvent {
     let mut key = KeyValues::new();
-    key.insert("id".to_owned(), row.into());
-    let name = Value::Text(format!("line one\nline two of {row}"));
-    let cursor = Cursor::row_version(RowVersion(row), key);
+    key.insert("id".to_owned(), id.into());
+    let name = Value::Text(format!("line one\nline two of {version}"));
+    let cursor = Cursor::row_version(RowVersion(version), key);
     ChangeEvent::encode(source, Operation::Upsert, cursor, &[("name", &name)]).unwrap()
 }

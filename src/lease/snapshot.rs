@@ -10,7 +10,7 @@ use crate::state::{ETag, FormatError, LeaseAge, StateDocument, StateKey, Stored,
 pub struct Snapshot {
     /// The document.
     pub document: StateDocument,
-    /// Its tag; `None` for a document that is not stored yet.
+    /// Its tag; `None` where nothing is stored yet.
     pub etag: Option<ETag>,
     /// When it was written, by the service's clock.
     last_modified: OffsetDateTime,
@@ -21,9 +21,9 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Returns a document that is to be created.
-    pub fn absent(document: StateDocument, date: OffsetDateTime) -> Self {
-        Self { document, etag: None, last_modified: date, date, read_at: Instant::now() }
+    /// Returns what stands for a document that is not stored.
+    pub fn absent(blank: StateDocument, date: OffsetDateTime) -> Self {
+        Self { document: blank, etag: None, last_modified: date, date, read_at: Instant::now() }
     }
 
     /// Reads what a store answered at `date`.
@@ -35,6 +35,11 @@ impl Snapshot {
         let document = decode(key.poller(), &stored.bytes)?;
         let Stored { etag, last_modified, .. } = stored;
         Ok(Self { document, etag: Some(etag), last_modified, date, read_at: Instant::now() })
+    }
+
+    /// Returns `document` as what would replace this one.
+    pub(crate) fn with(self, document: StateDocument) -> Self {
+        Self { document, ..self }
     }
 
     /// Returns the document as just written.

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::cursor::{Cursor, KeyValues, RowVersion, SourceFingerprint};
-use crate::state::{AfterCommit, LeaseAge, MemoryStore, Paused, decode};
+use crate::cursor::{KeyValues, RowVersion, SourceFingerprint};
+use crate::state::{AfterCommit, LeaseAge, MemoryStore, Paused, Precondition, decode, encode};
 use crate::testing::{Call, Fault, FaultyStore};
 
 mod judging;
@@ -45,7 +45,10 @@ impl World {
             return Snapshot::read(&self.key, stored, loaded.date).unwrap();
         }
         let fingerprint = SourceFingerprint::of(&[]);
-        Snapshot::absent(StateDocument::new("p", fingerprint, Generation(1)), loaded.date)
+        let blank = StateDocument::blank("p", fingerprint.clone());
+        let written = self.memory.store(&self.key, encode(&blank), Precondition::Absent).await;
+        let begun = StateDocument::new("p", fingerprint, Generation(1));
+        Snapshot::written(blank, written.unwrap()).with(begun)
     }
 
     async fn try_acquire<'a>(&'a self, instance: &'a Instance) -> Acquired<'a> {
@@ -69,8 +72,11 @@ impl World {
         let base = self.base().await;
         let mut next = change(&base.document);
         next.write_id = "somebody else".to_owned();
-        let bytes = crate::state::encode(&next);
-        self.memory.store(&self.key, bytes, base.precondition()).await.unwrap();
+        let bytes = encode(&next);
+        self.memory
+            .store(&self.key, bytes, Precondition::Matches(base.etag.unwrap()))
+            .await
+            .unwrap();
     }
 }
 
@@ -398,7 +404,7 @@ fn a_heartbeat_comes_before_half_of_the_ttl_and_the_deadline_after_it() {
         let terms = LeaseTerms::of(ttl);
         assert!(terms.heartbeat_interval < ttl / 2, "{terms:?}");
         assert!(
-            terms.heartbeat_interval * 2 < ttl - terms.margin,
+            terms.heartbeat_interval * 2 + terms.margin < ttl,
             "one renewal may fail: {terms:?}"
         );
     }

@@ -11,6 +11,7 @@
 //! | is our grant, given up | the write landed: who gives up writes nothing after it |
 //! | has the tag that we wrote under | it did not land (yet): the same write again, only one can win |
 //! | is still our grant at our checkpoint | somebody wrote between: our change, applied to theirs |
+//! | is still our grant at a prefix that we gave up committing | that landed late: our change, applied to it |
 //! | anything else | lost: nothing is written any more |
 //! | cannot be read | not known: read again until the deadline |
 //!
@@ -21,9 +22,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::{LeaseError, Snapshot};
+use crate::cursor::Cursor;
 use crate::event::BatchId;
 use crate::state::{
-    Holder, Precondition, Refusal, StateDocument, StateKey, StateStore, StoreError, encode,
+    ETag, Holder, Precondition, Refusal, StateDocument, StateKey, StateStore, StoreError, encode,
 };
 
 /// One change of a document by the holder of its lease.
@@ -52,6 +54,8 @@ pub(super) struct LogicalWrite<'a> {
     pub(super) write_id: &'a str,
     /// The batch it commits, if it commits one.
     pub(super) batch_id: Option<&'a BatchId>,
+    /// Where an earlier write of the holder, given up, may put the checkpoint.
+    pub(super) in_the_air: Option<&'a Cursor>,
 }
 
 /// What a read says of a write that was not plainly accepted.
@@ -63,16 +67,31 @@ enum Found {
 }
 
 impl Writer<'_> {
-    /// Writes `document` if `precondition` holds; `None` if another writer was first.
-    pub(super) async fn create_or_replace(
+    /// Creates a blank document, under whose tag a grant can be written then. Whether it was this
+    /// request that created it does not matter, so the caller reads what there is.
+    pub(super) async fn create(self, blank: &StateDocument) -> Result<(), LeaseError> {
+        let mut pause = Pause::new(self.until);
+        loop {
+            match self.store.store(self.key, encode(blank), Precondition::Absent).await {
+                Ok(_) | Err(StoreError::Conflict { .. }) => return Ok(()),
+                Err(error @ StoreError::Refused { .. }) => return Err(error.into()),
+                Err(error @ (StoreError::Unreachable { .. } | StoreError::Unknown { .. })) => {
+                    pause.or_give_up(error).await?;
+                }
+            }
+        }
+    }
+
+    /// Writes `document` over what has the tag `etag`; `None` if another writer was first.
+    pub(super) async fn replace(
         self,
         document: StateDocument,
-        precondition: Precondition,
+        etag: &ETag,
     ) -> Result<Option<Snapshot>, LeaseError> {
         let mut pause = Pause::new(self.until);
         let mut ambiguous = false;
         loop {
-            match self.put(&document, precondition.clone()).await {
+            match self.put(&document, etag).await {
                 Ok(snapshot) => return Ok(Some(snapshot)),
                 Err(error @ StoreError::Refused { .. }) => return Err(error.into()),
                 Err(error @ StoreError::Unreachable { .. }) => {
@@ -83,14 +102,12 @@ impl Writer<'_> {
                 Err(StoreError::Conflict { .. }) => {}
                 Err(StoreError::Unknown { .. }) => ambiguous = true,
             }
-            match (self.read(&mut pause).await?, &precondition) {
-                (Found::Document(found), _) if found.document.write_id == document.write_id => {
+            match self.read(&mut pause).await? {
+                Found::Document(found) if found.document.write_id == document.write_id => {
                     return Ok(Some(*found));
                 }
-                (Found::Document(found), Precondition::Matches(etag))
-                    if found.etag.as_ref() == Some(etag) => {}
-                (Found::Nothing, Precondition::Absent) => {}
-                (Found::Document(_) | Found::Nothing, _) => return Ok(None),
+                Found::Document(found) if found.etag.as_ref() == Some(etag) => {}
+                Found::Document(_) | Found::Nothing => return Ok(None),
             }
             pause.take().await?;
         }
@@ -104,14 +121,15 @@ impl Writer<'_> {
         logical: LogicalWrite<'_>,
         change: &(dyn Fn(&StateDocument) -> Result<StateDocument, Refusal> + Send + Sync),
     ) -> Result<Snapshot, LeaseError> {
-        let LogicalWrite { holder, write_id, batch_id } = logical;
+        let LogicalWrite { holder, write_id, batch_id, in_the_air } = logical;
         let checkpoint = &base.document.checkpoint.cursor;
         let mut base = base.clone();
         let mut pause = Pause::new(self.until);
         loop {
             let mut next = change(&base.document)?;
             write_id.clone_into(&mut next.write_id);
-            match self.put(&next, base.precondition()).await {
+            let Some(etag) = &base.etag else { return Err(LeaseError::Gone) };
+            match self.put(&next, etag).await {
                 Ok(snapshot) => return Ok(snapshot),
                 Err(error @ StoreError::Refused { .. }) => return Err(error.into()),
                 Err(error @ StoreError::Unreachable { .. }) => {
@@ -133,8 +151,10 @@ impl Writer<'_> {
             {
                 return Ok(*found);
             }
+            let found_at = found.document.checkpoint.cursor.as_ref();
+            let moved_by_us = in_the_air.is_some() && found_at == in_the_air;
             let still_ours = found.document.is_held_by(holder)
-                && found.document.checkpoint.cursor == *checkpoint;
+                && (found_at == checkpoint.as_ref() || moved_by_us);
             if !unchanged && !still_ours {
                 // The change itself knows best how to say why: a newer grant, most of the time.
                 change(&found.document)?;
@@ -147,11 +167,8 @@ impl Writer<'_> {
         }
     }
 
-    async fn put(
-        self,
-        document: &StateDocument,
-        precondition: Precondition,
-    ) -> Result<Snapshot, StoreError> {
+    async fn put(self, document: &StateDocument, etag: &ETag) -> Result<Snapshot, StoreError> {
+        let precondition = Precondition::Matches(etag.clone());
         let written = self.store.store(self.key, encode(document), precondition).await?;
         Ok(Snapshot::written(document.clone(), written))
     }

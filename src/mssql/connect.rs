@@ -7,7 +7,7 @@ use secrecy::ExposeSecret as _;
 use tiberius::error::{Error as DriverError, IoErrorKind};
 use tiberius::{AuthMethod, Config, EncryptionLevel};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::compat::{Compat, TokioAsyncWriteCompatExt as _};
 
 use crate::config::{Encrypt, SqlAuth, SqlConnection};
@@ -22,6 +22,9 @@ pub(super) type Client = tiberius::Client<Compat<TcpStream>>;
 const REDIRECTS_MAX: usize = 2;
 /// What a token for the database is asked for.
 const TOKEN_SCOPE: &str = "https://database.windows.net/.default";
+/// What is done first where the connection string asks for a token.
+pub(super) const TOKEN_ACTION: &str = "get a token for the database: check that the app has the \
+                                       identity that the connection string names";
 /// Longest wait for a lock. A wait that ends keeps its connection, a statement that does not costs it.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
 
@@ -48,8 +51,13 @@ pub(super) async fn connect(
 ) -> Result<Client, SqlError> {
     let action = format!("connect to {}:{}", settings.host, settings.port);
     let limit = settings.connect_timeout;
-    timeout(limit, async {
-        let config = config(settings, auth(settings, credential).await?);
+    let deadline = Instant::now() + limit;
+    // Told apart from a silent server: where there is no identity, nobody answers.
+    let auth = timeout_at(deadline, auth(settings, credential))
+        .await
+        .unwrap_or_else(|elapsed| Err(SqlError::timeout(TOKEN_ACTION, limit, elapsed)))?;
+    timeout_at(deadline, async {
+        let config = config(settings, auth);
         let mut client = open(settings, config, &action).await?;
         let failed = |error| SqlError::of("set the session up", error);
         let session = client.simple_query(session(settings.command_timeout)).await;

@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use crate::error::ErrorKind;
 
+use super::connect::TOKEN_ACTION;
 use super::dial::DialError;
 use super::number::{Again, class};
 
@@ -118,10 +119,8 @@ impl SqlError {
 
     /// Returns the error of a credential that gave no token.
     pub(super) fn token(error: azure_core::Error) -> Self {
-        let reason = "get a token for the database: check that the app has the identity that the \
-                      connection string names";
         let kind = if is_refusal(&error) { ErrorKind::Configuration } else { ErrorKind::Transient };
-        Self::caused(kind, reason, Cause::Token(error))
+        Self::caused(kind, TOKEN_ACTION, Cause::Token(error))
     }
 
     /// Returns whether and how the same read may succeed within moments.

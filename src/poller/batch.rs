@@ -11,7 +11,7 @@ use crate::cursor::{Cursor, SourceState};
 use crate::error::ErrorKind;
 use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested};
 use crate::lease::{Lease, Snapshot};
-use crate::normalize::normalize;
+use crate::normalize::{fitting, normalize};
 use crate::source::{FetchError, FetchWindow, Remember};
 use crate::state::InFlight;
 
@@ -173,9 +173,11 @@ impl Poller {
         // Of what lies behind a range that is read again, that read says nothing.
         rows.more |= again.is_some();
         let mut events = normalize(self.source.shape(), &rows).map_err(TickError::Normalize)?;
-        let cut = bytes_cut(&events, self.limits.batch_bytes_max);
-        let whole = cut == events.len();
-        let more = rows.more || !whole;
+        let shape = self.source.shape();
+        let cut = fitting(shape, &rows, &events, self.limits.batch_bytes_max);
+        let cut = cut.map_err(TickError::Normalize)?;
+        let whole = cut == events.len() && again.is_none();
+        let more = rows.more || cut < events.len();
         events.truncate(cut);
         Ok(match Batch::of(&self.name, position, events, more, rows.lag) {
             // What is remembered may say that all rows of the fetch were delivered.
@@ -253,14 +255,4 @@ impl Batch {
             extra: serde_json::Map::new(),
         }
     }
-}
-
-/// Returns how many events fit; one always does, or the poller could never pass a large row.
-fn bytes_cut(events: &[ChangeEvent], bytes_max: usize) -> usize {
-    let mut bytes = 0_usize;
-    let fitting = events.iter().take_while(|event| {
-        bytes = bytes.saturating_add(event.json.len());
-        bytes <= bytes_max
-    });
-    fitting.count().max(1).min(events.len())
 }

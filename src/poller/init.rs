@@ -3,10 +3,14 @@
 //! A poller that is to start from now has to be told so once, by somebody: if a tick did it, a state
 //! that was lost whole would be taken for a first start, and what came meanwhile would be skipped.
 
+use super::memory::was_placed;
 use super::outcome::rfc3339;
 use super::{LoadError, Poller, TickError};
 use crate::cursor::Cursor;
-use crate::state::{Generation, Precondition, StateDocument, StateKey, decode_marker, encode};
+use crate::state::{Precondition, StoreError, encode};
+
+/// How often it is begun anew: after the blank document was created, and where others write too.
+const TRIES_MAX: u32 = 3;
 
 /// What became of an explicit first start.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,29 +33,33 @@ impl Poller {
     /// [`TickError`] if the source or the store cannot be reached, or the poller has run before and its
     /// state is gone.
     pub async fn init(&self) -> Result<Init, TickError> {
-        let loaded = self.store.load(&self.key).await.map_err(LoadError::Store)?;
-        if loaded.stored.is_some() {
-            return Ok(Init::StartedBefore);
+        for _ in 0..TRIES_MAX {
+            let blank = self.look().await?;
+            if !blank.document.is_blank() || was_placed(&blank.document) {
+                return Ok(Init::StartedBefore);
+            }
+            if let Some(marker) = self.read_marker().await? {
+                return Err(TickError::StateVanished { created_at: rfc3339(marker.created_at) });
+            }
+            // As with a first grant: what is created is blank, and begins under its tag.
+            let Some(etag) = blank.etag.clone() else {
+                self.create_blank().await?;
+                continue;
+            };
+            let mut after = None;
+            if self.start_now {
+                after = self.source.present().await.map_err(TickError::Fetch)?;
+            }
+            let mut document = self.begun(blank, None).document;
+            document.checkpoint.cursor.clone_from(&after);
+            document.write_id = self.instance.next_write_id();
+            let begun = encode(&document);
+            match self.store.store(&self.key, begun, Precondition::Matches(etag)).await {
+                Ok(_) => return Ok(Init::Started { after }),
+                Err(StoreError::Conflict { .. }) => {}
+                Err(error) => return Err(LoadError::Store(error).into()),
+            }
         }
-        let marker = StateKey::Marker(self.name.clone());
-        let marker = self.store.load(&marker).await.map_err(LoadError::Store)?;
-        if let Some(stored) = marker.stored {
-            let marker = decode_marker(&self.name, &stored.bytes).map_err(LoadError::Format)?;
-            return Err(TickError::StateVanished { created_at: rfc3339(marker.created_at) });
-        }
-        self.source.open(None).await.map_err(TickError::Fetch)?;
-        let mut after = None;
-        if self.start_now {
-            after = self.source.present().await.map_err(TickError::Fetch)?;
-        }
-        let milliseconds = loaded.date.unix_timestamp_nanos() / 1_000_000;
-        let generation = Generation(u64::try_from(milliseconds).unwrap_or(0));
-        let fingerprint = self.source.shape().fingerprint.clone();
-        let mut document = StateDocument::new(&self.name, fingerprint, generation);
-        document.checkpoint.cursor.clone_from(&after);
-        document.write_id = self.instance.next_write_id();
-        let written = self.store.store(&self.key, encode(&document), Precondition::Absent).await;
-        written.map_err(LoadError::Store)?;
-        Ok(Init::Started { after })
+        Err(TickError::NotStarted)
     }
 }

@@ -12,8 +12,8 @@ use crate::lease::{Lease, Snapshot};
 use crate::poller::Skipped;
 use crate::source::Remember;
 use crate::state::{
-    Generation, Marker, Observed, OnMissingState, Precondition, Standing, StateDocument, StateKey,
-    decode_marker, encode, encode_marker,
+    FencingToken, Generation, Marker, Observed, OnMissingState, Precondition, Standing,
+    StateDocument, StateKey, StoreError, decode_marker, encode, encode_marker,
 };
 
 /// What the last tick knew.
@@ -55,21 +55,10 @@ impl Poller {
     }
 
     async fn read(&self) -> Result<Snapshot, TickError> {
-        let mut loaded = self.store.load(&self.key).await.map_err(LoadError::Store)?;
-        let mut marker = None;
-        if loaded.stored.is_none() {
-            marker = self.read_marker().await?;
+        let mut snapshot = self.look().await?;
+        if snapshot.document.is_blank() {
+            snapshot = self.begin(snapshot).await?;
         }
-        if marker.is_some() {
-            // Another instance may have created both since the document was found missing.
-            loaded = self.store.load(&self.key).await.map_err(LoadError::Store)?;
-        }
-        let Some(stored) = loaded.stored else {
-            self.open(None).await?;
-            return self.begin(marker, loaded.date);
-        };
-        let snapshot = Snapshot::read(&self.key, stored, loaded.date).map_err(LoadError::Format)?;
-        self.open(Some(&snapshot.document.source_fingerprint)).await?;
         let configured = &self.source.shape().fingerprint;
         if snapshot.document.source_fingerprint != *configured {
             return Err(TickError::Fingerprint {
@@ -85,28 +74,64 @@ impl Poller {
         self.source.open(stored).await.map_err(TickError::Fetch)
     }
 
-    /// Returns the document of a poller that has none, unless its marker says that it had one.
-    fn begin(
-        &self,
-        marker: Option<Marker>,
-        date: time::OffsetDateTime,
-    ) -> Result<Snapshot, TickError> {
-        let floor = match (marker, self.limits.on_missing_state) {
-            // Not even a marker: this is a first start, or all that would say otherwise was lost.
-            (None, _) if self.start_now => return Err(TickError::NotStarted),
-            (None, _) => 0,
-            (Some(marker), OnMissingState::Recreate) => marker.generation.0 + 1,
-            (Some(marker), OnMissingState::Stop) => {
-                return Err(TickError::StateVanished { created_at: rfc3339(marker.created_at) });
-            }
-        };
-        let milliseconds = u64::try_from(date.unix_timestamp_nanos() / 1_000_000).unwrap_or(0);
-        let generation = Generation(milliseconds.max(floor));
+    /// Returns what is stored, or a blank document without a tag. The source is open then.
+    pub(super) async fn look(&self) -> Result<Snapshot, TickError> {
+        let loaded = self.store.load(&self.key).await.map_err(LoadError::Store)?;
+        if let Some(stored) = loaded.stored {
+            let read = Snapshot::read(&self.key, stored, loaded.date).map_err(LoadError::Format)?;
+            self.open(Some(&read.document.source_fingerprint)).await?;
+            return Ok(read);
+        }
+        self.open(None).await?;
         let fingerprint = self.source.shape().fingerprint.clone();
-        Ok(Snapshot::absent(StateDocument::new(&self.name, fingerprint, generation), date))
+        Ok(Snapshot::absent(StateDocument::blank(&self.name, fingerprint), loaded.date))
     }
 
-    async fn read_marker(&self) -> Result<Option<Marker>, TickError> {
+    /// Returns `blank` as the document with which a poller begins, unless its marker says that it had
+    /// one.
+    ///
+    /// The generation lies above the one of the marker, which is read after the blank document was
+    /// seen under whose tag the first grant will be written. So no two documents of a poller have the
+    /// same one, if the earlier was marked before it was lost; else the clock alone tells them apart.
+    async fn begin(&self, blank: Snapshot) -> Result<Snapshot, TickError> {
+        let marker = self.read_marker().await?;
+        // Not even a marker: this is a first start, or all that would say otherwise was lost.
+        if marker.is_none() && self.start_now && !was_placed(&blank.document) {
+            return Err(TickError::NotStarted);
+        }
+        if let Some(marker) = &marker {
+            // Another instance may have begun since, and marked its document.
+            let now = self.look().await?;
+            if !now.document.is_blank() {
+                return Ok(now);
+            }
+            // Somebody who has set its position since knows what he does.
+            if !was_placed(&now.document) {
+                self.refuse_vanished(marker)?;
+            }
+        }
+        Ok(self.begun(blank, marker.as_ref()))
+    }
+
+    /// Returns `blank` under a generation that lies above the one of the marker.
+    pub(super) fn begun(&self, blank: Snapshot, marker: Option<&Marker>) -> Snapshot {
+        let floor = marker.map_or(1, |marker| marker.generation.0 + 1);
+        let milliseconds = u64::try_from(blank.now().unix_timestamp_nanos() / 1_000_000);
+        let generation = Generation(milliseconds.unwrap_or(0).max(floor));
+        let begun = blank.document.begun(generation, &self.source.shape().fingerprint);
+        blank.with(begun)
+    }
+
+    fn refuse_vanished(&self, marker: &Marker) -> Result<(), TickError> {
+        match self.limits.on_missing_state {
+            OnMissingState::Recreate => Ok(()),
+            OnMissingState::Stop => {
+                Err(TickError::StateVanished { created_at: rfc3339(marker.created_at) })
+            }
+        }
+    }
+
+    pub(super) async fn read_marker(&self) -> Result<Option<Marker>, TickError> {
         let key = StateKey::Marker(self.name.clone());
         let loaded = self.store.load(&key).await.map_err(LoadError::Store)?;
         let decoded = loaded.stored.map(|stored| decode_marker(&self.name, &stored.bytes));
@@ -185,7 +210,7 @@ impl Poller {
             memory.snapshot = Some(base.clone());
         }
         if at_once || self.is_status_due(&base) {
-            self.observe(memory, base).await;
+            Box::pin(self.observe(memory, base)).await;
         }
         TickOutcome::Idle
     }
@@ -201,14 +226,15 @@ impl Poller {
         ];
         let standing = document.standing(self.instance.owner_id(), base.age(self.store.grain()));
         interval > Duration::ZERO
-            && base.etag.is_some()
+            && document.lease.fencing_token > FencingToken(0)
             && standing == Standing::Free
             && last.into_iter().flatten().all(|at| base.now() >= at + interval)
     }
 
-    /// One try: whoever writes between has newer things to say. A document that is made here gets its
+    /// One try: whoever writes between has newer things to say. A document that is begun here gets its
     /// marker from the first tick that takes the lease.
     async fn observe(&self, memory: &mut Memory, base: Snapshot) {
+        let Some(base) = Box::pin(self.with_tag(base)).await else { return memory.forget() };
         let observed = Observed {
             at: base.now(),
             lag: None,
@@ -219,9 +245,42 @@ impl Poller {
         let mut document = base.document.observe(observed, age);
         document.write_id = self.instance.next_write_id();
         memory.forget();
-        let precondition = base.etag.map_or(Precondition::Absent, Precondition::Matches);
+        let Some(etag) = base.etag else { return };
+        let precondition = Precondition::Matches(etag);
         if let Ok(written) = self.store.store(&self.key, encode(&document), precondition).await {
             memory.snapshot = Some(Snapshot::written(document, written));
         }
     }
+
+    /// Returns `base` with a tag to write under: where nothing is stored, a blank document is created
+    /// and begun first, with what the source wants kept. `None` where that did not come to be.
+    async fn with_tag(&self, base: Snapshot) -> Option<Snapshot> {
+        if base.etag.is_some() {
+            return Some(base);
+        }
+        self.create_blank().await.ok()?;
+        let mut begun = Box::pin(self.read()).await.ok()?;
+        if begun.etag.is_none() || was_placed(&begun.document) {
+            return None;
+        }
+        begun.document.source_state = base.document.source_state;
+        Some(begun)
+    }
+
+    /// Creates a blank document, unless there is one; the caller reads what there is.
+    pub(super) async fn create_blank(&self) -> Result<(), LoadError> {
+        let fingerprint = self.source.shape().fingerprint.clone();
+        let blank = encode(&StateDocument::blank(&self.name, fingerprint));
+        match self.store.store(&self.key, blank, Precondition::Absent).await {
+            Ok(_) | Err(StoreError::Conflict { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Whether a poller or somebody else has given the document a position, or taken its lease.
+pub(super) fn was_placed(document: &StateDocument) -> bool {
+    document.checkpoint.cursor.is_some()
+        || document.replay_id.is_some()
+        || document.lease.fencing_token > FencingToken(0)
 }

@@ -4,11 +4,14 @@
 //! identity. So a part needs no record of its own before it is delivered: whoever finds the whole
 //! batch in flight delivers all of it again, and a target recognises the events.
 
+use time::OffsetDateTime;
+
 use super::batch::{Batch, Next};
 use super::deliver::Hand;
 use super::observe::Observation;
 use super::{Poller, Position, TickError};
 use crate::lease::Lease;
+use crate::state::{AfterCommit, Commit, StateDocument};
 
 impl Batch {
     /// Splits into the first `rows` events and the rest; `None` where either would be empty.
@@ -18,10 +21,19 @@ impl Batch {
         lease: &Lease<'_>,
         rows: usize,
     ) -> Option<(Self, Self)> {
+        self.split_under(poller, lease.document(), rows)
+    }
+
+    fn split_under(
+        &self,
+        poller: &str,
+        document: &StateDocument,
+        rows: usize,
+    ) -> Option<(Self, Self)> {
         let (front, rest) = self.events.split_at_checked(rows)?;
         let position = |after| Position {
-            generation: lease.generation().0,
-            replay_id: lease.document().replay_id.clone(),
+            generation: document.generation.0,
+            replay_id: document.replay_id.clone(),
             after,
         };
         let front = Self::of(poller, position(self.after.clone()), front.to_vec(), true, self.lag)?;
@@ -33,6 +45,32 @@ impl Batch {
 }
 
 impl Poller {
+    /// Whether what a handler accepts of `batch` may be committed while it runs: the document must
+    /// speak of these very rows, and nobody suspect that one of them kills processes.
+    pub(super) fn may_be_accepted_in_part(&self, batch: &Batch, document: &StateDocument) -> bool {
+        document.in_flight.as_ref().is_some_and(|in_flight| {
+            in_flight.batch_id == batch.id && in_flight.crashes < self.policy.crashes_max
+        })
+    }
+
+    /// Returns the commit of the first `rows` rows of `batch`, which leaves the rest in flight.
+    pub(super) fn commit_of_front(
+        &self,
+        batch: &Batch,
+        document: &StateDocument,
+        rows: usize,
+        now: OffsetDateTime,
+    ) -> Option<Commit> {
+        let (front, rest) = batch.split_under(&self.name, document, rows)?;
+        Some(Commit {
+            rows: front.rows(),
+            batch_id: front.id,
+            upto: front.upto,
+            now,
+            then: AfterCommit::Handle(Box::new(rest.in_flight())),
+        })
+    }
+
     /// Returns what follows the batch in hand within the same tick: a part that waits, else the next rows.
     pub(super) async fn next_after(
         &self,

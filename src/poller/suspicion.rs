@@ -98,6 +98,8 @@ impl Batch {
         };
         let mut events = self.events.clone();
         events.extend(behind.events);
-        Self::of(poller, position, events, behind.more, self.lag).unwrap_or(self)
+        let joined = Self::of(poller, position, events, behind.more, self.lag);
+        // What the source wants kept goes with the last row.
+        joined.map_or(self, |joined| Self { remember: behind.remember, ..joined })
     }
 }

@@ -1,9 +1,12 @@
 use super::*;
 use crate::error::chain;
-use crate::state::{MemoryStore, Precondition, StateDocument, decode, encode};
+use crate::normalize::NormalizeError;
+use crate::state::{MemoryStore, Paused, Precondition, StateDocument, decode, encode};
 use crate::testing::{Call, Calls, Fault, FaultyStore, RecordingHandler, TableSource};
 
+mod accepted;
 mod failures;
+mod init;
 mod parts;
 mod remember;
 mod rules;
@@ -247,13 +250,14 @@ async fn lease_first_delivers_as_the_other_order_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn storage_calls_of_the_very_first_tick_add_the_marker() {
+async fn storage_calls_of_the_very_first_tick_add_a_blank_document_and_the_marker() {
     let world = World::new();
     let poller = world.instance("a");
     world.source.put(0, "first");
     tick(&poller).await.unwrap();
-    // Document and marker are looked for; acquire, marker, commit are written.
-    assert_eq!(world.store.take_calls(), calls(3, 3, 0));
+    // Document and marker are looked for, and again once there is a blank document, the marker once
+    // more before it is written; blank document, acquire, marker, commit are written.
+    assert_eq!(world.store.take_calls(), calls(5, 4, 0));
     assert!(world.document().await.marked);
 }
 
@@ -266,7 +270,7 @@ async fn every_row_is_delivered_once_and_in_order_when_nothing_fails() {
     world.source.fill(95);
     tick(&poller).await.unwrap();
     assert_eq!(world.handler.ids(), (1..=95).collect::<Vec<_>>());
-    assert_eq!(world.source.fetches(), 10, "one query per batch");
+    assert_eq!(world.source.fetches(), 11, "one query per batch, one before there was a document");
 }
 
 #[tokio::test(start_paused = true)]
@@ -308,14 +312,22 @@ async fn a_stop_signal_ends_the_tick_after_the_batch_in_hand() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn batches_are_cut_at_their_size_limit_but_one_event_always_goes() {
+async fn batches_are_cut_at_their_size_limit_and_a_larger_row_stops_the_poller() {
     let world = World::with(Limits { batch_bytes_max: 600, ..limits() });
     let poller = world.instance("a");
     world.source.fill(10);
     world.source.put(11, &"x".repeat(1000));
-    tick(&poller).await.unwrap();
+    world.source.put(12, "behind it");
+    for _ in 0..2 {
+        let error = tick(&poller).await.unwrap_err();
+        let is_named = matches!(error, TickError::Normalize(NormalizeError::TooLarge { .. }));
+        assert!(is_named, "{error:?}");
+        // What lies before it is delivered once, and nothing is skipped.
+        assert_eq!(world.handler.ids(), (1..=10).collect::<Vec<_>>());
+        let checkpoint = world.document().await.checkpoint.cursor.unwrap();
+        assert_eq!(checkpoint.key["id"], 10);
+    }
     let sizes: Vec<_> = world.handler.received().iter().map(|batch| batch.ids.len()).collect();
-    assert_eq!(world.handler.ids(), (1..=11).collect::<Vec<_>>());
     assert!(sizes.iter().all(|size| (1..=3).contains(size)), "{sizes:?}");
 }
 
@@ -640,7 +652,7 @@ async fn a_poller_that_is_paused_in_mid_tick_stops_after_the_batches_announced()
     world.handler.then(async move {
         let key = StateKey::Document("p".to_owned());
         let stored = memory.load(&key).await.unwrap().stored.unwrap();
-        let paused = crate::state::Paused {
+        let paused = Paused {
             by: "an operator".to_owned(),
             reason: "maintenance".to_owned(),
             at: stored.last_modified,
@@ -712,6 +724,57 @@ async fn a_state_that_vanished_is_never_silently_replayed() {
     assert!(again.document().await.generation > generation);
 }
 
+/// What was sent to create a document has no condition that a deletion does not fulfil again.
+#[tokio::test(start_paused = true)]
+async fn a_request_to_create_that_lands_after_a_deletion_grants_nothing_and_repeats_no_token() {
+    let world = World::with(Limits { on_missing_state: OnMissingState::Recreate, ..limits() });
+    world.source.put(0, "first");
+    // The first request is given up, and the second creates the document.
+    world.store.break_next(Call::Store, Fault::Late(Duration::from_secs(60)));
+    tick(&world.instance("a")).await.unwrap();
+    tick(&world.instance("b")).await.unwrap();
+    world.memory.remove(&StateKey::Document("p".to_owned()));
+    sleep(61).await;
+    assert!(world.document().await.is_blank(), "the late request has landed");
+    tick(&world.instance("c")).await.unwrap();
+    let grants: Vec<_> = world.handler.received().iter().map(|call| call.fence).collect();
+    assert_eq!(grants.len(), 2);
+    assert!(grants[1] > grants[0], "{grants:?}");
+
+    let stops = World { limits: limits(), ..world };
+    stops.memory.remove(&StateKey::Document("p".to_owned()));
+    let blank = StateDocument::blank("p", stops.source.shape().fingerprint.clone());
+    stops.overwrite(&encode(&blank)).await;
+    let error = tick(&stops.instance("d")).await.unwrap_err();
+    assert!(matches!(error, TickError::StateVanished { .. }), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_creation_is_asked_for_until_there_is_an_answer() {
+    for fault in [Fault::LostAnswer, Fault::LostRequest, Fault::Unreachable] {
+        let world = World::new();
+        world.source.put(0, "first");
+        world.store.break_next(Call::Store, fault);
+        let outcome = tick(&world.instance("a")).await.unwrap();
+        assert_eq!(outcome, TickOutcome::Committed { more: false }, "{fault:?}");
+        assert_eq!(world.handler.ids(), [0]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blank_document_can_be_paused() {
+    let world = World::new();
+    let blank = StateDocument::blank("p", world.source.shape().fingerprint.clone());
+    let at = time::OffsetDateTime::UNIX_EPOCH;
+    let (by, reason) = ("operator".to_owned(), "maintenance".to_owned());
+    let paused = Paused { by, reason, at, extra: serde_json::Map::new() };
+    world.overwrite(&encode(&blank.paused_by_holder(paused))).await;
+    world.source.put(0, "first");
+    let outcome = tick(&world.instance("b")).await.unwrap();
+    assert!(matches!(outcome, TickOutcome::Paused { .. }), "{outcome:?}");
+    assert_eq!(world.handler.received(), []);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_state_created_between_two_reads_has_not_vanished() {
     let world = World::new();
@@ -732,8 +795,9 @@ async fn a_marker_that_could_not_be_written_is_written_by_the_next_tick() {
     let world = World::new();
     let poller = world.instance("a");
     world.source.put(0, "first");
-    // The read of the document, of the marker, then the one before the marker is written.
-    for fault in [Fault::Slow(Duration::ZERO), Fault::Slow(Duration::ZERO), Fault::LostAnswer] {
+    // The reads of document and marker, both twice, then the one before the marker is written.
+    let slow = Fault::Slow(Duration::ZERO);
+    for fault in [slow, slow, slow, slow, Fault::LostAnswer] {
         world.store.break_next(Call::Load, fault);
     }
     tick(&poller).await.unwrap();
@@ -812,7 +876,7 @@ async fn the_table_of_outcomes_names_error_event_and_status() {
     let until = time::OffsetDateTime::UNIX_EPOCH;
     let unreachable = || crate::state::StoreError::Unreachable { key: reason(), reason: reason() };
     let fetch = crate::source::FetchError::new(crate::error::ErrorKind::Transient, "r");
-    let null = crate::normalize::NormalizeError::NullKey { row: 0, column: reason() };
+    let null = NormalizeError::NullKey { row: 0, column: reason() };
     for (result, error, event, status) in [
         (Ok(TickOutcome::Committed { more: true }), None, "tick_complete", 200),
         (Ok(TickOutcome::Idle), None, "fetch_empty", 200),

@@ -19,6 +19,7 @@ mod choice;
 mod decode;
 mod describe;
 mod form;
+mod limit;
 mod mark;
 mod plan;
 mod present;
@@ -45,6 +46,8 @@ use super::{FetchError, FetchWindow, Rows, Source, SourceShape};
 use choice::{Choice, Reasoned, Survey};
 use describe::{Column, DESCRIBE};
 use plan::{Answer, Plan};
+
+pub use limit::SizeLimits;
 
 /// Invalid object name, invalid column name: the table is not as it was described.
 const TABLE_CHANGED: [u32; 2] = [208, 207];
@@ -75,6 +78,8 @@ pub struct SourceSettings {
     pub filter: Option<String>,
     /// How late a commit may come in the modes that cannot know: `timestamp+pk`, `integer+pk`.
     pub settle: Duration,
+    /// How much is read at once.
+    pub limits: SizeLimits,
 }
 
 /// Reads changed rows of one table over one connection.
@@ -102,6 +107,8 @@ struct Decided {
 struct State {
     connection: Connection,
     plan: Option<Arc<Plan>>,
+    /// How many rows a batch holds, judged by those read last.
+    rows_fit: Option<usize>,
 }
 
 impl Mssql {
@@ -146,7 +153,7 @@ impl Mssql {
             decided.get_or_init(|| Decided { choice, shape });
         }
         let connection = Connection::new(settings.connection.clone(), None);
-        let state = Mutex::new(State { connection, plan: None });
+        let state = Mutex::new(State { connection, plan: None, rows_fit: None });
         Ok(Self {
             settings,
             table,
@@ -202,7 +209,7 @@ impl Mssql {
         &self,
         state: &'a mut State,
     ) -> Result<(Arc<Plan>, &'a mut Connection), FetchError> {
-        let State { connection, plan } = state;
+        let State { connection, plan, .. } = state;
         if let Some(known) = plan {
             return Ok((Arc::clone(known), connection));
         }
@@ -318,11 +325,16 @@ impl Mssql {
         state: &mut State,
         window: FetchWindow<'_>,
     ) -> Result<Rows, FetchError> {
+        // A range that is read again is read whole.
+        let fit = state.rows_fit.filter(|_| window.upto.is_none()).unwrap_or(usize::MAX);
+        let window = FetchWindow { rows_max: window.rows_max.min(fit), ..window };
         let (plan, connection) = self.plan(state).await?;
         let (sql, params) = plan.statement(window)?;
-        let mut answer = Answer::default();
+        let mut answer = Answer::new(window.rows_max);
         let read = connection.query(&sql, &params, |row| plan.read(row, &mut answer)).await;
-        if let Err(error) = read {
+        if let Err(error) = read
+            && !answer.is_cut()
+        {
             if error.number().is_some_and(|number| TABLE_CHANGED.contains(&number)) {
                 state.plan = None;
             }
@@ -331,6 +343,11 @@ impl Mssql {
             }
             return Err(error.into());
         }
+        if let Some(sql) = plan.missing_statement(&answer) {
+            let read = connection.query(&sql, &[], |row| Ok(values(row).pop())).await?;
+            answer.tail = read.into_iter().flatten().next();
+        }
+        state.rows_fit = plan.rows_that_fit(&answer).or(state.rows_fit);
         plan.finish(answer, window)
     }
 }

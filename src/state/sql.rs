@@ -1,8 +1,8 @@
 //! State in a table of SQL Server: for those who have a database and no storage account to spare.
 //!
-//! A key is one row. A read is one statement and so is a write; each is a transaction of its own, and
-//! a write is sent once. Times are the database's, taken in the statement; no client's clock decides
-//! anything.
+//! A key is one row: a poller has one, and its marker has another, so that it outlives the first. A
+//! read is one statement and so is a write; each is a transaction of its own, and a write is sent once.
+//! Times are the database's, taken in the statement; no client's clock decides anything.
 //!
 //! A statement takes its time when it starts, and may then wait for a lock: a read's date can be
 //! behind by that wait, so that a lease looks younger than it is, never older.
@@ -153,6 +153,8 @@ impl StateStore for SqlStore {
         // Sent again where a connection broke while it rested: a read does no harm.
         let rows = connection.query(&self.statements.load, &params, answer::loaded).await;
         let loaded = match rows {
+            // Without its key the table holds what two of them have created.
+            Ok(rows) if rows.len() > 1 => Err(failure::not_unique(&name, &self.table, rows.len())),
             Ok(mut rows) => rows.pop().ok_or_else(|| no_row(&name)),
             Err(error) => Err(self.failed(&name, &error)),
         };

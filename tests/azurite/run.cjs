@@ -4,4 +4,16 @@
 process.stdin.resume().on("end", () => process.exit(0));
 // Not a reason to stay: SIGTERM lets Azurite write down what it has, and then nothing holds it.
 process.stdin.unref();
+
+// Azurite answers before it listens to SIGTERM, which would end it then with nothing written down.
+let asked = false;
+const early = () => { asked = true; };
+process.on("SIGTERM", early);
+const ready = setInterval(() => {
+  if (process.listenerCount("SIGTERM") < 2) return;
+  clearInterval(ready);
+  process.off("SIGTERM", early);
+  if (asked) process.emit("SIGTERM");
+}, 10);
+
 require("azurite/dist/src/blob/main.js");

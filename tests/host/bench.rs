@@ -29,7 +29,7 @@ pub(crate) struct Bench {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) options: Options,
     pub(crate) folder: TempDir,
-    server: Server,
+    pub(crate) server: Server,
 }
 
 impl Bench {

@@ -15,6 +15,7 @@
 mod bench;
 mod data;
 mod extra;
+mod identity;
 mod lines;
 mod package;
 mod receiver;

@@ -14,10 +14,13 @@ use highwater::source::mssql::SourceSettings;
 use tokio::net::TcpStream;
 use tokio_util::compat::{Compat, TokioAsyncWriteCompatExt as _};
 
-use crate::sql::settings;
+use crate::sql::{FLIGHT_COLUMNS, FLIGHTS_TABLE, flight_cells, insert_flights, settings};
 
 /// Setting with an ADO.NET connection string. Its login must be allowed to create databases.
 pub(crate) const VARIABLE: &str = "HIGHWATER_TEST_SQLSERVER";
+
+/// Rows of one `INSERT`; SQL Server takes no more than this.
+const INSERTED_AT_ONCE: usize = 1_000;
 
 /// What the embedded server's clock tells at the start.
 const START: time::PrimitiveDateTime = time::macros::datetime!(2026-01-01 0:00);
@@ -48,14 +51,33 @@ impl AnyServer {
     pub(crate) async fn start(tsql: &str) -> Self {
         let server = match named_server() {
             Some(text) => Self::on(text).await,
-            None => Self::embedded().await,
+            None => Self::embedded(Database::concurrent().unwrap()).await,
         };
         server.execute(tsql).await;
         server
     }
 
-    async fn embedded() -> Self {
-        let database = Database::concurrent().unwrap();
+    /// Makes a database with the table `flights`, whose rows are the first `count` of the data set.
+    pub(crate) async fn with_flights(count: usize) -> Self {
+        let Some(text) = named_server() else {
+            let database = Database::in_memory().unwrap();
+            database.execute(FLIGHTS_TABLE).unwrap();
+            insert_flights(&database, count);
+            return Self::embedded(database).await;
+        };
+        let server = Self::on(text).await;
+        let mut session = server.session().await;
+        session.run(FLIGHTS_TABLE).await;
+        for chunk in flight_cells(count).chunks(INSERTED_AT_ONCE) {
+            let rows: Vec<String> = chunk.iter().map(tuple).collect();
+            let columns = FLIGHT_COLUMNS.join(", ");
+            let rows = rows.join(", ");
+            session.run(&format!("INSERT INTO dbo.flights ({columns}) VALUES {rows}")).await;
+        }
+        server
+    }
+
+    async fn embedded(database: Database) -> Self {
         let server = Server::start(database.clone(), Options::default()).await.unwrap();
         let text = server.connection_string();
         let embedded = Some((server, database));
@@ -110,9 +132,22 @@ impl AnyServer {
         SqlConnection { database: Some(self.database.clone()), ..connection }
     }
 
+    /// Settings for the flights in either mode.
+    pub(crate) fn flights(&self, mode: CursorMode) -> SourceSettings {
+        let is_version = mode == CursorMode::RowVersion;
+        self.settings("dbo.flights", mode, if is_version { "rv" } else { "time_hour" })
+    }
+
     pub(crate) fn settings(&self, table: &str, mode: CursorMode, cursor: &str) -> SourceSettings {
         settings(self.connection(), table, mode, cursor)
     }
+}
+
+/// A row as `VALUES` has it.
+fn tuple([id, time, carrier, flight, delay]: &[String; 5]) -> String {
+    let number = |text: &str| text.parse::<i64>().map_or("NULL".to_owned(), |n| n.to_string());
+    let (flight, delay) = (number(flight), number(delay));
+    format!("({id}, '{time}', N'{}', {flight}, {delay})", carrier.replace('\'', "''"))
 }
 
 /// A database made on the named server is dropped, also after a failed test.

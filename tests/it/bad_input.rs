@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::routing::post;
 use highwater::app::App;
 use highwater::error::chain;
 use highwater::poller::{TickReport, TickRequest};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use crate::sql::World;
@@ -204,4 +205,63 @@ async fn rows_that_cannot_be_ordered_are_refused_or_counted() {
     let insert = "INSERT INTO dbo.orders (id, changed) VALUES (2, '2020-01-01T00:00:00')";
     setup.world.database.execute(insert).unwrap();
     assert_eq!(setup.tick().await.rows, 1);
+}
+
+/// Each answer of a list once, then a plain success for ever; keeps the ids of the events that came.
+async fn ill_mannered(answers: &'static [&'static str], kept: Arc<Mutex<Vec<String>>>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let mut answers = answers.iter();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = Vec::new();
+            while !request.ends_with(b"}]}") {
+                assert_ne!(stream.read_buf(&mut request).await.unwrap(), 0, "a whole request");
+            }
+            let text = String::from_utf8_lossy(&request).into_owned();
+            let body: serde_json::Value =
+                serde_json::from_str(text.split_once("\r\n\r\n").unwrap().1).unwrap();
+            let ids =
+                body["events"].as_array().unwrap().iter().map(|event| event["id"].to_string());
+            let bad = answers.next();
+            if bad.is_none() {
+                kept.lock().unwrap().extend(ids);
+            }
+            let good = "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
+            stream.write_all(bad.unwrap_or(&good).as_bytes()).await.unwrap();
+        }
+    });
+    url
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_row_is_lost_whatever_the_endpoint_answers() {
+    const ANSWERS: &[&str] = &[
+        "",
+        "SSH-2.0-OpenSSH\r\n",
+        "HTTP/1.1 200",
+        "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{",
+        "HTTP/1.1 302 Found\r\nlocation: /\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        "HTTP/1.1 500 Oops\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        "HTTP/1.1 422 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        "HTTP/1.1 404 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        "HTTP/1.1 429 Wait\r\nretry-after: 0\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 49\r\nconnection: close\r\n\r\n{\"batchItemFailures\":[{\"itemIdentifier\":\"none\"}]}",
+    ];
+    let mut setup = Setup::new().await;
+    setup.world.database.execute("INSERT INTO dbo.orders (id) VALUES (2), (3)").unwrap();
+    let kept: Arc<Mutex<Vec<String>>> = Arc::default();
+    setup.set("HANDLER__URL", &ill_mannered(ANSWERS, Arc::clone(&kept)).await);
+    setup.set("HANDLER__TRIES_MAX", "1");
+    setup.set("RETRY_DELAY_MIN", "1ms");
+    setup.set("RETRY_DELAY_MAX", "1ms");
+    let mut failed = 0;
+    while kept.lock().unwrap().is_empty() {
+        failed += usize::from(setup.tick().await.result.is_err());
+    }
+    assert_eq!(failed, ANSWERS.len());
+    let mut ids = kept.lock().unwrap().clone();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 3);
 }

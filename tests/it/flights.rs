@@ -9,7 +9,7 @@ use highwater::handler::HandlerError;
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
 use highwater::poller::{Limits, Poller, PollerParts, TickOutcome, TickReport, TickRequest};
-use highwater::source::mssql::Mssql;
+use highwater::source::mssql::{Mssql, SourceSettings};
 use highwater::state::{MemoryStore, OnMissingState};
 use highwater::testing::{Received, RecordingHandler};
 
@@ -18,20 +18,26 @@ use crate::sql::{World, flights_in_order};
 const ALL: usize = 27_004;
 const MODES: [CursorMode; 2] = [CursorMode::RowVersion, CursorMode::TimestampPk];
 
-struct Drain {
-    world: World,
-    handler: Arc<RecordingHandler>,
+pub(crate) struct Drain {
+    pub(crate) world: World,
+    pub(crate) handler: Arc<RecordingHandler>,
     poller: Poller,
 }
 
 impl Drain {
     async fn new(mode: CursorMode, batch_rows_max: usize, rows: usize) -> Self {
         let world = World::with_flights(rows).await;
+        let settings = world.flights(mode);
+        Self::over(world, settings, batch_rows_max)
+    }
+
+    /// A poller over any table.
+    pub(crate) fn over(world: World, settings: SourceSettings, batch_rows_max: usize) -> Self {
         let handler = Arc::new(RecordingHandler::default());
         let second = Duration::from_secs(1);
         let poller = Poller::new(PollerParts {
             name: "orders".to_owned(),
-            source: Arc::new(Mssql::new(world.flights(mode)).unwrap()),
+            source: Arc::new(Mssql::new(settings).unwrap()),
             handler: handler.clone(),
             store: Arc::new(MemoryStore::default()),
             instance: Arc::new(Instance::new("a")),
@@ -56,7 +62,7 @@ impl Drain {
         Self { world, handler, poller }
     }
 
-    async fn tick(&self) -> TickReport {
+    pub(crate) async fn tick(&self) -> TickReport {
         self.poller.tick(&TickRequest::default()).await
     }
 }

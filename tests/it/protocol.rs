@@ -118,14 +118,25 @@ fn every_test_that_the_page_of_rules_names_exists() {
 
 #[test]
 fn the_page_of_failure_windows_names_tests_that_exist_and_all_of_them() {
-    const MODULE: &str = "poller::tests::windows::";
+    assert_names_all(&page("failure-windows.md"), "poller::tests::windows::");
+}
+
+#[test]
+fn the_page_of_the_http_handler_names_all_tests_of_bad_input() {
+    let page = page("http-handler.md");
+    let (_, part) = page.split_once("\n### Bad input\n").unwrap();
+    let (part, _) = part.split_once("\n## ").unwrap();
+    assert_names_all(part, "handler::http::tests::bad_input::");
+}
+
+/// Each row of a page must name one test of a module in its last cell, and all rows all of them.
+fn assert_names_all(page: &str, module: &str) {
     let library = tests_of("lib");
     let defined: BTreeSet<&str> =
-        library.iter().filter_map(|name| name.strip_prefix(MODULE)).collect();
-    let page = page("failure-windows.md");
-    assert!(page.contains(&format!("`{MODULE}`")), "the page says where its tests are");
+        library.iter().filter_map(|name| name.strip_prefix(module)).collect();
+    assert!(page.contains(&format!("`{module}`")), "the page says where its tests are");
     let mut named = BTreeSet::new();
-    for cells in rows(&page) {
+    for cells in rows(page) {
         let tests = quoted(cells.last().unwrap());
         let [(name, _)] = tests[..] else { panic!("one test each: {cells:?}") };
         assert!(defined.contains(name), "the page names `{name}`, which is no test");

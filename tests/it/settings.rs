@@ -5,6 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use highwater::config::{Config, connection_keys_table, settings_table};
+use highwater::mssql::errors_table;
 
 fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -20,33 +21,29 @@ fn example() -> BTreeMap<String, String> {
     serde_json::from_value(json["Values"].clone()).unwrap()
 }
 
-/// Checks what a document holds between two comments of one name, or writes it there.
-fn check(document: &str, name: &str, expected: &str) {
+/// Holds a document to a table that it shows between two comments of one name.
+fn holds(document: &str, name: &str, table: &str) {
     let text = read(document);
-    let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
-    let (before, rest) = text.split_once(&begin).unwrap();
-    let (found, after) = rest.split_once(&end).unwrap();
+    let (first, last) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
+    let (before, rest) = text.split_once(&first).unwrap();
+    let (shown, after) = rest.split_once(&last).unwrap();
     // As for other expectations that stand in files.
     if std::env::var_os("UPDATE_EXPECT").is_some() {
-        let text = format!("{before}{begin}{}\n{end}{after}", expected.trim());
+        let text = format!("{before}{first}{table}{last}{after}");
         return fs::write(path(document), text).unwrap();
     }
-    assert_eq!(found.trim(), expected.trim(), "run this with UPDATE_EXPECT=1");
+    assert_eq!(shown.trim(), table.trim(), "run this with UPDATE_EXPECT=1");
 }
 
 #[test]
 fn the_table_of_the_readme_is_the_one_of_the_code() {
-    check("README.md", "settings", &settings_table());
+    holds("README.md", "settings", &settings_table());
 }
 
 #[test]
-fn the_keys_of_the_document_are_those_of_the_code() {
-    check("docs/connections.md", "keys", &connection_keys_table());
-}
-
-#[test]
-fn the_errors_of_the_document_are_those_of_the_code() {
-    check("docs/connections.md", "errors", &highwater::mssql::errors_table());
+fn the_page_of_connections_shows_the_keys_and_errors_of_the_code() {
+    holds("docs/connections.md", "keys", &connection_keys_table());
+    holds("docs/connections.md", "errors", &errors_table());
 }
 
 #[test]

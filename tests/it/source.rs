@@ -1,4 +1,5 @@
-//! What the SQL Server source delivers: the real driver, over TLS, against the development server.
+//! What the SQL Server source delivers: the real driver, over TLS, against the development server or
+//! the one that `HIGHWATER_TEST_SQLSERVER` names.
 
 use std::time::Duration;
 
@@ -10,13 +11,14 @@ use highwater::source::mssql::{Mssql, SourceSettings};
 use highwater::source::{FetchWindow, Source as _};
 use highwater::value::Value;
 
+use crate::any_server::AnyServer;
 use crate::sql::{World, drain, events, fetch, flights_in_order, logged};
 
 const FLIGHTS: usize = 27_004;
 
 #[tokio::test]
 async fn every_flight_comes_once_and_in_order() {
-    let world = World::with_flights(FLIGHTS).await;
+    let world = AnyServer::with_flights(FLIGHTS).await;
     for mode in [RowVersion, TimestampPk] {
         let expected = flights_in_order(mode, FLIGHTS);
         for rows_max in [100, 1_000] {
@@ -28,7 +30,7 @@ async fn every_flight_comes_once_and_in_order() {
 
 #[tokio::test]
 async fn ties_are_not_torn_by_the_end_of_a_batch() {
-    let world = World::with_flights(700).await;
+    let world = AnyServer::with_flights(700).await;
     for mode in [RowVersion, TimestampPk] {
         let expected = flights_in_order(mode, 700);
         for rows_max in [1, 7] {
@@ -40,7 +42,7 @@ async fn ties_are_not_torn_by_the_end_of_a_batch() {
 
 #[tokio::test]
 async fn a_retry_gets_the_rows_of_its_batch_and_no_others() {
-    let world = World::with_flights(300).await;
+    let world = AnyServer::with_flights(300).await;
     for mode in [RowVersion, TimestampPk] {
         let source = Mssql::new(world.flights(mode)).unwrap();
         let (first, _) = events(&source, None, 30).await;
@@ -60,10 +62,10 @@ async fn a_retry_gets_the_rows_of_its_batch_and_no_others() {
 
 #[tokio::test]
 async fn an_updated_row_comes_again() {
-    let world = World::with_flights(10).await;
+    let world = AnyServer::with_flights(10).await;
     let source = Mssql::new(world.flights(RowVersion)).unwrap();
     let (all, _) = events(&source, None, 100).await;
-    world.database.execute("UPDATE dbo.flights SET flight = 0 WHERE id IN (3, 8)").unwrap();
+    world.execute("UPDATE dbo.flights SET flight = 0 WHERE id IN (3, 8)").await;
     let (again, _) = events(&source, Some(&all[9].cursor), 100).await;
     let ids: Vec<_> = again.iter().map(|event| event.cursor.key["id"].as_i64().unwrap()).collect();
     assert_eq!(ids, [3, 8]);
@@ -72,14 +74,14 @@ async fn an_updated_row_comes_again() {
 
 #[tokio::test]
 async fn a_late_commit_is_not_passed_by() {
-    let world = World::with_flights(3).await;
+    let world = AnyServer::with_flights(3).await;
     let source = Mssql::new(world.flights(RowVersion)).unwrap();
-    let mut writer = Connection::new(world.connection(), None);
+    let mut writer = world.session().await;
     let insert = "INSERT INTO dbo.flights (id, time_hour) VALUES (4, '2013-01-01')";
-    writer.query(&format!("BEGIN TRAN; {insert}"), &[], |_| Ok(())).await.unwrap();
+    writer.run(&format!("BEGIN TRAN; {insert}")).await;
     let (before, _) = events(&source, None, 100).await;
     assert_eq!(before.len(), 3);
-    writer.query("COMMIT", &[], |_| Ok(())).await.unwrap();
+    writer.run("COMMIT").await;
     let (after, _) = events(&source, Some(&before[2].cursor), 100).await;
     assert_eq!(after.len(), 1);
 }
@@ -111,7 +113,7 @@ async fn every_cursor_type_pages_through_its_ties() {
         "date",
         "datetimeoffset(7)",
     ] {
-        let world = World::start(&format!(
+        let world = AnyServer::start(&format!(
             "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, at {declared} NOT NULL); \
              INSERT INTO dbo.t VALUES (1, '2020-01-01T10:00:00'), (2, '2020-01-01T10:00:00.003'), \
              (3, '2020-01-01T10:00:00.003'), (4, '2020-01-01T10:00:00.003'), \
@@ -128,7 +130,7 @@ async fn every_cursor_type_pages_through_its_ties() {
 
 #[tokio::test]
 async fn a_composite_key_breaks_ties_and_need_not_be_delivered() {
-    let world = World::start(
+    let world = AnyServer::start(
         "CREATE TABLE dbo.[Order Lines] ([order no] bigint NOT NULL, [line]]s] nvarchar(9) NOT NULL, \
          g uniqueidentifier NOT NULL, d decimal(9, 2) NOT NULL, note nvarchar(60), \
          at datetime2(7) NOT NULL)",
@@ -142,13 +144,10 @@ async fn a_composite_key_breaks_ties_and_need_not_be_delivered() {
             {
                 for price in ["-1.50", "2.00"] {
                     let note = format!("{order}{line}{guid}{price}");
-                    world
-                        .database
-                        .execute(&format!(
+                    world.execute(&format!(
                             "INSERT INTO dbo.[Order Lines] VALUES \
                              ({order}, '{line}', '{guid}', {price}, '{note}', '2020-01-01T10:00:00')"
-                        ))
-                        .unwrap();
+                        )).await;
                     expected.push(note);
                 }
             }
@@ -176,7 +175,7 @@ async fn a_composite_key_breaks_ties_and_need_not_be_delivered() {
 
 #[tokio::test]
 async fn a_filter_is_one_condition() {
-    let world = World::with_flights(50).await;
+    let world = AnyServer::with_flights(50).await;
     let filter = Some("id = 5 OR id = 9 -- two of them".to_owned());
     let source = Mssql::new(SourceSettings { filter, ..world.flights(RowVersion) }).unwrap();
     assert_eq!(drain(&source, 1).await, [5, 9]);
@@ -203,22 +202,21 @@ async fn the_fingerprint_is_of_meaning_only() {
 
 #[tokio::test]
 async fn a_changed_table_is_described_again() {
-    let world = World::with_flights(5).await;
+    let world = AnyServer::with_flights(5).await;
     let source = Mssql::new(world.flights(RowVersion)).unwrap();
     assert_eq!(fetch(&source, None, 100).await.unwrap().columns.len(), 6);
-    world.database.execute("DROP TABLE dbo.flights").unwrap();
+    world.execute("DROP TABLE dbo.flights").await;
     let error = fetch(&source, None, 100).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Configuration, "{error}");
     world
-        .database
         .execute("CREATE TABLE dbo.flights (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL)")
-        .unwrap();
+        .await;
     assert_eq!(fetch(&source, None, 100).await.unwrap().rows.len(), 0);
 }
 
 #[tokio::test]
 async fn a_restored_database_is_an_error_and_never_skipped() {
-    let world = World::with_flights(5).await;
+    let world = AnyServer::with_flights(5).await;
     let source = Mssql::new(world.flights(RowVersion)).unwrap();
     let (all, _) = events(&source, None, 100).await;
     let last: cursor::RowVersion = all[4].cursor.value.parse().unwrap();
@@ -230,7 +228,7 @@ async fn a_restored_database_is_an_error_and_never_skipped() {
 
 #[tokio::test]
 async fn null_cursors_are_counted_and_reported() {
-    let world = World::start(
+    let world = AnyServer::start(
         "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, at datetime2(7) NULL); \
          INSERT INTO dbo.t VALUES (1, '2020-01-01'), (2, NULL), (3, NULL)",
     )
@@ -244,7 +242,7 @@ async fn null_cursors_are_counted_and_reported() {
 
 #[tokio::test]
 async fn every_type_arrives_without_loss() {
-    let world = World::start(
+    let world = AnyServer::start(
         "CREATE TABLE dbo.t (id bigint NOT NULL PRIMARY KEY, at datetime2(7) NOT NULL, a bit, b tinyint, \
          c smallint, d real, e float, f decimal(38, 10), g money, h smallmoney, i nvarchar(max), \
          j varchar(10), k nchar(3), l varbinary(max), m uniqueidentifier, n date, o time(7), p datetime, \
@@ -286,7 +284,7 @@ async fn every_type_arrives_without_loss() {
 
 #[tokio::test]
 async fn parameters_reach_the_server_as_they_are() {
-    let world = World::start("CREATE TABLE dbo.t (id int)").await;
+    let world = AnyServer::start("CREATE TABLE dbo.t (id int)").await;
     let mut connection = Connection::new(world.connection(), None);
     let params = [
         Param::BigInt(i64::MIN),

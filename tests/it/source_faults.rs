@@ -11,7 +11,7 @@ use highwater::azure::KeptToken;
 use highwater::clock::{Clock, TokioClock};
 use highwater::config::SqlConnection;
 use highwater::cursor::CursorMode::{RowVersion, TimestampPk};
-use highwater::devdb::{Fault, LoginFault, Options, Server, SqlError};
+use highwater::devdb::{Fault, LoginFault, Options, SeenLogin, Server, SqlError};
 use highwater::error::{ErrorKind, chain};
 use highwater::mssql::RetryTerms;
 use highwater::source::Row;
@@ -234,6 +234,28 @@ async fn two_redirects_are_followed_and_a_third_is_not() {
 }
 
 #[tokio::test]
+async fn a_login_carries_what_the_connection_string_says_through_redirects_too() {
+    let world = World::with_flights(5).await;
+    let servers = redirected(&world, 2).await;
+    let plain = servers[1].connection_string();
+    let full = format!("{plain};App=billing;Application Intent=ReadOnly;Packet Size=8000");
+    for (text, application, read_only, packet_bytes) in
+        [(plain, "highwater", false, 4_096), (full, "billing", true, 8_000)]
+    {
+        assert_eq!(rows(&source(&world, Some(&text))).await.len(), 5);
+        let expected = SeenLogin {
+            database: "Highwater".to_owned(),
+            application: application.to_owned(),
+            read_only,
+            packet_bytes,
+        };
+        for server in servers.iter().chain([&world.server]) {
+            assert_eq!(server.faults().last_login(), expected);
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_sends_a_login_back_to_itself_is_left() {
     let world = World::with_flights(5).await;
     let here = LoginFault::Redirect("127.0.0.1".to_owned(), world.server.port());
@@ -374,4 +396,33 @@ async fn a_token_is_kept_for_the_next_login_and_replaced_before_it_expires() {
     let failed = fetch(&source, None, 10).await.unwrap_err();
     assert_eq!(failed.kind, ErrorKind::Configuration, "{}", chain(&failed));
     assert!(chain(&failed).contains("the identity's database user"), "{}", chain(&failed));
+}
+
+/// Never answers, as where a machine has no identity.
+#[derive(Debug)]
+struct Mute;
+
+#[async_trait::async_trait]
+impl TokenCredential for Mute {
+    async fn get_token(
+        &self,
+        _: &[&str],
+        _: Option<TokenRequestOptions<'_>>,
+    ) -> azure_core::Result<AccessToken> {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test]
+async fn an_identity_that_does_not_answer_is_told_from_a_silent_server() {
+    let world = World::with_flights(5).await;
+    let text = format!(
+        "Server=127.0.0.1,{};Authentication=Active Directory Managed Identity;Connect Timeout=1",
+        world.server.port()
+    );
+    let source = source(&world, Some(&text)).with_credential(Arc::new(Mute));
+    let failed = chain(&fetch(&source, None, 10).await.unwrap_err());
+    assert!(failed.starts_with("get a token for the database: check that the app"), "{failed}");
+    assert!(failed.contains("no complete answer within 1s"), "{failed}");
+    assert_eq!(world.server.faults().logins_tried(), 0);
 }

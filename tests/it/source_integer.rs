@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use highwater::cursor::SourceState;
 use highwater::error::chain;
 use highwater::poller::{TickOutcome, TickRequest};
+use highwater::source::mssql::{Mssql, SizeLimits};
+use highwater::source::{FetchWindow, Source as _};
 
 use crate::ticks::{Ticks, commit};
 
@@ -14,7 +17,11 @@ const NUMBERED: &str =
 async fn a_mark_settles_though_no_process_outlives_its_tick() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
     ticks.run("INSERT INTO dbo.t (note) VALUES ('a'), ('b'), ('c')");
-    assert_eq!(ticks.tick_at(0).await, (vec![], 1), "the mark is written at once");
+    assert_eq!(
+        ticks.tick_at(0).await,
+        (vec![], 2),
+        "the mark is written at once, over a blank one"
+    );
     assert_eq!(ticks.tick_at(4).await, (vec![], 0), "it has not settled");
     ticks.run("INSERT INTO dbo.t (note) VALUES ('d')");
     let (ids, writes) = ticks.tick_at(5).await;
@@ -32,6 +39,27 @@ async fn rows_that_commit_late_but_within_the_window_are_not_passed_by() {
     assert_eq!(ticks.tick().await.0, [0; 0]);
     commit(late).await;
     assert_eq!(ticks.tick_at(5).await.0, [1, 2]);
+}
+
+#[tokio::test]
+async fn an_answer_that_was_cut_moves_no_mark() {
+    let mut ticks = Ticks::numbered(NUMBERED).await;
+    ticks.at(10).run("INSERT INTO dbo.t (note) VALUES ('abcdefghi'), ('bcdefghi'), ('cdefghi')");
+    let state = SourceState::from_iter([
+        ("waiting".to_owned(), "3".into()),
+        ("taken_at".to_owned(), "2026-01-01T10:00:00".into()),
+    ]);
+    let window = FetchWindow { after: None, upto: None, rows_max: 10, state: &state };
+    for (value_bytes_max, batch_bytes_max, count) in [(99, 999, 3), (99, 40, 2), (99, 20, 1)] {
+        ticks.settings.limits = SizeLimits { value_bytes_max, batch_bytes_max };
+        let rows = Mssql::new(ticks.settings.clone()).unwrap().fetch(window).await.unwrap();
+        assert_eq!((rows.rows.len(), rows.more), (count, count < 3));
+        assert_eq!(rows.remember.is_some(), count == 3, "{rows:?}");
+    }
+    ticks.run("UPDATE dbo.t SET note = 'a' WHERE id = 1");
+    ticks.settings.limits = SizeLimits { value_bytes_max: 14, batch_bytes_max: 999 };
+    let rows = Mssql::new(ticks.settings.clone()).unwrap().fetch(window).await.unwrap();
+    assert_eq!((rows.rows.len(), rows.more, rows.remember), (1, true, None), "a value is too long");
 }
 
 #[tokio::test]

@@ -101,6 +101,60 @@ async fn a_position_whose_changes_were_cleaned_up_stops_and_skips_nothing() {
     }
 }
 
+/// A source that closes a batch after a few rows.
+fn read_into_small_batches(ticks: &mut Ticks) -> Mssql {
+    ticks.settings.limits.batch_bytes_max = 80;
+    Mssql::new(ticks.settings.clone()).unwrap()
+}
+
+#[tokio::test]
+async fn an_answer_that_was_cut_is_checked_before_it_is_delivered() {
+    let noted = "'abcdefghi'";
+    let mut ticks = tracked(&format!("INSERT INTO dbo.t VALUES (1, {noted}), (2, {noted})")).await;
+    ticks.changes().await;
+    let at = ticks.document().await.checkpoint.cursor;
+    let state = highwater::cursor::SourceState::new();
+    let window = FetchWindow { after: at.as_ref(), upto: None, rows_max: 10, state: &state };
+    for (id, note) in [(3, "a"), (4, "b"), (5, "c"), (6, "d"), (7, "e"), (8, "f")] {
+        ticks.run(&format!("INSERT INTO dbo.t VALUES ({id}, '{note}bcdefghi')"));
+    }
+    let source = read_into_small_batches(&mut ticks);
+    let rows = source.fetch(window).await.unwrap();
+    assert!((1..6).contains(&rows.rows.len()) && rows.more, "cut: {rows:?}");
+    assert_eq!(rows.remember, None, "what lies behind was not read");
+    ticks.world.database.forget_changes("dbo.t").unwrap();
+    let source = read_into_small_batches(&mut ticks);
+    let error = source.fetch(window).await.unwrap_err();
+    assert!(error.position_lost, "{error}");
+    assert!(
+        error.reason.contains("up to version `1`, and are kept from version `7` on"),
+        "{error}"
+    );
+    // Told before a value over the limit, since that would be raised in vain.
+    ticks.settings.limits.value_bytes_max = 4;
+    let source = read_into_small_batches(&mut ticks);
+    let error = source.fetch(window).await.unwrap_err();
+    assert!(error.position_lost, "{error}");
+}
+
+#[tokio::test]
+async fn a_value_over_the_limit_is_named_among_rows_and_among_changes() {
+    let mut ticks = tracked("INSERT INTO dbo.t VALUES (1, 'abcdefghi')").await;
+    ticks.settings.limits.value_bytes_max = 10;
+    let named = "column `note` of `dbo.t` has a value of 18 bytes in the row with key {\"id\":1}";
+    let error = ticks.failure().await;
+    assert!(error.contains(named), "{error}");
+    ticks.run("UPDATE dbo.t SET note = 'a' WHERE id = 1");
+    assert_eq!(ticks.changes().await, [1]);
+    ticks
+        .run("INSERT INTO dbo.t VALUES (2, 'b'); UPDATE dbo.t SET note = 'abcdefghi' WHERE id = 1");
+    ticks.run("DELETE FROM dbo.t WHERE id = 2");
+    let error = ticks.failure().await;
+    assert!(error.contains(named), "{error}");
+    ticks.run("DELETE FROM dbo.t WHERE id = 1");
+    assert_eq!(ticks.changes().await, [-2, -1]);
+}
+
 #[tokio::test]
 async fn rows_that_are_still_being_read_when_their_changes_expire_stop_the_poller_too() {
     let mut ticks = tracked("INSERT INTO dbo.t VALUES (1, 'a'), (2, 'b'), (3, 'c')").await;

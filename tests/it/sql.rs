@@ -11,12 +11,14 @@ use highwater::devdb::{Database, Options, Server, Value};
 use highwater::error::chain;
 use highwater::event::ChangeEvent;
 use highwater::normalize::normalize;
-use highwater::source::mssql::{Mssql, SourceSettings};
+use highwater::source::mssql::{Mssql, SizeLimits, SourceSettings};
 use highwater::source::{FetchError, FetchWindow, Rows, Source};
+
+use crate::any_server::{named_server, say};
 
 const FLIGHTS: &[u8] = include_bytes!("../../src/devdb/flights.csv.gz");
 
-/// A server with TLS over an empty database.
+/// The embedded server with TLS over an empty database, whatever server the tests are pointed at.
 pub(crate) struct World {
     pub(crate) server: Server,
     pub(crate) database: Database,
@@ -24,6 +26,9 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn start(tsql: &str) -> Self {
+        if named_server().is_some() {
+            say("on the embedded server: needs what only that has (faults, its clock, its values)");
+        }
         let database = Database::in_memory().unwrap();
         database.execute(tsql).unwrap();
         let server = Server::start(database.clone(), Options::default()).await.unwrap();
@@ -32,25 +37,8 @@ impl World {
 
     /// A server that has the table `flights`, whose rows are the first `count` of the data set.
     pub(crate) async fn with_flights(count: usize) -> Self {
-        let world = Self::start(
-            "CREATE TABLE dbo.flights (id int NOT NULL PRIMARY KEY, time_hour datetime2(7) NOT NULL, \
-             carrier nvarchar(9), flight int, dep_delay int NULL, rv rowversion NOT NULL)",
-        )
-        .await;
-        let text = flights();
-        let rows = text.lines().skip(1).take(count).map(|line| {
-            let cells: Vec<&str> = line.split(',').collect();
-            let int = |text: &str| text.parse().map_or(Value::Null, Value::Int);
-            vec![
-                int(cells[0]),
-                Value::Text(cells[1].trim_end_matches('Z').to_owned()),
-                Value::Text(cells[2].to_owned()),
-                int(cells[3]),
-                int(cells[9]),
-            ]
-        });
-        let columns = ["id", "time_hour", "carrier", "flight", "dep_delay"];
-        world.database.insert_rows("dbo.flights", &columns, rows).unwrap();
+        let world = Self::start(FLIGHTS_TABLE).await;
+        insert_flights(&world.database, count);
         world
     }
 
@@ -91,7 +79,33 @@ pub(crate) fn settings(
         columns: None,
         filter: None,
         settle: Duration::from_secs(5),
+        limits: SizeLimits::default(),
     }
+}
+
+pub(crate) const FLIGHTS_TABLE: &str = "CREATE TABLE dbo.flights (id int NOT NULL PRIMARY KEY, time_hour datetime2(7) NOT NULL, \
+     carrier nvarchar(9), flight int, dep_delay int NULL, rv rowversion NOT NULL)";
+
+/// Columns that a flight is inserted with.
+pub(crate) const FLIGHT_COLUMNS: [&str; 5] = ["id", "time_hour", "carrier", "flight", "dep_delay"];
+
+/// The first `count` flights, as the cells of those columns; an empty one is `NULL`.
+pub(crate) fn flight_cells(count: usize) -> Vec<[String; 5]> {
+    let text = flights();
+    let cells = text.lines().skip(1).take(count).map(|line| {
+        let cells: Vec<&str> = line.split(',').collect();
+        let time = cells[1].trim_end_matches('Z');
+        [cells[0], time, cells[2], cells[3], cells[9]].map(str::to_owned)
+    });
+    cells.collect()
+}
+
+pub(crate) fn insert_flights(database: &Database, count: usize) {
+    let int = |text: &str| text.parse().map_or(Value::Null, Value::Int);
+    let rows = flight_cells(count).into_iter().map(|[id, time, carrier, flight, delay]| {
+        vec![int(&id), Value::Text(time), Value::Text(carrier), int(&flight), int(&delay)]
+    });
+    database.insert_rows("dbo.flights", &FLIGHT_COLUMNS, rows).unwrap();
 }
 
 fn flights() -> String {

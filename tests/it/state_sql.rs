@@ -210,6 +210,56 @@ async fn what_the_operator_can_mend_is_named() {
     }
 }
 
+/// Columns as they must be, but for one; or one too many; or no key.
+#[tokio::test]
+async fn a_table_of_another_shape_is_refused_by_name() {
+    let good = create_table(&table_name("other").unwrap());
+    let changed = |from: &str, to: &str| {
+        assert!(good.contains(from), "{from}");
+        good.replace(from, to)
+    };
+    for (what, definition) in [
+        ("no rowversion", changed("[etag] rowversion NOT NULL", "[etag] varbinary(8) NULL")),
+        ("a number as tag", changed("[etag] rowversion", "[etag] bigint")),
+        ("a coarse time", changed("datetime2(7)", "datetime")),
+        ("text as content", changed("[content] varbinary(max)", "[content] nvarchar(max)")),
+        ("one more column", changed("[content] var", "[more] int NOT NULL, [content] var")),
+    ] {
+        let world = World::without_table().await;
+        world.database.execute(&definition).unwrap();
+        let store = SqlStore::new(world.settings("other", "app")).unwrap();
+        let mut text = String::new();
+        for result in [
+            create(&store, &orders(), "1").await.map(|_| ()),
+            store.load(&orders()).await.map(|_| ()),
+        ] {
+            let Err(error) = result else { continue };
+            assert!(matches!(error, StoreError::Refused { .. }), "{what}: {error}");
+            text += &chain(&error);
+        }
+        let expected =
+            "the table `dbo.other` is not as `highwater state ddl --table dbo.other` prints it";
+        assert!(text.contains(expected), "{what}: `{text}`");
+    }
+}
+
+#[tokio::test]
+async fn a_table_without_its_key_is_refused_once_it_has_a_document_twice() {
+    let world = World::without_table().await;
+    let definition = create_table(&table_name("other").unwrap());
+    let (columns, _) = definition.split_once(",\n    PRIMARY KEY").unwrap();
+    world.database.execute(&format!("{columns}\n);")).unwrap();
+    let store = SqlStore::new(world.settings("other", "app")).unwrap();
+    for text in ["1", "2"] {
+        create(&store, &orders(), text).await.unwrap();
+    }
+    let error = store.load(&orders()).await.unwrap_err();
+    assert!(matches!(error, StoreError::Refused { .. }), "{error}");
+    let expected =
+        "2 rows: the table `dbo.other` is not as `highwater state ddl --table dbo.other`";
+    assert!(error.to_string().contains(expected), "{error}");
+}
+
 #[tokio::test]
 async fn a_missing_right_names_the_grant() {
     let world = World::start().await;

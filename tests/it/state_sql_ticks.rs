@@ -170,6 +170,36 @@ async fn two_instances_share_one_poller_on_the_table() {
 }
 
 #[tokio::test]
+async fn a_claim_is_judged_by_the_time_of_the_database_alone() {
+    let setup = Setup::new().await;
+    let now = |text: &str| setup.world.database.set_now(text).unwrap();
+    now("2001-02-03T04:00:00");
+    setup.source.put(1, "first");
+    setup.handler.then_take(Duration::from_secs(1_000));
+    let killed = tokio::time::timeout(Duration::from_secs(1), async {
+        setup.instance("a").tick(&TickRequest::default()).await
+    });
+    killed.await.unwrap_err();
+    let b = setup.instance("b");
+    // The clock of this machine is far off in any case. 30 s of ttl, two grains and 2 s of margin; the
+    // time that passes between read and write is added, so this stays clear of the edge.
+    for (time, expected_token) in
+        [("2001-02-03T03:00:00", 1), ("2001-02-03T04:00:25", 1), ("2001-02-03T04:00:32.1", 2)]
+    {
+        now(time);
+        let report = b.tick(&TickRequest::default()).await;
+        assert_eq!(
+            report.result.unwrap() == TickOutcome::Committed { more: false },
+            expected_token == 2,
+            "{time}: {}",
+            report.summary
+        );
+        assert_eq!(setup.document().await.0.lease.fencing_token.0, expected_token, "{time}");
+    }
+    assert_eq!(setup.handler.ids(), [1, 1]);
+}
+
+#[tokio::test]
 async fn a_missing_table_is_an_error_that_says_what_to_do() {
     let setup = Setup::new().await;
     setup.world.database.execute("DROP TABLE dbo.highwater_state").unwrap();

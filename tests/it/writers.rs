@@ -1,7 +1,7 @@
 //! Writers whose transactions overlap: what a poller must not lose.
 //!
 //! ```text
-//! cargo test --test it -- --nocapture writers
+//! cargo writers
 //! ```
 //!
 //! prints what was lost, delivered twice, or delivered though it was rolled back, for each mode with

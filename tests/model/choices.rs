@@ -20,6 +20,12 @@ impl Model {
                 actions.push(Action::Crash { slot });
             }
         }
+        if world.stored.is_none() && self.variant != Variant::GrantRidesOnCreation {
+            actions.push(Action::Create { late: false });
+            if may_fail {
+                actions.push(Action::Create { late: true });
+            }
+        }
         if self.may_write(world) {
             self.landing(world, &mut actions);
         }
@@ -56,6 +62,9 @@ impl Model {
     /// finds is open, since rows move and grow.
     fn asking(&self, world: &World, slot: u8, actions: &mut Vec<Action>) {
         if !self.may_write(world) || world.stored.is_some_and(|doc| self.documents.is_paused(doc)) {
+            return;
+        }
+        if world.stored.is_none() && self.variant != Variant::GrantRidesOnCreation {
             return;
         }
         let checkpoint = world.stored.map_or(0, |doc| self.documents.facts(doc).checkpoint);

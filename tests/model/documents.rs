@@ -135,10 +135,19 @@ impl Documents {
         Self { tokens_stay, ..Self::default() }
     }
 
-    /// Returns the document of a poller that has no state.
-    pub(crate) fn fresh(&mut self, generation: u8) -> Doc {
+    /// Returns the document that is created before anything is granted.
+    pub(crate) fn blank(&mut self) -> Doc {
+        self.number(StateDocument::blank(POLLER, SourceFingerprint::of(&[])))
+    }
+
+    /// Returns a blank document as the one that its first grant is made of, any other as it is.
+    pub(crate) fn begun(&mut self, doc: Doc, generation: u8) -> Doc {
+        if self.facts(doc).grant.generation > 0 {
+            return doc;
+        }
         let fingerprint = SourceFingerprint::of(&[]);
-        self.number(StateDocument::new(POLLER, fingerprint, Generation(generation.into())))
+        let begun = self.document(doc).begun(Generation(generation.into()), &fingerprint);
+        self.number(begun)
     }
 
     pub(crate) fn facts(&self, doc: Doc) -> Facts {

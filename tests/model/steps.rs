@@ -38,19 +38,52 @@ pub(crate) enum Fate {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    Ask { slot: u8, upto: u8, fate: Fate },
-    Start { slot: u8, what: What, fate: Fate },
-    Land { request: Request, told: bool },
-    Timeout { slot: u8 },
-    Read { slot: u8, fate: Fate },
-    GiveUp { slot: u8 },
-    Handle { slot: u8 },
-    HandlePrefix { slot: u8, fate: Fate },
-    Duplicate { slot: u8 },
+    Ask {
+        slot: u8,
+        upto: u8,
+        fate: Fate,
+    },
+    Start {
+        slot: u8,
+        what: What,
+        fate: Fate,
+    },
+    Land {
+        request: Request,
+        told: bool,
+    },
+    Timeout {
+        slot: u8,
+    },
+    Read {
+        slot: u8,
+        fate: Fate,
+    },
+    GiveUp {
+        slot: u8,
+    },
+    Handle {
+        slot: u8,
+    },
+    HandlePrefix {
+        slot: u8,
+        fate: Fate,
+    },
+    Duplicate {
+        slot: u8,
+    },
     Arrive,
-    Crash { slot: u8 },
-    Intervene { kind: Kind },
+    Crash {
+        slot: u8,
+    },
+    Intervene {
+        kind: Kind,
+    },
     LoseDocument,
+    /// Somebody who finds nothing creates a blank document; or sends for it, and gives up waiting.
+    Create {
+        late: bool,
+    },
 }
 
 /// The protocol within bounds, with the real documents behind it.
@@ -117,7 +150,8 @@ impl Model {
                 next = next.rename(|name| if name == slot { Who::Gone } else { Who::Slot(name) });
             }
             Action::Intervene { kind } => self.intervene(&mut next, kind),
-            Action::LoseDocument => self.lose_document(&mut next),
+            Action::LoseDocument => lose_document(&mut next),
+            Action::Create { late } => self.create(&mut next, late),
         }
         self.forget_differences(&mut next);
         if !self.can_finish(&next) {
@@ -187,11 +221,12 @@ impl Model {
         world.send(Request { doc, role, kind, condition, made_from_stored: true });
     }
 
-    /// Returns what is stored, or the document that a poller without state begins with.
+    /// Returns what is stored; where that is blank or nothing, the document that a poller begins with.
     pub(crate) fn base(&mut self, world: &World) -> Doc {
         let restarts = self.variant == Variant::GenerationRestarts;
         let generation = if restarts { 1 } else { world.losses + 1 };
-        world.stored.unwrap_or_else(|| self.documents.fresh(generation))
+        let stored = world.stored.unwrap_or_else(|| self.documents.blank());
+        self.documents.begun(stored, generation)
     }
 
     fn start(&mut self, world: &mut World, slot: u8, what: What) {
@@ -365,20 +400,23 @@ impl Model {
                 Change::Reset { replay: world.resets }
             }
             Kind::Pause => Change::Pause,
-            Kind::Resume | Kind::Grant | Kind::Held { .. } => Change::Resume,
+            Kind::Resume | Kind::Create | Kind::Grant | Kind::Held { .. } => Change::Resume,
         };
         let Some(doc) = self.documents.apply(stored, change) else { return };
         let condition = if self.is_blind() { Condition::None } else { Condition::Tag };
         world.send(Request { doc, role: Role::Orphan, kind, condition, made_from_stored: true });
     }
 
-    fn lose_document(&mut self, world: &mut World) {
+    /// A blank document grants nothing, so it is no version that anybody could hold.
+    fn create(&mut self, world: &mut World, late: bool) {
+        let doc = self.documents.blank();
+        if !late {
+            world.stored = Some(doc);
+            return;
+        }
         world.faults += 1;
-        world.losses += 1;
-        world.stored = None;
-        world.written_by = None;
-        world.supersede_version(self.variant == Variant::LossDuringCreation);
-        begin_era(world);
+        let (role, kind, condition) = (Role::Orphan, Kind::Create, Condition::Absent);
+        world.send(Request { doc, role, kind, condition, made_from_stored: true });
     }
 
     // What the store does, and what the witness makes of it.
@@ -389,12 +427,17 @@ impl Model {
                 *place = None;
             }
         }
+        if request.kind == Kind::Create {
+            self.sights.insert(Sight::CreationLandedLate);
+            world.stored = Some(request.doc);
+            return;
+        }
         self.witness(world, &request);
         let before = world.owners;
         world.writes += 1;
         world.stored = Some(request.doc);
         world.written_by = None;
-        world.supersede_version(self.variant == Variant::LossDuringCreation);
+        world.supersede_version();
         match request.role {
             Role::Awaited(slot) => {
                 let sender = before[usize::from(slot)].with_version_gone();
@@ -483,4 +526,13 @@ fn duplicate(world: &mut World, slot: u8) {
     let (grant, number, rows) = (holding.grant, holding.number, holding.batch.rows());
     world.faults += 1;
     world.late = Some(Delivery { grant, number, rows });
+}
+
+fn lose_document(world: &mut World) {
+    world.faults += 1;
+    world.losses += 1;
+    world.stored = None;
+    world.written_by = None;
+    world.supersede_version();
+    begin_era(world);
 }

@@ -23,8 +23,8 @@ pub(crate) enum Variant {
     GenerationRestarts,
     /// A write without an answer counts as a lost lease: nothing is judged.
     NoJudging,
-    /// The document may be lost while a request to create it is still in the air.
-    LossDuringCreation,
+    /// No blank document is created first: the first grant is what a request to create brings.
+    GrantRidesOnCreation,
 }
 
 impl Variant {
@@ -45,14 +45,14 @@ impl Variant {
                 Claim::TheFenceHolds,
                 Claim::ALoneSuccessorCanFinish,
             ],
-            Self::LossDuringCreation => &[Claim::EachGrantHasATokenOfItsOwn],
+            Self::GrantRidesOnCreation => &[Claim::EachGrantHasATokenOfItsOwn],
         }
     }
 
     /// Returns how many faults it takes: the fewer, the plainer the way.
     pub(crate) fn faults(self) -> u8 {
         match self {
-            Self::Faithful | Self::LossDuringCreation => 2,
+            Self::Faithful | Self::GrantRidesOnCreation => 2,
             Self::NoJudging | Self::GenerationRestarts => 1,
             Self::NoIfMatch
             | Self::VerifyThenBlindWrite

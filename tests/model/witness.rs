@@ -30,10 +30,11 @@ pub(crate) enum Sight {
     ChangeAppliedToAnothersVersion,
     LeaseLost,
     AllCommitted,
+    CreationLandedLate,
 }
 
 impl Sight {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::TwoHoldersAtOnce,
         Self::ZombieWriteLanded,
         Self::StaleDeliveryRefused,
@@ -42,6 +43,7 @@ impl Sight {
         Self::ChangeAppliedToAnothersVersion,
         Self::LeaseLost,
         Self::AllCommitted,
+        Self::CreationLandedLate,
     ];
 }
 
@@ -55,7 +57,8 @@ impl Model {
                 self.broken.push(claim);
             }
         };
-        break_if(after.grant < seen.highest, Claim::TheTokenNeverGoesBack);
+        let is_begun = after.grant.generation > 0;
+        break_if(is_begun && after.grant < seen.highest, Claim::TheTokenNeverGoesBack);
         seen.highest = seen.highest.max(after.grant);
         match request.kind {
             Kind::Grant => {
@@ -68,7 +71,7 @@ impl Model {
                 let superseded = number != seen.grants || seen.revoked;
                 break_if(superseded, Claim::OnlyTheNewestHolderWrites);
             }
-            Kind::Pause | Kind::Resume | Kind::Reset => {}
+            Kind::Create | Kind::Pause | Kind::Resume | Kind::Reset => {}
         }
         break_if(!request.made_from_stored, Claim::AVersionIsReplacedOnlyByWhoSawIt);
         let before = world.stored.map_or(0, |doc| self.documents.facts(doc).checkpoint);

@@ -36,6 +36,10 @@ pub(crate) fn describe(model: &Model, world: &World, action: Action, next: &Worl
         Action::Crash { slot } => format!("{} dies", name(slot)),
         Action::Intervene { kind } => format!("the operator sends {}", sent(kind)),
         Action::LoseDocument => "the document is lost".to_owned(),
+        Action::Create { late: false } => "somebody creates a blank document".to_owned(),
+        Action::Create { late: true } => {
+            "somebody sends for a blank document, and the request stays in the air".to_owned()
+        }
     }
 }
 
@@ -52,6 +56,9 @@ fn outcome(model: &Model, fate: Fate, world: &World, next: &World) -> String {
 }
 
 fn land(model: &Model, request: &Request, told: bool, next: &World) -> String {
+    if request.kind == Kind::Create {
+        return "a late request for a blank document lands".to_owned();
+    }
     let sender = match request.role {
         Role::Awaited(slot) => format!("{}'s ", name(slot)),
         Role::Earlier(slot) => format!("{}'s late ", name(slot)),
@@ -73,6 +80,7 @@ fn version(model: &Model, number: u8, doc: Doc) -> String {
 
 fn sent(kind: Kind) -> &'static str {
     match kind {
+        Kind::Create => "request for a blank document",
         Kind::Grant => "request for the lease",
         Kind::Held { what, .. } => write(what),
         Kind::Pause => "pause",

@@ -124,8 +124,13 @@ pub(crate) enum Role {
 /// What a request would do, in the witness's eyes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
+    /// Creates a blank document.
+    Create,
     Grant,
-    Held { number: u8, what: What },
+    Held {
+        number: u8,
+        what: What,
+    },
     Pause,
     Resume,
     Reset,
@@ -226,8 +231,8 @@ impl World {
         self.set(slot, Owner::Idle);
     }
 
-    /// The stored version has gone; `keep_creations` keeps requests to create the document in the air.
-    pub(crate) fn supersede_version(&mut self, keep_creations: bool) {
+    /// The stored version has gone. A request to create may still land when nothing is stored again.
+    pub(crate) fn supersede_version(&mut self) {
         for slot in 0..OWNERS_MAX {
             self.owners[slot] = self.owners[slot].after_version_went(&self.requests, slot);
         }
@@ -235,8 +240,8 @@ impl World {
             let Some(request) = place else { continue };
             match request.condition {
                 Condition::None => request.made_from_stored = false,
-                Condition::Absent if keep_creations => request.role = Role::Orphan,
-                Condition::Tag | Condition::Absent => *place = None,
+                Condition::Absent => request.role = Role::Orphan,
+                Condition::Tag => *place = None,
             }
         }
     }

@@ -3,7 +3,7 @@
 //! Nothing here trusts the code's own tokens. Who holds the lease is told from whose request landed in
 //! which order: the judge counts the terms itself, and only then asks whether the tokens agree.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use highwater::handler::Delivery;
 use serde_json::Value;
@@ -17,7 +17,8 @@ pub(crate) struct Judge {
     pub(crate) violation: Option<String>,
     /// Version up to which everything is committed.
     pub(crate) checkpoint: u64,
-    token: u64,
+    /// Generation and token.
+    grant: (u64, u64),
     /// Whose lease it is, told by whose write landed: set while it is not given up.
     holder: Option<(TickId, String)>,
     /// Terms in the order in which they were granted.
@@ -31,6 +32,8 @@ pub(crate) struct Judge {
     target_term: u64,
     /// How often each state of each row was written.
     written: BTreeMap<(i64, u64), u32>,
+    /// The same since the document was last lost: all of it is to be delivered again then.
+    written_since_loss: BTreeSet<(i64, u64)>,
     /// Each batch's rows as they were first delivered.
     batches: BTreeMap<String, Vec<String>>,
 }
@@ -38,7 +41,8 @@ pub(crate) struct Judge {
 /// What a document says, read as plain JSON.
 struct Seen {
     checkpoint: u64,
-    token: u64,
+    /// Generation and token.
+    grant: (u64, u64),
     owner_id: Option<String>,
 }
 
@@ -49,7 +53,10 @@ impl Seen {
         let version = |text: &str| u64::from_str_radix(&text[2..], 16).expect("a rowversion");
         Self {
             checkpoint: document["checkpoint"]["cursor"]["value"].as_str().map_or(0, version),
-            token: lease["fencing_token"].as_u64().expect("a token"),
+            grant: (
+                document["generation"].as_u64().expect("a generation"),
+                lease["fencing_token"].as_u64().expect("a token"),
+            ),
             owner_id: lease["owner_id"]
                 .as_str()
                 .filter(|_| lease["released_at"].is_null())
@@ -104,6 +111,13 @@ impl Judge {
         self.commits.iter().find(|(tick, at)| *tick != than && *at >= since).copied()
     }
 
+    /// The document is gone: everything begins anew, but for generation and token.
+    pub(crate) fn document_lost(&mut self) {
+        self.checkpoint = 0;
+        self.holder = None;
+        self.written_since_loss.clear();
+    }
+
     /// Judges a write of the document by a tick, or by the operator, that landed just now.
     pub(crate) fn document_landed(
         &mut self,
@@ -112,12 +126,18 @@ impl Judge {
         table: &BTreeMap<i64, u64>,
     ) -> Landed {
         let seen = Seen::of(bytes);
-        let (checkpoint, token) = (self.checkpoint, self.token);
+        if seen.grant.0 == 0 {
+            // Blank: a place for a document, also where the request for it lands late.
+            let free = self.holder.is_none() && self.checkpoint == 0;
+            self.require(free, || "a blank document replaced one in use".to_owned());
+            return Landed::Other;
+        }
+        let (checkpoint, grant) = (self.checkpoint, self.grant);
         self.require(seen.checkpoint >= checkpoint, || {
             format!("checkpoint went back from {checkpoint} to {}", seen.checkpoint)
         });
-        self.require(seen.token >= token, || {
-            format!("token went back from {token} to {}", seen.token)
+        self.require(seen.grant >= grant, || {
+            format!("generation and token went back from {grant:?} to {:?}", seen.grant)
         });
         let landed = if let Some((tick, owner_id)) = writer {
             self.tick_landed(tick, owner_id, &seen)
@@ -128,9 +148,9 @@ impl Judge {
             Landed::Other
         };
         self.checkpoint = seen.checkpoint;
-        self.token = seen.token;
+        self.grant = seen.grant;
         let lost = table.iter().find(|(key, version)| {
-            **version <= seen.checkpoint && !self.written.contains_key(&(**key, **version))
+            **version <= seen.checkpoint && !self.written_since_loss.contains(&(**key, **version))
         });
         if let Some((key, version)) = lost {
             let at = seen.checkpoint;
@@ -140,12 +160,12 @@ impl Judge {
     }
 
     fn tick_landed(&mut self, tick: TickId, owner_id: &str, seen: &Seen) -> Landed {
-        let (checkpoint, token) = (self.checkpoint, self.token);
+        let (checkpoint, grant) = (self.checkpoint, self.grant);
         let holds = self.holder.as_ref().is_some_and(|(holder, _)| *holder == tick);
         let asks = seen.owner_id.as_deref() == Some(owner_id);
         let landed = if asks && !holds {
-            self.require(seen.token > token, || {
-                format!("tick {} was granted the lease under used token {token}", tick.0)
+            self.require(seen.grant > grant, || {
+                format!("tick {} was granted the lease under used token {grant:?}", tick.0)
             });
             self.require(seen.checkpoint == checkpoint, || {
                 format!("tick {} moved the checkpoint as it took the lease", tick.0)
@@ -210,6 +230,7 @@ impl Judge {
         }
         for (key, version) in rows {
             *self.written.entry((*key, *version)).or_default() += 1;
+            self.written_since_loss.insert((*key, *version));
             let skipped = table
                 .iter()
                 .find(|(k, v)| **v < *version && !self.written.contains_key(&(**k, **v)));

@@ -15,14 +15,52 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
+const ROWS: [Op; 2] = [Op::Begin(5), Op::End { which: 0, commit: true }];
+
 /// Name, property, script.
-const REGRESSIONS: &[(&str, Property, &[Op])] = &[(
-    // Seed 57: frozen between its read of the document, which another instance then creates, and its
-    // read of the marker.
-    "a poller's first document is taken for one that vanished",
-    Property::Faults,
-    &[Op::Tick(0), Op::Wait(ms(144)), Op::Freeze(0, ms(24_744)), Op::Tick(1)],
-)];
+const REGRESSIONS: &[(&str, Property, &[Op])] = &[
+    (
+        // Seed 57: frozen between its read of the document, which another instance then creates, and
+        // its read of the marker.
+        "a poller's first document is taken for one that vanished",
+        Property::Faults,
+        &[Op::Tick(0), Op::Wait(ms(144)), Op::Freeze(0, ms(24_744)), Op::Tick(1)],
+    ),
+    (
+        // Seed 91: the grant rode on the creation, which landed again after a deletion, so that the
+        // next holder was given a generation and a token that had been given before.
+        "a creation that lands late repeats a grant",
+        Property::Faults,
+        &[
+            ROWS[0],
+            ROWS[1],
+            Op::Tick(0),
+            Op::Wait(ms(60_000)),
+            Op::LoseDocument,
+            Op::CreationLands,
+            ROWS[0],
+            ROWS[1],
+            Op::Tick(1),
+        ],
+    ),
+    (
+        // Seed 67: between the creation of the blank document and the first grant an operator broke
+        // the lease, and what had a token was no longer taken for blank: grants went on under
+        // generation 0, below that of the document before.
+        "a blank document whose lease is broken keeps generation 0",
+        Property::Faults,
+        &[
+            ROWS[0],
+            ROWS[1],
+            Op::Tick(0),
+            Op::Wait(ms(60_000)),
+            Op::LoseDocument,
+            Op::CreationLands,
+            Op::BreakLease,
+            Op::Tick(1),
+        ],
+    ),
+];
 
 #[test]
 fn what_failed_once_passes() {

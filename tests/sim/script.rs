@@ -34,6 +34,8 @@ pub(crate) enum Break {
     AnswersBeforeItWrote,
     /// The source shows rows while an older transaction is open.
     NoHoldBack,
+    /// The target is told the token only, so that all generations look alike to it.
+    NoGeneration,
 }
 
 /// What does not change during a run.
@@ -91,6 +93,7 @@ impl Plan {
         let refresh = random.ms(0..=300_000);
         let (noted, interval) = (random.chance(50), random.ms(1_000..=120_000));
         let (small_bytes, stalls) = (random.chance(20), random.chance(40));
+        let recreate = random.chance(50) || broken == Some(Break::NoGeneration);
         Self {
             calm,
             broken,
@@ -116,7 +119,11 @@ impl Plan {
                 retry_delay_max: random.ms(2_000..=30_000),
                 // The shortest way from reading the document to taking its lease.
                 lease_first: random.chance(25) || fast_clock,
-                on_missing_state: OnMissingState::Stop,
+                on_missing_state: if recreate {
+                    OnMissingState::Recreate
+                } else {
+                    OnMissingState::Stop
+                },
             },
             grain: Duration::from_secs(if tight { 1 } else { random.below(2) }),
             skew_ms: if tight { 999 } else { random.below(1_000) },
@@ -155,6 +162,10 @@ pub(crate) enum Op {
     Pause,
     Resume,
     BreakLease,
+    /// Somebody deletes the document, where it is to be made again then.
+    LoseDocument,
+    /// The first request that was to create the document lands, if nothing is stored.
+    CreationLands,
 }
 
 /// Returns the script of a seed: what happens, until faults stop.
@@ -174,7 +185,7 @@ fn add_step(ops: &mut Vec<Op>, plan: &Plan, random: &mut Random) {
     let other = (slot + 1) % plan.instances;
     let past_lease = random.ms(ttl_ms + 2_500..=3 * ttl_ms + 10_000);
     let soon = random.ms(0..=4 * (plan.latency_ms + plan.pace_ms));
-    match random.below(if plan.calm { 70 } else { 100 }) {
+    match random.below(if plan.calm { 70 } else { 106 }) {
         0..15 => ops.push(Op::Wait(random.ms(0..=ttl_ms))),
         15..18 => ops.push(Op::Wait(past_lease)),
         18..38 => ops.extend([Op::Tick(slot), Op::Wait(soon)]),
@@ -207,6 +218,16 @@ fn add_step(ops: &mut Vec<Op>, plan: &Plan, random: &mut Random) {
             ops.extend([Op::Tick(slot), Op::Wait(soon), Op::FaultPercent(100)]);
             ops.extend([Op::Wait(past_lease), Op::FaultPercent(plan.fault_percent)]);
         }
-        _ => ops.push(Op::BreakLease),
+        98..100 => ops.push(Op::BreakLease),
+        100..102 => ops.push(Op::LoseDocument),
+        // A stale owner of a document that has been made again since.
+        _ => {
+            ops.extend([Op::Tick(slot), Op::Wait(soon), Op::Freeze(slot, past_lease)]);
+            ops.push(Op::LoseDocument);
+            if random.chance(30) {
+                ops.push(Op::CreationLands);
+            }
+            ops.extend([Op::Tick(other), Op::Wait(random.ms(0..=ttl_ms))]);
+        }
     }
 }

@@ -44,7 +44,8 @@ impl Fate {
 }
 
 /// A write on its way.
-struct Request {
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
     world: Arc<World>,
     tick: TickId,
     owner_id: String,
@@ -56,6 +57,20 @@ struct Request {
 }
 
 impl Request {
+    /// Whether it is to create the document.
+    fn creates(&self) -> bool {
+        self.precondition == Precondition::Absent && matches!(self.key, StateKey::Document(_))
+    }
+
+    /// Lands once more, as one whose first sending was given up.
+    pub(crate) async fn land_again(self) {
+        let world = Arc::clone(&self.world);
+        let landed = Self { late: true, ..self }.arrive(Duration::ZERO).await.is_ok();
+        if landed {
+            world.with(|state| state.coverage.saw("store: creation landed after a deletion"));
+        }
+    }
+
     async fn arrive(self, after: Duration) -> Result<Written, StoreError> {
         sleep(after).await;
         let world = self.world;
@@ -177,6 +192,9 @@ impl StateStore for SimStore {
             precondition,
             late: matches!(fate, Fate::Late(_)),
         };
+        if request.creates() {
+            self.world.with(|state| state.creation.get_or_insert(request.clone()).late = true);
+        }
         match fate {
             Fate::Unreachable => {
                 sleep(there).await;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use highwater::handler::{Delivery, Handler, HandlerError};
-use highwater::state::{Fence, StaleWrite};
+use highwater::state::{Fence, Generation, StaleWrite};
 use tokio::time::sleep;
 
 use crate::script::Break;
@@ -64,7 +64,12 @@ impl Write {
                 match state.target.fence.admit(self.fence.generation, self.fence.token) {
                     Ok(raised) => state.target.fence = raised,
                     Err(stale) if plan.broken != Some(Break::NoFence) => {
-                        state.coverage.saw("handler: fenced");
+                        let later = stale.stale.generation < stale.current.generation;
+                        state.coverage.saw(if later {
+                            "handler: fenced by a later generation"
+                        } else {
+                            "handler: fenced"
+                        });
                         state.note(format_args!("stale write of tick {} refused", self.tick.0));
                         return Err(stale);
                     }
@@ -101,8 +106,10 @@ impl Handler for SimHandler {
             state.note(format_args!("tick {} handles {rows:?}", tick.0));
             (tick, term, behaviour(state, rows.len()))
         });
-        let fence = Fence { generation: delivery.generation, token: delivery.fencing_token };
         let plan = &self.world.plan;
+        let blurred = plan.broken == Some(Break::NoGeneration);
+        let generation = if blurred { Generation(0) } else { delivery.generation };
+        let fence = Fence { generation, token: delivery.fencing_token };
         sleep(self.world.with(State::pace)).await;
         for rows in rows[..behaviour.writes].chunks(plan.rows_per_write) {
             delivery.progress.report(1);

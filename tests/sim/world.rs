@@ -9,8 +9,8 @@ use highwater::handler::HandlerError;
 use highwater::lease::{Instance, Snapshot};
 use highwater::poller::TickError;
 use highwater::poller::{Poller, PollerParts, StopSignal, TickReport, TickRequest, outcome_row};
-use highwater::state::{LeaseAge, encode};
-use highwater::state::{MemoryStore, Paused, Precondition, StateDocument, StateKey, StateStore};
+use highwater::state::{LeaseAge, MemoryStore, OnMissingState, Paused, encode};
+use highwater::state::{Precondition, StateDocument, StateKey, StateStore};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep};
 
@@ -21,7 +21,7 @@ use crate::invariants::{Judge, Landed};
 use crate::random::Random;
 use crate::script::{Op, Plan, RETRY_MAX};
 use crate::source::{SimSource, Table};
-use crate::store::SimStore;
+use crate::store::{Request, SimStore};
 use crate::target::{SimHandler, Target};
 
 pub(crate) const POLLER: &str = "orders";
@@ -65,6 +65,8 @@ pub(crate) struct State {
     pub(crate) slots: Vec<Slot>,
     pub(crate) coverage: Coverage,
     pub(crate) history: History,
+    /// The first request that was to create the document.
+    pub(crate) creation: Option<Request>,
     running: BTreeSet<TickId>,
     fault_percent: u64,
     latency_ms: u64,
@@ -129,6 +131,7 @@ impl World {
             slots: (0..plan.instances).map(|_| Slot::default()).collect(),
             coverage: Coverage::default(),
             history,
+            creation: None,
             running: BTreeSet::new(),
             fault_percent: plan.fault_percent,
             latency_ms: plan.latency_ms,
@@ -140,6 +143,33 @@ impl World {
 
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         act(&mut self.state.lock().expect("no holder of this lock panics"))
+    }
+
+    /// Deletes the document, where it is to be made again.
+    ///
+    /// One without a marker of its own is not touched: that it existed is then known to nobody, and
+    /// only the clock, coarse and skewed, tells its generation from the next.
+    async fn lose_document(&self) {
+        let key = StateKey::Document(POLLER.to_owned());
+        let generation = |bytes: &[u8]| {
+            let stored: serde_json::Value = serde_json::from_slice(bytes).expect("JSON");
+            stored["generation"].as_u64().expect("a generation")
+        };
+        let loaded = self.memory.load(&StateKey::Marker(POLLER.to_owned())).await;
+        let marked = loaded.expect("memory answers").stored.map(|found| generation(&found.bytes));
+        let found = self.memory.load(&key).await.expect("memory answers").stored;
+        let found = found.map(|found| generation(&found.bytes));
+        if self.plan.limits.on_missing_state != OnMissingState::Recreate
+            || found.is_none_or(|generation| marked.is_none_or(|marked| generation > marked))
+        {
+            return;
+        }
+        self.memory.remove(&key);
+        self.with(|state| {
+            let kind = if state.judge.is_held() { DELETED_HELD } else { DELETED };
+            state.coverage.saw(kind);
+            state.judge.document_lost();
+        });
     }
 
     /// Lets the operator change the document, in one step that nobody can come between.
@@ -218,6 +248,13 @@ impl Player {
             Op::Stop(slot) => self.stop(slot),
             Op::FaultPercent(percent) => world.with(|state| state.fault_percent = percent),
             Op::Pause => self.pause().await,
+            Op::LoseDocument => world.lose_document().await,
+            Op::CreationLands => {
+                let creation = world.with(|state| state.creation.clone());
+                if let Some(request) = creation {
+                    request.land_again().await;
+                }
+            }
             Op::Resume => {
                 world.operate(StateDocument::resume).await;
             }
@@ -393,6 +430,8 @@ impl Player {
 }
 
 const FROZEN: &str = "instance: frozen in a tick";
+const DELETED: &str = "operator: deleted the document";
+const DELETED_HELD: &str = "operator: deleted the document under a held lease";
 
 /// Enough for the largest table, one row a tick, with time for a lapsed lease.
 const ROUNDS_MAX: u32 = 80;

@@ -111,11 +111,12 @@ impl Shared {
         *self.counters().rows.entry((table.to_lowercase(), row)).or_insert(session) == session
     }
 
-    /// Takes an id for a new row that no other open transaction has.
-    pub(crate) fn next_row(&self, table: &str, session: u64) -> i64 {
+    /// Takes an id for a new row that no other open transaction has. `free` is one that is above those
+    /// of all committed rows.
+    pub(crate) fn next_row(&self, table: &str, session: u64, free: i64) -> i64 {
         let mut counters = self.counters();
-        // Below zero, where SQLite itself takes none.
-        counters.last_row -= 1;
+        // Growing, since SQLite reads rows in this order.
+        counters.last_row = free.max(counters.last_row + 1);
         let row = counters.last_row;
         counters.rows.insert((table.to_lowercase(), row), session);
         row

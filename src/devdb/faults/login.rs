@@ -17,12 +17,26 @@ pub enum LoginFault {
     Drop,
 }
 
+/// What a client said of itself when it logged in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SeenLogin {
+    /// Database it wants; empty for the default one.
+    pub database: String,
+    /// Name of the application.
+    pub application: String,
+    /// Whether it only wants to read.
+    pub read_only: bool,
+    /// Packet size it asks for.
+    pub packet_bytes: usize,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Logins {
     armed: VecDeque<LoginFault>,
     token: Option<String>,
     admitted: u64,
     tried: u64,
+    last: SeenLogin,
 }
 
 impl Logins {
@@ -62,6 +76,15 @@ impl Faults {
     /// Logins that were tried so far, whatever came of them.
     pub fn logins_tried(&self) -> u64 {
         self.state().logins.tried
+    }
+
+    /// What the client of the last login said of itself.
+    pub fn last_login(&self) -> SeenLogin {
+        self.state().logins.last.clone()
+    }
+
+    pub(crate) fn see_login(&self, login: SeenLogin) {
+        self.state().logins.last = login;
     }
 
     /// Whether a token is good.

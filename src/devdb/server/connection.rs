@@ -12,7 +12,7 @@ use super::{
     tls::HandshakeStream,
 };
 use crate::devdb::{
-    faults::{Fault, Faults, LoginFault},
+    faults::{Fault, Faults, LoginFault, SeenLogin},
     session::{Engine, Session},
 };
 
@@ -44,6 +44,12 @@ pub(crate) async fn serve(tcp: TcpStream, terms: Terms) -> io::Result<()> {
     let Some((mut stream, mut login)) = opened else {
         return Ok(());
     };
+    terms.faults.see_login(SeenLogin {
+        database: login.database.clone(),
+        application: login.application.clone(),
+        read_only: login.read_only,
+        packet_bytes: login.packet_bytes,
+    });
     if login.database.is_empty() {
         login.database.clone_from(&terms.database);
     }

@@ -14,6 +14,9 @@ use crate::devdb::{
 /// The extension of LOGIN7 that carries an access token.
 const FEDERATED_AUTHENTICATION: u8 = 2;
 
+/// The bit among the type flags of LOGIN7 that asks for a readable secondary.
+const READ_ONLY_INTENT: u8 = 0x20;
+
 /// Encryption levels of PRELOGIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Encryption {
@@ -65,6 +68,8 @@ pub(crate) struct Login {
     pub(crate) user: String,
     pub(crate) password: String,
     pub(crate) database: String,
+    pub(crate) application: String,
+    pub(crate) read_only: bool,
     pub(crate) packet_bytes: usize,
     /// The access token, where one was sent.
     pub(crate) token: Option<String>,
@@ -90,6 +95,8 @@ impl Login {
             user: utf16(field(40)?),
             password: utf16(&password),
             database: utf16(field(68)?),
+            application: utf16(field(48)?),
+            read_only: from(26).u8()? & READ_ONLY_INTENT != 0,
             packet_bytes: packet_bytes.clamp(512, 32_767),
             token: if from(27).u8()? & 0x10 == 0 { None } else { token(message)? },
         })

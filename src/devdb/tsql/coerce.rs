@@ -137,15 +137,16 @@ pub(crate) fn class(ty: Type) -> Class {
             Some((precision, scale)) if precision > 15 => Class::Decimal(scale),
             _ => Class::Number,
         },
-        Type::NVarChar(_) | Type::VarChar(_) | Type::NChar(_) | Type::Char(_) => Class::Text,
+        // No named type is the base of another.
+        Type::NVarChar(_) | Type::VarChar(_) | Type::NChar(_) | Type::Char(_) | Type::Named(_) => {
+            Class::Text
+        }
         Type::VarBinary(_) | Type::Binary(_) | Type::RowVersion => Class::Binary,
         Type::Guid => Class::Guid,
         Type::Date => Class::Date,
         Type::Time(_) => Class::Time,
         Type::SmallDateTime | Type::DateTime | Type::DateTime2(_) => Class::Stamp,
         Type::DateTimeOffset(_) => Class::Offset,
-        // None is the base of another.
-        Type::Named(_) => Class::Text,
     }
 }
 

@@ -66,7 +66,8 @@ impl Parser<'_> {
         let is_binary = |ty: Type| class(ty) == Class::Binary;
         let known = match style {
             0 | 126 | 127 => true,
-            1..=3 if ty == Type::Named(Named::Xml) => true,
+            // Keeps white space, which is kept anyway.
+            1 if ty == Type::Named(Named::Xml) => true,
             1 | 2 => is_binary(ty) || value.ty.is_some_and(is_binary),
             _ => false,
         };

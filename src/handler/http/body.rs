@@ -1,9 +1,53 @@
-//! The body of a delivery. Pure.
+//! The body of a delivery, in one of three forms. Pure.
+
+mod cloud_events;
+mod debezium;
 
 use serde::Serialize;
 
-use crate::event::SourceLabel;
-use crate::handler::Delivery;
+use crate::config::BodyForm;
+use crate::event::{ChangeEvent, SourceLabel};
+use crate::handler::http::lanes::Part;
+
+/// Returns the body of a delivery in the form asked for.
+///
+/// The same delivery always gives the same bytes: no form holds the time of its making.
+pub(super) fn encode(form: BodyForm, part: &Part<'_>) -> Result<Vec<u8>, serde_json::Error> {
+    match form {
+        BodyForm::Highwater => highwater(part),
+        BodyForm::CloudEvents => cloud_events::encode(part),
+        BodyForm::Debezium => debezium::encode(part),
+    }
+}
+
+/// Returns the media type of a form.
+pub(super) fn content_type(form: BodyForm) -> &'static str {
+    match form {
+        BodyForm::Highwater | BodyForm::Debezium => "application/json",
+        BodyForm::CloudEvents => "application/cloudevents-batch+json; charset=utf-8",
+    }
+}
+
+/// Returns a JSON array of what `write` makes of each event.
+fn array<'a>(
+    part: &Part<'a>,
+    mut write: impl FnMut(&mut Vec<u8>, &'a ChangeEvent) -> Result<(), serde_json::Error>,
+) -> Result<Vec<u8>, serde_json::Error> {
+    /// About what a form adds to an event.
+    const ADDED_BYTES: usize = 320;
+    let bytes: usize = part.events.iter().map(|event| event.json.len() + ADDED_BYTES).sum();
+    // Allocated once, as a rule: a batch is the largest thing in memory.
+    let mut body = Vec::with_capacity(bytes);
+    body.push(b'[');
+    for (index, event) in part.events.iter().enumerate() {
+        if index > 0 {
+            body.push(b',');
+        }
+        write(&mut body, event)?;
+    }
+    body.push(b']');
+    Ok(body)
+}
 
 /// Everything but the events, in the order in which it is written.
 #[derive(Serialize)]
@@ -18,26 +62,27 @@ struct Head<'a> {
     rows: usize,
 }
 
-/// Returns the body of a delivery; the events' own JSON goes into it as it is.
-pub(super) fn encode(delivery: &Delivery<'_>) -> Result<Vec<u8>, serde_json::Error> {
+/// Returns one object around the events; their own JSON goes into it as it is.
+fn highwater(part: &Part<'_>) -> Result<Vec<u8>, serde_json::Error> {
+    let delivery = &part.batch;
     let head = Head {
-        batch_id: delivery.batch_id.as_str(),
+        batch_id: part.id.as_str(),
         poller: &delivery.source.poller,
         generation: delivery.generation.0,
         fencing_token: delivery.fencing_token.0,
         attempt: delivery.attempt,
         replay_id: delivery.replay_id,
         source: delivery.source,
-        rows: delivery.events.len(),
+        rows: part.events.len(),
     };
     let head = serde_json::to_string(&head)?;
     let (start, end) = (r#","events":["#, "]}");
-    let events_bytes: usize = delivery.events.iter().map(|event| event.json.len() + 1).sum();
+    let events_bytes: usize = part.events.iter().map(|event| event.json.len() + 1).sum();
     // Allocated once: a batch is the largest thing in memory.
     let mut body = Vec::with_capacity(head.len() + start.len() + events_bytes + end.len());
     body.extend_from_slice(head.strip_suffix('}').unwrap_or(&head).as_bytes());
     body.extend_from_slice(start.as_bytes());
-    for (index, event) in delivery.events.iter().enumerate() {
+    for (index, event) in part.events.iter().enumerate() {
         if index > 0 {
             body.push(b',');
         }
@@ -53,12 +98,15 @@ mod tests {
     use serde_json::Value as Json;
 
     use super::*;
+    use crate::handler::Delivery;
+    use crate::handler::http::lanes::whole;
     use crate::handler::testing::Sample;
 
     #[test]
     fn the_body_is_one_object_around_the_events() {
         let sample = Sample::new(2);
-        let body = encode(&Delivery { replay_id: Some("again"), ..sample.delivery() }).unwrap();
+        let body =
+            highwater(&whole(Delivery { replay_id: Some("again"), ..sample.delivery() })).unwrap();
         assert!(body.len() + 2 >= body.capacity());
         let text = String::from_utf8(body).unwrap();
         let (head, events) = text.split_once(r#""events":["#).unwrap();
@@ -72,6 +120,9 @@ mod tests {
     #[test]
     fn the_same_delivery_gives_the_same_bytes() {
         let sample = Sample::new(5);
-        assert_eq!(encode(&sample.delivery()).unwrap(), encode(&sample.delivery()).unwrap());
+        for form in [BodyForm::Highwater, BodyForm::CloudEvents, BodyForm::Debezium] {
+            let [one, other] = [(); 2].map(|()| encode(form, &whole(sample.delivery())).unwrap());
+            assert_eq!(one, other);
+        }
     }
 }

@@ -20,11 +20,11 @@ const EXCERPT_BYTES_MAX: usize = 16 << 10;
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Where a request went, as far as that may be said.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Target {
     /// The URL without user and query.
     pub(super) shown: String,
-    /// Parts of the URL that must not be repeated, longest first.
+    /// Texts that must not be repeated, longest first.
     secrets: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ struct Failure {
 pub(super) fn judge(
     target: &Target,
     received: &Received,
-    events: &[ChangeEvent],
+    events: &[&ChangeEvent],
     now: OffsetDateTime,
 ) -> Result<(), HandlerError> {
     let reason = || target.reason(received);
@@ -91,7 +91,7 @@ pub(super) fn judge(
 fn judge_success(
     target: &Target,
     received: &Received,
-    events: &[ChangeEvent],
+    events: &[&ChangeEvent],
 ) -> Result<(), HandlerError> {
     let again = |why: &str| {
         HandlerError::Retryable(target.hide(&format!("{}, but {why}", target.said(received))))
@@ -135,7 +135,15 @@ impl Target {
         Self { shown: redacted(url), secrets: secrets(url) }
     }
 
-    /// Returns `text` without the parts of the URL that must not be repeated.
+    /// Returns the same target, with one more text that must not be repeated.
+    pub(super) fn hiding(&self, secret: Option<&str>) -> Self {
+        let mut target = self.clone();
+        target.secrets.extend(secret.map(str::to_owned));
+        in_order(&mut target.secrets);
+        target
+    }
+
+    /// Returns `text` without the texts that must not be repeated.
     pub(super) fn hide(&self, text: &str) -> String {
         self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "…"))
     }
@@ -176,18 +184,23 @@ impl Received {
 
 /// Returns the texts in a URL that must not be repeated, longest first.
 fn secrets(url: &Url) -> Vec<String> {
-    /// Shorter values, such as that of `v=1`, are no secrets and would tear holes into any text.
-    const LENGTH_MIN: usize = 6;
     let query = url.query().unwrap_or_default();
     // Also as sent, not only decoded: an echo of the address is not.
     let raw_values = query.split('&').filter_map(|pair| Some(pair.split_once('=')?.1.to_owned()));
     let values = url.query_pairs().map(|(_, value)| value.into_owned()).chain(raw_values);
     let mut secrets: Vec<String> = values.collect();
     secrets.extend([query, url.username(), url.password().unwrap_or_default()].map(str::to_owned));
+    in_order(&mut secrets);
+    secrets
+}
+
+/// Sorts secrets so that none is cut by one that is part of it.
+fn in_order(secrets: &mut Vec<String>) {
+    /// Shorter values, such as that of `v=1`, are no secrets and would tear holes into any text.
+    const LENGTH_MIN: usize = 6;
     secrets.retain(|secret| secret.len() >= LENGTH_MIN);
     secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
     secrets.dedup();
-    secrets
 }
 
 /// Reads the form of date that HTTP sends, `Sun, 06 Nov 1994 08:49:37 GMT`.
@@ -223,7 +236,9 @@ mod tests {
     const URL: &str = "https://me:hunter22@example.org/hook?code=s3cret%2Fs3cret&v=1";
 
     fn judge_reply(received: &Received) -> Result<(), HandlerError> {
-        judge(&Target::of(&URL.parse().unwrap()), received, &Sample::new(3).events, NOW)
+        let sample = Sample::new(3);
+        let events: Vec<&ChangeEvent> = sample.events.iter().collect();
+        judge(&Target::of(&URL.parse().unwrap()), received, &events, NOW)
     }
 
     fn reply(status: u16, body: &str) -> Received {

@@ -9,16 +9,20 @@ enum Kind {
     Announcement,
     Commit,
     CommitAndNext,
+    CommitAndLeave,
+    Narrowing,
     Prefix,
     Failure,
     Release,
 }
 
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 9] = [
     Kind::Renewal,
     Kind::Announcement,
     Kind::Commit,
     Kind::CommitAndNext,
+    Kind::CommitAndLeave,
+    Kind::Narrowing,
     Kind::Prefix,
     Kind::Failure,
     Kind::Release,
@@ -70,11 +74,16 @@ async fn write(lease: &mut Lease<'_>, kind: Kind) -> Result<(), LeaseError> {
     match kind {
         Kind::Renewal => {
             let deadline = lease.deadline();
-            lease.renew(deadline).await
+            lease.renew(None, deadline).await
         }
         Kind::Announcement => lease.announce(batch(None, 1)).await,
         Kind::Commit => lease.commit(commit(1, now)).await,
         Kind::CommitAndNext => lease.commit(Commit { then: next(2), ..commit(1, now) }).await,
+        Kind::CommitAndLeave => {
+            let then = AfterCommit::Leave(Box::new(batch(Some(1), 2)), None);
+            lease.commit(Commit { then, ..commit(1, now) }).await
+        }
+        Kind::Narrowing => lease.narrow(batch(None, 1)).await,
         Kind::Prefix => {
             let prefix = Commit { then: next(3), ..commit(1, now) };
             lease.commit_prefix(prefix, failure(now)).await
@@ -85,17 +94,20 @@ async fn write(lease: &mut Lease<'_>, kind: Kind) -> Result<(), LeaseError> {
 }
 
 fn assert_written(document: &StateDocument, kind: Kind, case: &str) {
-    let moved = matches!(kind, Kind::Commit | Kind::CommitAndNext | Kind::Prefix);
+    let moved =
+        matches!(kind, Kind::Commit | Kind::CommitAndNext | Kind::CommitAndLeave | Kind::Prefix);
     assert_eq!(document.checkpoint.cursor, moved.then(|| at(1)), "{case}");
-    let releases = matches!(kind, Kind::Commit | Kind::Prefix | Kind::Failure | Kind::Release);
+    let goes_on =
+        matches!(kind, Kind::Renewal | Kind::Announcement | Kind::Narrowing | Kind::CommitAndNext);
+    let releases = !goes_on;
     assert_eq!(document.lease.released_at.is_some(), releases, "{case}");
     let in_flight = document.in_flight.as_ref().map(|batch| (batch.upto.clone(), batch.attempt));
     let expected = match kind {
         Kind::Commit => None,
-        Kind::CommitAndNext => Some((at(2), 0)),
+        Kind::CommitAndNext | Kind::CommitAndLeave => Some((at(2), 0)),
         Kind::Prefix => Some((at(3), 1)),
         Kind::Failure => Some((at(1), 1)),
-        Kind::Renewal | Kind::Announcement | Kind::Release => Some((at(1), 0)),
+        Kind::Renewal | Kind::Announcement | Kind::Narrowing | Kind::Release => Some((at(1), 0)),
     };
     assert_eq!(in_flight, expected, "{case}: counted once");
     assert_eq!(document.lease.fencing_token, FencingToken(1), "{case}");

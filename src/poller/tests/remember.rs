@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cursor::SourceState;
+use crate::policy::OnFailure;
 use crate::source::Remember;
 
 fn state(mark: &str) -> SourceState {
@@ -43,12 +44,89 @@ async fn it_waits_until_the_last_row_of_its_fetch_is_committed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_was_cut_short_remembers_nothing() {
-    let world = World::with(Limits { batch_bytes_max: 1, batches_max: Some(1), ..limits() });
+    let world = World::with(Limits { batch_bytes_max: 300, batches_max: Some(1), ..limits() });
     let poller = world.seasoned("a").await;
     world.source.fill(2);
     ask(&world, "1", false);
     tick(&poller).await.unwrap();
     assert_eq!(world.document().await.source_state, SourceState::new());
+    tick(&poller).await.unwrap();
+    assert_eq!(world.document().await.source_state, state("1"));
+}
+
+fn bisecting(on_failure: OnFailure) -> World {
+    let policy = FailurePolicy { on_failure, bisect_on_error: true, ..FailurePolicy::default() };
+    World { policy, ..World::new() }
+}
+
+fn refuse(world: &World, bad: i64) {
+    let refused = || Err(HandlerError::Rejected("422".to_owned()));
+    world.handler.judge_by(move |ids| if ids.contains(&bad) { refused() } else { Ok(()) });
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_before_a_bad_one_are_committed_without_it() {
+    let world = bisecting(OnFailure::Retry);
+    let poller = world.seasoned("a").await;
+    world.source.fill(8);
+    ask(&world, "1", true);
+    refuse(&world, 6);
+    for _ in 0..3 {
+        tick(&poller).await.unwrap_err();
+        sleep(600).await;
+    }
+    let document = world.document().await;
+    assert_eq!(document.checkpoint.cursor.unwrap().key["id"], 5);
+    assert_eq!(document.source_state, SourceState::new());
+    world.handler.judge_by(|_| Ok(()));
+    tick(&poller).await.unwrap();
+    assert_eq!(world.document().await.source_state, state("1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_is_set_aside_is_committed_without_it_unless_it_is_the_last() {
+    for bad in 1..=8 {
+        let world = bisecting(OnFailure::Quarantine);
+        let poller = world.seasoned("a").await;
+        world.source.fill(8);
+        ask(&world, "1", true);
+        refuse(&world, bad);
+        // Slow enough that each write is seen by itself.
+        for _ in 0..40 {
+            world.store.break_next(Call::Store, Fault::Slow(Duration::from_secs(1)));
+        }
+        let watch = async {
+            loop {
+                let document = world.document().await;
+                let last = document.checkpoint.cursor.is_some_and(|at| at.key["id"] == 8);
+                assert!(last || document.source_state.is_empty(), "row {bad}");
+                tokio::time::sleep(Duration::from_millis(300)).await;
+            }
+        };
+        tokio::select! {
+            outcome = tick(&poller) => assert!(outcome.is_ok(), "{outcome:?}"),
+            () = watch => {}
+        }
+        assert_eq!(world.document().await.source_state, state("1"), "row {bad}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_range_that_is_read_again_says_nothing_of_what_lies_behind_it() {
+    let world = World::with(Limits { batches_max: Some(1), ..limits() });
+    let poller = world.seasoned("a").await;
+    world.source.fill(4);
+    ask(&world, "1", true);
+    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    tick(&poller).await.unwrap_err();
+    for id in 5..9 {
+        world.source.put(id, "new");
+    }
+    sleep(2).await;
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: true });
+    let document = world.document().await;
+    assert_eq!(document.checkpoint.cursor.unwrap().key["id"], 4, "no row behind the range");
+    assert_eq!(document.source_state, SourceState::new());
     tick(&poller).await.unwrap();
     assert_eq!(world.document().await.source_state, state("1"));
 }

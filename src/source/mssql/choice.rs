@@ -173,6 +173,7 @@ mod tests {
     use std::time::Duration;
 
     use crate::config::SqlConnection;
+    use crate::source::mssql::SizeLimits;
 
     use super::*;
 
@@ -187,6 +188,7 @@ mod tests {
             columns: None,
             filter: None,
             settle: Duration::ZERO,
+            limits: SizeLimits::default(),
         }
     }
 

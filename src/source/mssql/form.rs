@@ -43,16 +43,25 @@ impl Column {
         }
     }
 
-    /// Returns the column as the select list has it, or why it cannot be read without loss.
-    pub(super) fn selected(&self) -> Result<String, String> {
-        let name = quote(&self.name);
-        let column = format!("t.{name}");
-        let read = self.read(&column)?;
-        Ok(if read == column { read } else { format!("{read} AS {name}") })
+    /// Returns the expression of a value's size in bytes, where it can be more than `bytes_max`.
+    pub(super) fn size(&self, bytes_max: usize) -> Option<String> {
+        let column = format!("t.{}", quote(&self.name));
+        match self.type_name.as_str() {
+            "text" | "ntext" | "image" => Some(format!("DATALENGTH({column})")),
+            // Its own form can be far smaller than its text.
+            "xml" => Some(format!("DATALENGTH(CAST({column} AS nvarchar(max)))")),
+            "char" | "varchar" | "nchar" | "nvarchar" | "binary" | "varbinary" | "hierarchyid"
+                if usize::try_from(self.max_length).map_or(true, |bytes| bytes > bytes_max) =>
+            {
+                Some(format!("DATALENGTH({column})"))
+            }
+            _ => None,
+        }
     }
 
-    /// Returns the expression that reads `column` without loss.
-    fn read(&self, column: &str) -> Result<String, String> {
+    /// Returns the expression that reads the column without loss, or why there is none.
+    pub(super) fn expression(&self) -> Result<String, String> {
+        let column = &format!("t.{}", quote(&self.name));
         let sized = |length: i64, most: i64| match length {
             length if (1..=most).contains(&length) => length.to_string(),
             _ => "max".to_owned(),
@@ -177,24 +186,32 @@ mod tests {
     fn what_the_driver_would_lose_is_converted_by_the_server() {
         for (column, selected) in [
             (column("int", 4, 10, 0), "t.[c]]]"),
-            (column("money", 8, 19, 4), "CAST(t.[c]]] AS decimal(19, 4)) AS [c]]]"),
-            (column("varchar", 20, 0, 0), "CAST(t.[c]]] AS nvarchar(20)) AS [c]]]"),
-            (column("char", 4000, 0, 0), "CAST(t.[c]]] AS nvarchar(4000)) AS [c]]]"),
-            (column("varchar", 4001, 0, 0), "CAST(t.[c]]] AS nvarchar(max)) AS [c]]]"),
-            (column("varchar", -1, 0, 0), "CAST(t.[c]]] AS nvarchar(max)) AS [c]]]"),
-            (column("nvarchar", 8000, 0, 0), "CAST(t.[c]]] AS varbinary(8000)) AS [c]]]"),
-            (column("nvarchar", -1, 0, 0), "CAST(t.[c]]] AS varbinary(max)) AS [c]]]"),
-            (column("text", 16, 0, 0), "CAST(t.[c]]] AS nvarchar(max)) AS [c]]]"),
-            (
-                column("ntext", 16, 0, 0),
-                "CAST(CAST(t.[c]]] AS nvarchar(max)) AS varbinary(max)) AS [c]]]",
-            ),
-            (column("image", 16, 0, 0), "CAST(t.[c]]] AS varbinary(max)) AS [c]]]"),
-            (column("xml", -1, 0, 0), "CAST(t.[c]]] AS nvarchar(max)) AS [c]]]"),
-            (column("hierarchyid", 892, 0, 0), "CAST(t.[c]]] AS nvarchar(4000)) AS [c]]]"),
+            (column("money", 8, 19, 4), "CAST(t.[c]]] AS decimal(19, 4))"),
+            (column("varchar", 20, 0, 0), "CAST(t.[c]]] AS nvarchar(20))"),
+            (column("char", 4000, 0, 0), "CAST(t.[c]]] AS nvarchar(4000))"),
+            (column("varchar", 4001, 0, 0), "CAST(t.[c]]] AS nvarchar(max))"),
+            (column("varchar", -1, 0, 0), "CAST(t.[c]]] AS nvarchar(max))"),
+            (column("nvarchar", 8000, 0, 0), "CAST(t.[c]]] AS varbinary(8000))"),
+            (column("nvarchar", -1, 0, 0), "CAST(t.[c]]] AS varbinary(max))"),
+            (column("text", 16, 0, 0), "CAST(t.[c]]] AS nvarchar(max))"),
+            (column("ntext", 16, 0, 0), "CAST(CAST(t.[c]]] AS nvarchar(max)) AS varbinary(max))"),
+            (column("image", 16, 0, 0), "CAST(t.[c]]] AS varbinary(max))"),
+            (column("xml", -1, 0, 0), "CAST(t.[c]]] AS nvarchar(max))"),
+            (column("hierarchyid", 892, 0, 0), "CAST(t.[c]]] AS nvarchar(4000))"),
         ] {
-            assert_eq!(column.selected().unwrap(), selected);
+            assert_eq!(column.expression().unwrap(), selected);
         }
+    }
+
+    #[test]
+    fn what_can_be_too_large_is_measured() {
+        let size = |type_name, max_length| column(type_name, max_length, 0, 0).size(20);
+        assert_eq!(size("nvarchar", 20), None);
+        assert_eq!(size("decimal", 21), None);
+        for (type_name, max_length) in [("nvarchar", 21), ("varbinary", -1), ("ntext", 16)] {
+            assert_eq!(size(type_name, max_length).unwrap(), "DATALENGTH(t.[c]]])");
+        }
+        assert_eq!(size("xml", -1).unwrap(), "DATALENGTH(CAST(t.[c]]] AS nvarchar(max)))");
     }
 
     #[test]
@@ -204,7 +221,7 @@ mod tests {
             ("sql_variant", "`CAST(SQL_VARIANT_PROPERTY([c]]], 'BaseType') AS nvarchar(128))`"),
             ("vector", "which Highwater does not know"),
         ] {
-            let reason = column(type_name, -1, 0, 0).selected().unwrap_err();
+            let reason = column(type_name, -1, 0, 0).expression().unwrap_err();
             assert!(reason.contains(expected) && reason.contains("column list"), "{reason}");
         }
     }

@@ -12,6 +12,7 @@ use crate::value::Value;
 
 use super::choice::{self, Choice};
 use super::describe::Column;
+use super::limit::{Cut, Guard};
 use super::mark::{Marks, Seen};
 use super::query::{Bounds, Reach, Read};
 use super::{SourceSettings, decode, values};
@@ -34,8 +35,10 @@ pub(super) struct Plan {
     pub(super) key_at: Vec<usize>,
     /// Cells of a row that are the bytes of UTF-16 text.
     utf16_at: Vec<usize>,
-    /// Cells of a row; the last is its position, or in change tracking the last two are.
+    /// Cells of a row: columns, then the sizes of the guarded ones, the position being the last, or the
+    /// last two under change tracking.
     width: usize,
+    guard: Guard,
     /// The select list, without the cursor.
     pub(super) select: Vec<String>,
     pub(super) filter: Option<String>,
@@ -52,6 +55,39 @@ pub(super) struct Answer {
     pub(super) rows: Vec<Row>,
     /// What it says last, under change tracking.
     pub(super) tail: Option<Value>,
+    /// Most rows that are kept; the one behind them only says that there is more.
+    rows_max: usize,
+    /// Bytes of all values.
+    bytes: usize,
+    more: bool,
+    cut: Option<Cut>,
+}
+
+impl Answer {
+    /// Returns an answer of which nothing has been read.
+    pub(super) fn new(rows_max: usize) -> Self {
+        Self { rows_max, ..Self::default() }
+    }
+
+    /// Whether the plan refused a row, so that the error of reading it is none.
+    pub(super) fn is_cut(&self) -> bool {
+        self.cut.is_some()
+    }
+
+    /// Whether there are rows behind those that were kept.
+    pub(super) fn has_more(&self) -> bool {
+        self.more || self.is_cut()
+    }
+
+    /// Refuses an answer whose first row has a value over the limit; rows before one are delivered.
+    pub(super) fn check_value(&self) -> Result<(), FetchError> {
+        match &self.cut {
+            Some(Cut::Value(reason)) if self.rows.is_empty() => {
+                Err(FetchError::new(ErrorKind::Data, reason.as_str()))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Plan {
@@ -92,12 +128,9 @@ impl Plan {
         };
         let columns: Vec<String> = delivered.iter().map(|column| column.name.clone()).collect();
         let mut read = delivered;
-        let key_at = key.iter().map(|column| position(&mut read, column)).collect();
-        let select = read
-            .iter()
-            .map(Column::selected)
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(configuration)?;
+        let key_at: Vec<_> = key.iter().map(|column| position(&mut read, column)).collect();
+        let (guard, select) =
+            Guard::new(settings, table.to_string(), &read, &key_at).map_err(configuration)?;
         let utf16_at = (0..).zip(&read).filter(|(_, c)| c.is_utf16()).map(|(at, _)| at).collect();
         Ok(Self {
             table: table.to_string(),
@@ -111,6 +144,7 @@ impl Plan {
             columns,
             key_at,
             utf16_at,
+            guard,
             select,
             filter: settings.filter.clone(),
             unbounded: false,
@@ -217,12 +251,16 @@ impl Plan {
             answer.head = values(row);
             return Ok(());
         }
-        let mut cells = values(row);
         let tracked = self.cursor.is_none();
-        if tracked && cells.len() == 1 {
-            answer.tail = cells.pop();
+        if tracked && row.len() == 1 {
+            answer.tail = values(row).pop();
             return Ok(());
         }
+        if answer.rows.len() == answer.rows_max {
+            answer.more = true;
+            return Ok(());
+        }
+        let mut cells = values(row);
         if cells.len() != self.width {
             let reason = format!("a row has {} cells, asked for {}", cells.len(), self.width);
             return Err(SqlError::new(ErrorKind::Internal, reason));
@@ -237,10 +275,23 @@ impl Plan {
         let gone = tracked && cells.pop() == Some(Value::Text("D".to_owned()));
         let op = if gone { Operation::Delete } else { Operation::Upsert };
         let position = cells.pop().unwrap_or(Value::Null);
-        let key = self.key_at.iter().filter_map(|at| cells.get(*at).cloned()).collect();
+        let sizes = cells.split_off(cells.len().saturating_sub(self.guard.width()));
+        let key: Vec<_> = self.key_at.iter().filter_map(|at| cells.get(*at).cloned()).collect();
         cells.truncate(self.columns.len());
+        let bytes = answer.bytes + cells.iter().map(Value::size).sum::<usize>();
+        let full = !answer.rows.is_empty() && self.guard.is_full(bytes);
+        answer.cut = if full { Some(Cut::Full) } else { self.guard.check(&sizes, &key) };
+        if answer.is_cut() {
+            return Err(SqlError::new(ErrorKind::Data, "no further row is wanted"));
+        }
+        answer.bytes = bytes;
         answer.rows.push(Row { op, position, key, values: cells });
         Ok(())
+    }
+
+    /// Returns how many rows like those of the answer will fit into a batch.
+    pub(super) fn rows_that_fit(&self, answer: &Answer) -> Option<usize> {
+        self.guard.rows_that_fit(answer.rows.len(), answer.bytes)
     }
 
     /// Returns the rows, unless the server is not the one that the checkpoint is of.
@@ -252,19 +303,20 @@ impl Plan {
         if self.cursor.is_none() {
             return self.tracked_rows(answer, window);
         }
-        let Answer { head, mut rows, .. } = answer;
         let remember = match self.mode {
             CursorMode::RowVersion => {
-                check_version(&head, window)?;
+                check_version(&answer.head, window)?;
                 None
             }
-            CursorMode::IntegerPk => self.marks_after(&head, window)?,
+            CursorMode::IntegerPk => self.marks_after(&answer.head, window)?,
             CursorMode::TimestampPk | CursorMode::ChangeTracking => None,
         };
-        let more = rows.len() > window.rows_max;
-        rows.truncate(window.rows_max);
-        let lag = lag(&head, &rows);
-        Ok(Rows { columns: self.columns.clone(), rows, more, lag, remember })
+        answer.check_value()?;
+        // Of an answer that was not read to its end nothing is concluded.
+        let remember = remember.filter(|_| !answer.is_cut());
+        let lag = lag(&answer.head, &answer.rows);
+        let more = answer.has_more();
+        Ok(Rows { columns: self.columns.clone(), rows: answer.rows, more, lag, remember })
     }
 
     /// Moves the marks on, unless the table's numbers were taken back.

@@ -95,11 +95,23 @@ impl Plan {
         if let Some(since) = range.changes_since {
             parts.push(self.changes_text(window, range, since, &mut statement)?);
         }
-        parts.push(format!(
+        parts.push(self.kept_since_text());
+        Ok((parts.join("\n"), statement.params))
+    }
+
+    /// Returns the statement that has to follow an answer which was not read to its end; `None` where
+    /// nothing is missing.
+    ///
+    /// What says whether the changes were all kept comes last, so a cut answer is without it.
+    pub(super) fn missing_statement(&self, answer: &Answer) -> Option<String> {
+        (self.cursor.is_none() && answer.is_cut()).then(|| self.kept_since_text())
+    }
+
+    fn kept_since_text(&self) -> String {
+        format!(
             "SELECT CHANGE_TRACKING_MIN_VALID_VERSION(OBJECT_ID({})) AS [__min];",
             literal(&self.quoted)
-        ));
-        Ok((parts.join("\n"), statement.params))
+        )
     }
 
     /// Reads rows of the table in the order of the key.
@@ -227,13 +239,15 @@ impl Plan {
         window: FetchWindow<'_>,
     ) -> Result<Rows, FetchError> {
         let range = Range::of(window)?;
-        let Answer { head, tail, mut rows } = answer;
-        let (current, now) = match head.as_slice() {
-            [Value::Int(current), Value::Text(now)] => (*current, now),
+        let (current, now) = match answer.head.as_slice() {
+            [Value::Int(current), Value::Text(now)] => (*current, now.as_str()),
             [Value::Null, _] => return Err(self.not_tracked(range)),
-            _ => return Err(unexpected(&head, "its current version of changes")),
+            head => return Err(unexpected(head, "its current version of changes")),
         };
-        let Some(Value::Int(kept_since)) = tail else { return Err(self.not_tracked(range)) };
+        // Without it nothing is delivered, whatever else has come.
+        let Some(Value::Int(kept_since)) = answer.tail else {
+            return Err(self.not_tracked(range));
+        };
         match verdict(range, current, kept_since) {
             Verdict::Good => {}
             Verdict::Expired(since) => return Err(self.expired(since, kept_since)),
@@ -241,6 +255,9 @@ impl Plan {
         }
         // A batch that is read again has the positions that it had.
         let started = range.after.or(range.upto).map_or(current, |at| at.version);
+        answer.check_value()?;
+        let more = answer.has_more();
+        let mut rows = answer.rows;
         for row in &mut rows {
             let at = if let Value::Int(version) = row.position {
                 TrackedPosition { version, phase: TrackedPhase::Changes }
@@ -249,8 +266,6 @@ impl Plan {
             };
             row.position = Value::Text(at.to_string());
         }
-        let more = rows.len() > window.rows_max;
-        rows.truncate(window.rows_max);
         // Only a fetch that ended where the table's changes end knows them all.
         let whole = !more && range.upto.is_none() && range.changes_since.is_some();
         let remember =

@@ -93,8 +93,7 @@ fn instant(value: DateTime2) -> Result<OffsetDateTime, SqlError> {
 }
 
 fn other_columns() -> SqlError {
-    let reason = "the state table has columns of other types than `highwater state ddl` prints";
-    SqlError::new(ErrorKind::Configuration, reason)
+    SqlError::new(ErrorKind::Configuration, "columns of other types")
 }
 
 #[cfg(test)]

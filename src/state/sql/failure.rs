@@ -14,8 +14,10 @@ pub(super) fn is_duplicate(error: &SqlError) -> bool {
 pub(super) fn of(name: &str, table: &QualifiedName, error: &SqlError) -> StoreError {
     let key = name.to_owned();
     let verdict = match (error.number(), error.is_unsent()) {
-        (_, true) | (None, false) if error.kind == ErrorKind::Configuration => {
-            Verdict::Refused(None)
+        (_, true) if error.kind == ErrorKind::Configuration => Verdict::Refused(None),
+        // An answer that came, and is none of ours.
+        (None, false) if error.kind == ErrorKind::Configuration => {
+            Verdict::Refused(Some(other_table(table, &ddl(table))))
         }
         (_, true) => Verdict::NotWritten,
         (Some(number), false) => judge(number, error.kind, table),
@@ -45,7 +47,7 @@ enum Verdict {
 ///
 /// <https://learn.microsoft.com/sql/relational-databases/errors-events/database-engine-events-and-errors>
 fn judge(number: u32, kind: ErrorKind, table: &QualifiedName) -> Verdict {
-    let ddl = format!("`highwater state ddl --table {}`", argument(table));
+    let ddl = ddl(table);
     Verdict::Refused(Some(match number {
         // Deadlock, lock time-out, changed since its snapshot: the server has rolled the statement
         // back, and it was a transaction of its own. So this is certain, other than a lost answer.
@@ -60,13 +62,25 @@ fn judge(number: u32, kind: ErrorKind, table: &QualifiedName) -> Verdict {
         ),
         334 => format!("the table `{table}` has a trigger: remove it"),
         3906 => "the database can only be read: connect to the primary replica".to_owned(),
-        515 | 2628 | 8152 => other_table(table, &ddl),
+        // A value that must not be NULL or does not fit, a conversion that does not exist, a column that
+        // cannot be set, a constraint: a table of ours has none of these.
+        257 | 271 | 273 | 515 | 529 | 547 | 2628 | 4405 | 4406 | 8152 => other_table(table, &ddl),
         _ => match kind {
             ErrorKind::Configuration | ErrorKind::Data => other_table(table, &ddl),
             // A fail-over or a full log, say: whether it came before or after the commit is open.
             ErrorKind::Transient | ErrorKind::Internal => return Verdict::Unknown,
         },
     }))
+}
+
+/// Judges an answer with more rows than the one that a key can have.
+pub(super) fn not_unique(name: &str, table: &QualifiedName, rows: usize) -> StoreError {
+    let reason = format!("{rows} rows: {}", other_table(table, &ddl(table)));
+    StoreError::Refused { key: name.to_owned(), reason }
+}
+
+fn ddl(table: &QualifiedName) -> String {
+    format!("`highwater state ddl --table {}`", argument(table))
 }
 
 /// Returns a name as a shell takes it.
@@ -105,7 +119,9 @@ mod tests {
             (208, ErrorKind::Configuration),
             (207, ErrorKind::Configuration),
             (229, ErrorKind::Configuration),
+            (257, ErrorKind::Transient),
             (334, ErrorKind::Transient),
+            (547, ErrorKind::Transient),
             (1205, ErrorKind::Transient),
             (1222, ErrorKind::Transient),
             (2628, ErrorKind::Transient),
@@ -123,7 +139,9 @@ mod tests {
             208 refused: the table `ops.state` is not in this database, or the user has no right to it: run what `highwater state ddl --table ops.state` prints
             207 refused: the table `ops.state` is not as `highwater state ddl --table ops.state` prints it
             229 refused: grant SELECT, INSERT and UPDATE on `ops.state` to the user of the connection string, as `highwater state ddl --table ops.state` prints
+            257 refused: the table `ops.state` is not as `highwater state ddl --table ops.state` prints it
             334 refused: the table `ops.state` has a trigger: remove it
+            547 refused: the table `ops.state` is not as `highwater state ddl --table ops.state` prints it
             1205 not written
             1222 not written
             2628 refused: the table `ops.state` is not as `highwater state ddl --table ops.state` prints it
@@ -142,12 +160,14 @@ mod tests {
             of("orders.json", &table, &error(ErrorKind::Transient)),
             of("orders.json", &table, &error(ErrorKind::Transient).before_sending()),
             of("orders.json", &table, &error(ErrorKind::Configuration).before_sending()),
+            of("orders.json", &table, &error(ErrorKind::Configuration)),
         ];
         let judged = judged.map(|error| format!("{error}\n")).concat();
         expect![[r#"
             `orders.json`: no answer from the state store: reset
             `orders.json`: state store cannot be reached: reset
             `orders.json`: state store refuses: reset
+            `orders.json`: state store refuses: reset: the table `ops.state` is not as `highwater state ddl --table ops.state` prints it
         "#]]
         .assert_eq(&judged);
     }

@@ -142,7 +142,7 @@ impl SqliteSession {
         let mut rows = Vec::with_capacity(written.len());
         for (at, row) in written {
             let values = self.stored_row(table, at).map_err(|error| sql_error(&error))?;
-            let id = if is_new { self.shared.next_row(table, self.state.id) } else { at };
+            let id = if is_new { self.shared.next_row(table, self.state.id, at) } else { at };
             self.pending.add(table, id, is_new, values);
             rows.push(row);
         }

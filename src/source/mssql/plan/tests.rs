@@ -1,5 +1,6 @@
 use crate::config::SqlConnection;
 use crate::cursor::{KeyValues, SourceState};
+use crate::source::mssql::SizeLimits;
 
 use super::*;
 
@@ -30,6 +31,7 @@ fn settings(mode: CursorMode, cursor: &str) -> SourceSettings {
         columns: None,
         filter: None,
         settle: Duration::from_secs(5),
+        limits: SizeLimits::default(),
     }
 }
 

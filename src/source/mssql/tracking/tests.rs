@@ -8,9 +8,9 @@ use super::*;
 use crate::config::SqlConnection;
 use crate::cursor::KeyValues;
 use crate::mssql::ident::QualifiedName;
-use crate::source::mssql::SourceSettings;
 use crate::source::mssql::choice::Choice;
 use crate::source::mssql::describe::Column;
+use crate::source::mssql::{SizeLimits, SourceSettings};
 
 const NOON: &str = "2026-01-01T12:00:00";
 
@@ -39,6 +39,7 @@ fn plan(filter: Option<&str>) -> Plan {
         columns: None,
         filter: filter.map(str::to_owned),
         settle: Duration::ZERO,
+        limits: SizeLimits::default(),
     };
     let columns = [column("b", "money", true), column("a", "int", true), column("x", "int", false)];
     let choice = Choice::of(&settings).unwrap().unwrap();

@@ -1,0 +1,169 @@
+//! Several databases by name, as a server has them.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use super::{
+    database::Database,
+    session::{Engine, Session},
+    tsql::lexer::{self, Token},
+    types::{Parameter, Reply, SqlError},
+};
+
+/// The database that every server has.
+const MASTER: &str = "master";
+
+/// The databases of a server, each made for concurrent writers; clones are the same ones.
+///
+/// A login finds them by name. Beside what a database understands, sessions may `CREATE DATABASE` and
+/// `DROP DATABASE`, and set what is so anyway: row versioning, and a single user.
+#[derive(Clone, Debug)]
+pub struct Databases(Arc<Mutex<BTreeMap<String, Database>>>);
+
+impl Databases {
+    /// Makes a server's databases: `master`, and one of this name.
+    ///
+    /// # Errors
+    /// Fails where a file cannot be made.
+    pub fn with(name: &str) -> Result<Self, SqlError> {
+        let new = Self(Arc::default());
+        new.create(MASTER)?;
+        new.create(name)?;
+        Ok(new)
+    }
+
+    fn create(&self, name: &str) -> Result<(), SqlError> {
+        let mut databases = self.locked();
+        if databases.contains_key(&name.to_lowercase()) {
+            let text = format!("Database '{name}' already exists. Choose a different name.");
+            return Err(SqlError::new(1801, 16, text));
+        }
+        databases.insert(name.to_lowercase(), Database::concurrent()?);
+        Ok(())
+    }
+
+    fn find(&self, name: &str) -> Option<Database> {
+        self.locked().get(&name.to_lowercase()).cloned()
+    }
+
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<String, Database>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a batch that is about databases; [`None`] where it is about something else.
+    fn run(&self, sql: &str) -> Option<Result<(), SqlError>> {
+        let tokens = lexer::tokens(sql).ok()?;
+        let words: Vec<&str> =
+            tokens.iter().filter(|token| **token != Token::Symbol(";")).map(Token::shown).collect();
+        let is = |at: usize, word: &str| {
+            words.get(at).is_some_and(|have| have.eq_ignore_ascii_case(word))
+        };
+        let name = words.get(2).filter(|_| is(1, "DATABASE"))?;
+        match words.len() {
+            3 if is(0, "CREATE") => Some(self.create(name)),
+            3 if is(0, "DROP") => Some(self.drop_database(name)),
+            _ if is(0, "ALTER") && is(3, "SET") => {
+                let is_so = is(4, "SINGLE_USER")
+                    || (is(4, "READ_COMMITTED_SNAPSHOT") && is(5, "ON"))
+                    || (is(4, "ALLOW_SNAPSHOT_ISOLATION") && is(5, "ON"));
+                is_so.then(|| self.find(name).map(drop).ok_or_else(|| missing(name)))
+            }
+            _ => None,
+        }
+    }
+
+    fn drop_database(&self, name: &str) -> Result<(), SqlError> {
+        if name.eq_ignore_ascii_case(MASTER) {
+            return Err(SqlError::new(3708, 16, "Cannot drop the system database 'master'."));
+        }
+        self.locked().remove(&name.to_lowercase()).map(drop).ok_or_else(|| missing(name))
+    }
+}
+
+impl Engine for Databases {
+    fn connect(&self, database: &str) -> Result<Box<dyn Session>, SqlError> {
+        let found = self.find(database).ok_or_else(|| {
+            let text = format!("Cannot open database \"{database}\" requested by the login.");
+            SqlError::new(4060, 11, text)
+        })?;
+        Ok(Box::new(ServerSession { databases: self.clone(), inner: found.connect(database)? }))
+    }
+}
+
+fn missing(name: &str) -> SqlError {
+    let text = format!("The database '{name}' does not exist, or you do not have permission.");
+    SqlError::new(3701, 11, text)
+}
+
+/// A session in one database that may make others.
+struct ServerSession {
+    databases: Databases,
+    inner: Box<dyn Session>,
+}
+
+impl Session for ServerSession {
+    fn run(&mut self, sql: &str, parameters: &[Parameter]) -> Vec<Reply> {
+        match self.databases.run(sql) {
+            Some(Ok(())) => vec![Reply::Done],
+            Some(Err(error)) => vec![Reply::Error(error)],
+            None => self.inner.run(sql, parameters),
+        }
+    }
+
+    fn begin(&mut self) -> Result<(), SqlError> {
+        self.inner.begin()
+    }
+
+    fn commit(&mut self) -> Result<(), SqlError> {
+        self.inner.commit()
+    }
+
+    fn rollback(&mut self) -> Result<(), SqlError> {
+        self.inner.rollback()
+    }
+
+    fn transaction(&self) -> Option<u64> {
+        self.inner.transaction()
+    }
+
+    fn rolled_back(&self) -> bool {
+        self.inner.rolled_back()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(session: &mut dyn Session, sql: &str) -> Option<i32> {
+        session.run(sql, &[]).into_iter().find_map(|reply| match reply {
+            Reply::Error(error) => Some(error.number),
+            Reply::Rows { .. } | Reply::Affected(_) | Reply::Done => None,
+        })
+    }
+
+    #[test]
+    fn databases_are_made_found_kept_apart_and_dropped() {
+        let databases = Databases::with("Shop").unwrap();
+        let mut master = databases.connect("master").unwrap();
+        assert_eq!(error(&mut *master, "CREATE DATABASE [a b];"), None);
+        assert_eq!(error(&mut *master, "CREATE DATABASE [A B]"), Some(1801));
+        let snapshots =
+            "ALTER DATABASE [a b] SET READ_COMMITTED_SNAPSHOT ON WITH ROLLBACK IMMEDIATE";
+        assert_eq!(error(&mut *master, snapshots), None);
+        assert!(
+            error(&mut *master, "ALTER DATABASE [a b] SET READ_COMMITTED_SNAPSHOT OFF").is_some()
+        );
+        let mut one = databases.connect("A B").unwrap();
+        assert_eq!(error(&mut *one, "CREATE TABLE dbo.T (id int)"), None);
+        assert_eq!(error(&mut *one, "SELECT id FROM dbo.T"), None);
+        let mut shop = databases.connect("shop").unwrap();
+        assert_eq!(error(&mut *shop, "SELECT id FROM dbo.T"), Some(208));
+        assert_eq!(error(&mut *master, "DROP DATABASE [a b]"), None);
+        assert_eq!(error(&mut *master, "DROP DATABASE [a b]"), Some(3701));
+        assert_eq!(error(&mut *master, "DROP DATABASE master"), Some(3708));
+        assert_eq!(databases.connect("a b").err().map(|error| error.number), Some(4060));
+    }
+}

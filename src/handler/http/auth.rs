@@ -1,0 +1,81 @@
+//! How a request proves that it may be made.
+
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue};
+use secrecy::{ExposeSecret as _, SecretString};
+use tokio::time::timeout;
+
+use crate::azure::Tokens;
+use crate::config::HttpAuth;
+use crate::handler::HandlerError;
+
+/// <https://learn.microsoft.com/azure/azure-functions/function-keys-how-to>
+const FUNCTIONS_KEY: HeaderName = HeaderName::from_static("x-functions-key");
+
+/// Where the proof of a request comes from.
+#[derive(Clone, Debug)]
+pub(super) enum Auth {
+    None,
+    /// The same header each time.
+    Static(HeaderName, SecretString),
+    /// A bearer token; without a source of tokens, none can be had.
+    Bearer(Option<Tokens>),
+}
+
+/// A header that proves a request, and the part of it that must not be repeated.
+pub(super) struct Proof {
+    pub(super) name: HeaderName,
+    pub(super) value: HeaderValue,
+    pub(super) secret: String,
+}
+
+impl Auth {
+    pub(super) fn of(config: &HttpAuth) -> Self {
+        match config {
+            HttpAuth::None => Self::None,
+            HttpAuth::FunctionKey(key) => Self::Static(FUNCTIONS_KEY, key.clone()),
+            HttpAuth::Header { name, value } => {
+                // The settings are read so that the name is one.
+                let parsed = HeaderName::from_bytes(name.as_bytes());
+                parsed.map_or(Self::None, |name| Self::Static(name, value.clone()))
+            }
+            HttpAuth::Identity { .. } => Self::Bearer(None),
+        }
+    }
+
+    /// Returns the proof of the next request; a token is waited for at most `limit`.
+    pub(super) async fn prove(&self, limit: Duration) -> Result<Option<Proof>, HandlerError> {
+        let (name, secret, text) = match self {
+            Self::None => return Ok(None),
+            Self::Static(name, secret) => {
+                let secret = secret.expose_secret().to_owned();
+                (name.clone(), secret.clone(), secret)
+            }
+            Self::Bearer(tokens) => {
+                let token = token(tokens.as_ref(), limit).await?;
+                (AUTHORIZATION, token.clone(), format!("Bearer {token}"))
+            }
+        };
+        let mut value = HeaderValue::from_str(&text).map_err(|_invalid| {
+            HandlerError::Misconfigured(format!("header `{name}` would hold a control character"))
+        })?;
+        value.set_sensitive(true);
+        Ok(Some(Proof { name, value, secret }))
+    }
+}
+
+/// A target is not to blame for a token that is not to be had, so no attempt is counted.
+async fn token(tokens: Option<&Tokens>, limit: Duration) -> Result<String, HandlerError> {
+    let Some(tokens) = tokens else {
+        let reason = "there is no identity to get a token from".to_owned();
+        return Err(HandlerError::Misconfigured(reason));
+    };
+    match timeout(limit, tokens.get()).await {
+        Ok(token) => token.map_err(HandlerError::Misconfigured),
+        Err(_elapsed) => {
+            let reason = format!("get a token: no answer from the identity within {limit:?}");
+            Err(HandlerError::Misconfigured(reason))
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! A batch of CloudEvents 1.0 in JSON.
+//!
+//! <https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md#4-json-batch-format>
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::event::Operation;
+use crate::handler::http::lanes::Part;
+
+#[derive(Serialize)]
+struct CloudEvent<'a> {
+    specversion: &'static str,
+    id: &'a str,
+    source: &'a str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    /// The key, as JSON in a string: which row of the source it is.
+    subject: String,
+    datacontenttype: &'static str,
+    data: &'a RawValue,
+}
+
+pub(super) fn encode(part: &Part<'_>) -> Result<Vec<u8>, serde_json::Error> {
+    // Names of pollers are plain words, so this is a URN as it stands.
+    let source = format!("urn:highwater:{}", part.batch.source.poller);
+    super::array(part, |body, event| {
+        let event = CloudEvent {
+            specversion: "1.0",
+            id: event.id.as_str(),
+            source: &source,
+            kind: match event.op {
+                Operation::Upsert => "highwater.upsert",
+                Operation::Delete => "highwater.delete",
+            },
+            subject: serde_json::to_string(&event.cursor.key)?,
+            datacontenttype: "application/json",
+            data: serde_json::from_str(&event.json)?,
+        };
+        serde_json::to_writer(body, &event)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+    use crate::handler::http::lanes::whole;
+    use crate::handler::testing::Sample;
+
+    #[test]
+    fn each_event_is_wrapped_as_it_is() {
+        let sample = Sample::new(2);
+        let body = String::from_utf8(encode(&whole(sample.delivery())).unwrap()).unwrap();
+        let first = &sample.events[0];
+        let shown = body.replace(&first.json, "{…}").replace(&sample.events[1].json, "{…}");
+        let shown = shown.replace(first.id.as_str(), "<id>");
+        expect![[r#"[{"specversion":"1.0","id":"<id>","source":"urn:highwater:orders","type":"highwater.upsert","subject":"{\"id\":1}","datacontenttype":"application/json","data":{…}},"#]].assert_eq(shown.split_inclusive("},").next().unwrap());
+        let parsed: Vec<serde_json::Value> = serde_json::from_str(&body).unwrap();
+        assert_eq!(parsed[1]["data"].to_string(), sample.events[1].json);
+    }
+}

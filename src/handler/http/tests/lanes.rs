@@ -1,0 +1,81 @@
+//! Lanes against a receiver that answers when all requests are in.
+
+use tokio::sync::Barrier;
+
+use super::*;
+
+/// Answers once `at_once` requests are waiting, and refuses the events in `refused`.
+async fn start(at_once: usize, refused: &[&str]) -> (Arc<Mutex<Vec<serde_json::Value>>>, String) {
+    let seen: Arc<Mutex<Vec<serde_json::Value>>> = Arc::default();
+    let barrier = Arc::new(Barrier::new(at_once));
+    let refused: Vec<String> = refused.iter().map(|id| (*id).to_owned()).collect();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let kept = Arc::clone(&seen);
+    let take = move |body: Bytes| {
+        let (barrier, refused) = (Arc::clone(&barrier), refused.clone());
+        let json: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        let ids: Vec<String> = json["events"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|event| event["id"].as_str().unwrap().to_owned())
+            .collect();
+        kept.lock().unwrap().push(json);
+        async move {
+            barrier.wait().await;
+            let failures: Vec<serde_json::Value> = ids
+                .into_iter()
+                .filter(|id| refused.contains(id))
+                .map(|id| serde_json::json!({ "itemIdentifier": id }))
+                .collect();
+            serde_json::json!({ "batchItemFailures": failures }).to_string()
+        }
+    };
+    let router = Router::new().fallback(take);
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    (seen, url)
+}
+
+fn with_lanes(lanes: usize, url: &str) -> Http {
+    handler_of(&HttpConfig { lanes, ..config(url, 1) })
+}
+
+#[tokio::test]
+async fn lanes_deliver_at_once_and_a_key_stays_in_its_lane() {
+    // Keys 0 to 5, three states of each.
+    let keys: Vec<u64> = (0..18).map(|n| n % 6).collect();
+    let sample = Sample::of_keys(&keys);
+    let lanes = super::super::lanes::divide(sample.delivery(), 3).len();
+    assert_eq!(lanes, 3);
+    let (seen, url) = start(lanes, &[]).await;
+    with_lanes(3, &url).handle(sample.delivery()).await.unwrap();
+    let seen = seen.lock().unwrap();
+    let mut rows = 0;
+    for body in seen.iter() {
+        let events = body["events"].as_array().unwrap();
+        assert_eq!(body["rows"], events.len());
+        assert_ne!(body["batch_id"], sample.batch_id.as_str());
+        rows += events.len();
+        for event in events {
+            let same_key = events.iter().filter(|other| other["pk"] == event["pk"]);
+            assert_eq!(same_key.count(), 3, "all states of a key are in one lane");
+        }
+        let versions: Vec<&str> =
+            events.iter().map(|event| event["cursor"]["value"].as_str().unwrap()).collect();
+        assert!(versions.is_sorted(), "{versions:?}");
+    }
+    assert_eq!(rows, 18);
+}
+
+#[tokio::test]
+async fn the_batch_is_taken_as_far_as_every_row_before_was() {
+    let keys: Vec<u64> = (0..18).map(|n| n % 6).collect();
+    let sample = Sample::of_keys(&keys);
+    for refused in [0, 7, 17] {
+        let (_, url) = start(3, &[sample.events[refused].id.as_str()]).await;
+        let error = with_lanes(3, &url).handle(sample.delivery()).await.unwrap_err();
+        let HandlerError::Partial { accepted, .. } = error else { panic!("{error:?}") };
+        assert_eq!(accepted, refused);
+    }
+}

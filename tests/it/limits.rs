@@ -1,0 +1,204 @@
+//! What is too large: named, never skipped, and never sent by the server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use highwater::cursor::CursorMode::RowVersion;
+use highwater::devdb::Value as Stored;
+use highwater::error::{ErrorKind, chain};
+use highwater::source::mssql::{Mssql, SizeLimits, SourceSettings};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::flights::Drain;
+use crate::sql::{World, drain, events, failure, fetch};
+
+fn limited(world: &World, value_bytes_max: usize, batch_bytes_max: usize) -> SourceSettings {
+    let limits = SizeLimits { value_bytes_max, batch_bytes_max };
+    SourceSettings { limits, ..world.settings("t", RowVersion, "rv") }
+}
+
+async fn world_with(declared: &str) -> World {
+    World::start(&format!(
+        "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL, c {declared} NULL)"
+    ))
+    .await
+}
+
+#[tokio::test]
+async fn a_value_over_the_limit_is_named_and_nothing_is_skipped() {
+    for (declared, at_limit, over_limit, bytes) in [
+        ("nvarchar(max)", "N'äääää'", "N'ääääää'", 12),
+        ("nvarchar(20)", "N'äääää'", "N'ääääää'", 12),
+        ("ntext", "N'äääää'", "N'ääääää'", 12),
+        ("varchar(max)", "'aaaaaaaaaa'", "'aaaaaaaaaaa'", 11),
+        ("text", "'aaaaaaaaaa'", "'aaaaaaaaaaa'", 11),
+        ("varbinary(max)", "0x00000000000000000000", "0x0000000000000000000000", 11),
+        ("image", "0x00000000000000000000", "0x0000000000000000000000", 11),
+        ("xml", "N'<aa/>'", "N'<aaa/>'", 12),
+    ] {
+        let world = world_with(declared).await;
+        let insert = format!(
+            "INSERT INTO dbo.t (id, c) VALUES (1, NULL), (2, {at_limit}), (3, {over_limit}), (4, NULL)"
+        );
+        world.database.execute(&insert).unwrap();
+        let settings = limited(&world, 10, 1 << 20);
+        let source = Mssql::new(settings.clone()).unwrap();
+        let (before, more) = events(&source, None, 10).await;
+        assert_eq!((before.len(), more), (2, true), "{declared}: the rows before it are delivered");
+        let last = before.last().map(|event| &event.cursor);
+        for _ in 0..2 {
+            let error = fetch(&source, last, 10).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Data);
+            for part in [
+                "poller `orders`: column `c` of `dbo.t`",
+                &format!("a value of {bytes} bytes in the row with key {{\"id\":3}}"),
+                "more than the 10 that `VALUE_BYTES_MAX` allows",
+            ] {
+                assert!(error.reason.contains(part), "{declared}: {error}");
+            }
+        }
+        let columns = Some(vec!["id".to_owned()]);
+        let without = Mssql::new(SourceSettings { columns, ..settings.clone() }).unwrap();
+        assert_eq!(drain(&without, 10).await, [1, 2, 3, 4]);
+        let raised = SizeLimits { value_bytes_max: bytes, ..settings.limits };
+        let raised = Mssql::new(SourceSettings { limits: raised, ..settings }).unwrap();
+        assert_eq!(drain(&raised, 10).await, [1, 2, 3, 4]);
+        world.database.execute("UPDATE dbo.t SET c = NULL WHERE id = 3").unwrap();
+        assert_eq!(drain(&source, 10).await, [1, 2, 4, 3]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poller_waits_before_a_value_over_the_limit_until_somebody_acts() {
+    let world = world_with("nvarchar(max)").await;
+    let insert = "INSERT INTO dbo.t (id, c) VALUES (1, N'a'), (2, N'b'), (3, N'too long'), (4, N'd'), (5, N'e')";
+    world.database.execute(insert).unwrap();
+    let settings = limited(&world, 10, 1 << 20);
+    let drain = Drain::over(world, settings, 10);
+    for _ in 0..3 {
+        let report = drain.tick().await;
+        let text = chain(&report.result.unwrap_err());
+        assert!(text.contains("column `c` of `dbo.t` has a value of 16 bytes"), "{text}");
+        assert_eq!(drain.handler.ids(), [1, 2], "once, and nothing behind it");
+    }
+    drain.world.database.execute("UPDATE dbo.t SET c = N'short' WHERE id = 3").unwrap();
+    drain.tick().await.result.unwrap();
+    assert_eq!(drain.handler.ids(), [1, 2, 4, 5, 3]);
+}
+
+#[tokio::test]
+async fn a_key_is_read_whatever_the_limit() {
+    let world = World::start(
+        "CREATE TABLE dbo.t (id nvarchar(50) NOT NULL PRIMARY KEY, rv rowversion NOT NULL, \
+         c varbinary(max)); \
+         INSERT INTO dbo.t (id, c) VALUES (N'a key longer than that', 0x000000)",
+    )
+    .await;
+    let (_, text) = failure(limited(&world, 2, 1 << 20)).await;
+    assert!(
+        text.contains("3 bytes in the row with key {\"id\":\"a key longer than that\"}"),
+        "{text}"
+    );
+}
+
+/// Counts what the server sends.
+#[derive(Clone, Default)]
+struct Counter {
+    connections: Arc<AtomicUsize>,
+    bytes: Arc<AtomicUsize>,
+}
+
+impl Counter {
+    /// Returns the port of a proxy in front of the server.
+    async fn start(&self, world: &World) -> u16 {
+        let server = (world.connection().host, world.connection().port);
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let counter = self.clone();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                counter.connections.fetch_add(1, Ordering::Relaxed);
+                let server = TcpStream::connect((server.0.as_str(), server.1)).await.unwrap();
+                let (mut from_client, mut to_client) = client.into_split();
+                let (mut from_server, mut to_server) = server.into_split();
+                tokio::spawn(async move {
+                    tokio::io::copy(&mut from_client, &mut to_server).await.unwrap_or_default();
+                });
+                let bytes = Arc::clone(&counter.bytes);
+                tokio::spawn(async move {
+                    let mut buffer = vec![0; 1 << 14];
+                    while let Ok(read @ 1..) = from_server.read(&mut buffer).await {
+                        bytes.fetch_add(read, Ordering::Relaxed);
+                        if to_client.write_all(&buffer[..read]).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        port
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes.swap(0, Ordering::Relaxed)
+    }
+}
+
+#[tokio::test]
+async fn the_server_does_not_send_a_value_over_the_limit() {
+    let world = world_with("varbinary(max)").await;
+    let row = vec![Stored::Int(1), Stored::Bytes(vec![7; 16 << 20])];
+    world.database.insert_rows("dbo.t", &["id", "c"], [row]).unwrap();
+    let counter = Counter::default();
+    let mut settings = limited(&world, 1 << 20, 1 << 20);
+    settings.connection.port = counter.start(&world).await;
+    let (error, _) = failure(settings).await;
+    assert!(error.reason.contains("a value of 16777216 bytes"), "{error}");
+    let sent = counter.bytes();
+    assert!((1..100_000).contains(&sent), "{sent} bytes");
+}
+
+#[tokio::test]
+async fn reading_stops_where_a_batch_is_full_and_then_asks_for_what_fits() {
+    const ROWS: i64 = 64;
+    let world = world_with("varbinary(max)").await;
+    let rows = (1..=ROWS).map(|id| vec![Stored::Int(id), Stored::Bytes(vec![7; 1 << 20])]);
+    world.database.insert_rows("dbo.t", &["id", "c"], rows).unwrap();
+    let counter = Counter::default();
+    let mut settings = limited(&world, 1 << 20, 5 << 20);
+    settings.connection.port = counter.start(&world).await;
+    let source = Mssql::new(settings).unwrap();
+
+    let (first, more) = events(&source, None, 1000).await;
+    assert_eq!((first.len(), more), (4, true), "not 64 rows, and not one more than the limit");
+    let mut ids = 4;
+    let mut after = first.into_iter().last().map(|event| event.cursor);
+    counter.bytes();
+    loop {
+        let (batch, more) = events(&source, after.as_ref(), 1000).await;
+        ids += batch.len();
+        after = batch.into_iter().last().map(|event| event.cursor);
+        // The row that says whether there is more comes with them.
+        let sent = counter.bytes();
+        assert!(sent < 6 << 20, "{sent} bytes");
+        if !more {
+            break;
+        }
+    }
+    assert_eq!(i64::try_from(ids), Ok(ROWS));
+    // The one that was given up with rows unread, and the next.
+    assert_eq!(counter.connections.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn one_row_may_have_more_than_a_batch() {
+    let world = world_with("varbinary(max)").await;
+    world
+        .database
+        .execute("INSERT INTO dbo.t (id, c) VALUES (1, 0x00000000), (2, 0x00), (3, 0x00)")
+        .unwrap();
+    let source = Mssql::new(limited(&world, 100, 3)).unwrap();
+    let (all, more) = events(&source, None, 10).await;
+    assert_eq!((all.len(), more), (1, true));
+}

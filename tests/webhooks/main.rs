@@ -1,0 +1,15 @@
+//! The `http` handler against what others wrote to receive it, and the receivers of `docs/receivers`.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test may panic; `allow-*-in-tests` does not reach helper functions"
+)]
+
+mod child;
+mod cloud_events;
+mod page;
+mod receivers;
+mod recipes;
+mod sample;
+mod standard;
