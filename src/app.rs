@@ -10,7 +10,8 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use crate::azure::{
-    BlobService, ConnectError, IdentitySource, ServiceOptions, Tokens, request_timeout,
+    BlobService, ConnectError, IdentitySource, QueueService, ServiceOptions, Tokens,
+    request_timeout,
 };
 use crate::clock::{Clock, SystemClock};
 use crate::config::{
@@ -18,7 +19,11 @@ use crate::config::{
     StateConfig, StorageConnection, Vars,
 };
 use crate::handler::Handler;
+use crate::handler::blob::Blob;
+use crate::handler::durable::{self, Durable};
+use crate::handler::exec::Exec;
 use crate::handler::http::{Client, ClientError, Http};
+use crate::handler::queue::Queue;
 use crate::handler::stdout::Stdout;
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
@@ -53,6 +58,15 @@ pub enum BuildError {
         #[source]
         source: FetchError,
     },
+    /// A handler cannot be set up.
+    #[error("set up the handler of poller `{poller}`")]
+    Handler {
+        /// The poller.
+        poller: String,
+        /// Why.
+        #[source]
+        source: ConnectError,
+    },
     /// The identity that a handler proves itself with cannot be set up.
     #[error("set up the identity of the handler of poller `{poller}`")]
     HandlerIdentity {
@@ -61,6 +75,15 @@ pub enum BuildError {
         /// Why.
         #[source]
         source: ConnectError,
+    },
+    /// The HTTP client of a handler that starts orchestrations cannot be set up.
+    #[error("set up the handler of poller `{poller}`")]
+    Durable {
+        /// The poller.
+        poller: String,
+        /// Why.
+        #[source]
+        source: durable::ClientError,
     },
     /// The HTTP client of the handlers cannot be set up.
     #[error("set up the HTTP client of the handlers")]
@@ -145,12 +168,29 @@ fn limits(poller: &PollerConfig, function_timeout: Duration) -> Limits {
 /// Builds a handler; the client is shared, and made only where one is needed, since reading the
 /// system's root certificates takes longer than all else here.
 fn handler(
+    surroundings: &Surroundings,
     poller: &PollerConfig,
     client: &mut Option<Client>,
-    identity: IdentitySource,
 ) -> Result<Arc<dyn Handler>, BuildError> {
+    let wrong = |source| BuildError::Handler { poller: poller.name.clone(), source };
     let http = match &poller.handler {
         HandlerConfig::Http(http) => http,
+        HandlerConfig::Blob(blob) => {
+            let service = surroundings.service(&blob.access, blob.timeout).map_err(wrong)?;
+            return Ok(Arc::new(Blob::new(&service, blob).map_err(wrong)?));
+        }
+        HandlerConfig::Queue(queue) => {
+            let options = surroundings.service_options(queue.timeout);
+            let service = QueueService::connect(&queue.access, &options).map_err(wrong)?;
+            return Ok(Arc::new(Queue::new(&service, queue).map_err(wrong)?));
+        }
+        HandlerConfig::Durable(durable) => {
+            let made = Durable::new(durable);
+            return Ok(Arc::new(made.map_err(|error: durable::ClientError| {
+                BuildError::Durable { poller: poller.name.clone(), source: error }
+            })?));
+        }
+        HandlerConfig::Exec(exec) => return Ok(Arc::new(Exec::new(exec))),
         HandlerConfig::Stdout => return Ok(Arc::new(Stdout::new())),
     };
     let client = match (&http.authorities, client) {
@@ -162,7 +202,7 @@ fn handler(
     let HttpAuth::Identity { audience, client_id } = &http.auth else {
         return Ok(Arc::new(handler));
     };
-    let tokens = Tokens::new(identity, client_id.as_deref(), audience);
+    let tokens = Tokens::new(surroundings.identity, client_id.as_deref(), audience);
     let wrong = |source| BuildError::HandlerIdentity { poller: poller.name.clone(), source };
     Ok(Arc::new(handler.with_tokens(tokens.map_err(wrong)?)))
 }
@@ -207,7 +247,7 @@ impl Surroundings {
         if self.handler_panics {
             return Ok(Arc::new(crate::testing::PanickingHandler));
         }
-        handler(poller, client, self.identity)
+        handler(self, poller, client)
     }
 
     fn store(&self, config: &Config) -> Result<Arc<dyn StateStore>, BuildError> {
@@ -219,7 +259,7 @@ impl Surroundings {
                 Ok(Arc::new(FileStore::new(folder, &config.app, Arc::new(SystemClock))))
             }
             StateConfig::Blob { access, container, .. } => {
-                let service = self.service(access, timeout)?;
+                let service = self.service(access, timeout).map_err(BuildError::State)?;
                 let store = BlobStore::new(&service, container, &config.app);
                 Ok(Arc::new(store.map_err(BuildError::State)?))
             }
@@ -243,10 +283,13 @@ impl Surroundings {
         &self,
         access: &StorageConnection,
         timeout: Duration,
-    ) -> Result<BlobService, BuildError> {
+    ) -> Result<BlobService, ConnectError> {
+        BlobService::connect(access, &self.service_options(timeout))
+    }
+
+    fn service_options(&self, timeout: Duration) -> ServiceOptions {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let options = ServiceOptions { timeout, clock, identity: self.identity };
-        BlobService::connect(access, &options).map_err(BuildError::State)
+        ServiceOptions { timeout, clock, identity: self.identity }
     }
 
     fn source(&self, poller: &PollerConfig) -> Result<Arc<dyn Source>, BuildError> {

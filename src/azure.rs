@@ -26,6 +26,7 @@ use azure_identity::{
     WorkloadIdentityCredentialOptions,
 };
 use azure_storage_blob::{BlobContainerClient, BlobContainerClientOptions};
+use azure_storage_queue::{QueueClient, QueueClientOptions};
 use secrecy::{ExposeSecret as _, SecretString};
 use thiserror::Error;
 use url::Url;
@@ -91,11 +92,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an unused connection is kept: less than the service and what is between keep it.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The blobs of one storage account.
-///
-/// Its clients share connections and tokens, and send every request exactly once.
+/// One service of one storage account, as its clients know it.
 #[derive(Clone)]
-pub struct BlobService {
+struct Account {
     /// With the query of a shared access signature, where there is one.
     endpoint: Url,
     credential: Option<Arc<dyn TokenCredential>>,
@@ -104,25 +103,20 @@ pub struct BlobService {
     is_development: bool,
 }
 
-impl fmt::Debug for BlobService {
+impl fmt::Debug for Account {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut endpoint = self.endpoint.clone();
         endpoint.set_query(None);
         formatter
-            .debug_struct("BlobService")
+            .debug_struct("Account")
             .field("endpoint", &endpoint.as_str())
             .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }
 }
 
-impl BlobService {
-    /// Makes the clients' common parts; sends nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`ConnectError`] if the identity's source is incomplete or TLS cannot be set up.
-    pub fn connect(
+impl Account {
+    fn connect(
         connection: &StorageConnection,
         options: &ServiceOptions,
     ) -> Result<Self, ConnectError> {
@@ -160,14 +154,94 @@ impl BlobService {
         })
     }
 
+    /// Returns the address of what `path` names; its first part must be a name by the rules for
+    /// containers, which are those for queues too.
+    fn address(&self, what: &str, path: &[&str]) -> Result<Url, ConnectError> {
+        let name = path.first().copied().unwrap_or_default();
+        if !is_container_name(name) {
+            let wanted = "must be 3 to 63 lower-case letters, digits and single `-`";
+            return Err(ConnectError(format!("{what} name `{name}` {wanted}")));
+        }
+        let mut url = self.endpoint.clone();
+        url.path_segments_mut()
+            .map_err(|()| ConnectError("the storage address takes no path".to_owned()))?
+            .pop_if_empty()
+            .extend(path);
+        Ok(url)
+    }
+}
+
+/// The blobs of one storage account.
+///
+/// Its clients share connections and tokens, and send every request exactly once.
+#[derive(Clone, Debug)]
+pub struct BlobService(Account);
+
+/// The queues of one storage account; as [`BlobService`].
+#[derive(Clone, Debug)]
+pub struct QueueService(Account);
+
+impl QueueService {
+    /// Makes the clients' common parts; sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`] if the identity's source is incomplete or TLS cannot be set up.
+    pub fn connect(
+        connection: &StorageConnection,
+        options: &ServiceOptions,
+    ) -> Result<Self, ConnectError> {
+        Account::connect(connection, options).map(Self)
+    }
+
     /// Returns how long one request may take.
     pub fn timeout(&self) -> Duration {
-        self.timeout
+        self.0.timeout
     }
 
     /// Returns whether this is development storage: see [`StorageConnection::is_development`].
     pub fn is_development(&self) -> bool {
-        self.is_development
+        self.0.is_development
+    }
+
+    /// Returns a client of a queue.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`] if the queue's name is none, or the address is not https though tokens are
+    /// sent.
+    pub(crate) fn queue(&self, name: &str) -> Result<QueueClient, ConnectError> {
+        let options = QueueClientOptions {
+            client_options: self.0.options.clone(),
+            ..QueueClientOptions::default()
+        };
+        let url = self.0.address("queue", &[name])?;
+        QueueClient::new(url, self.0.credential.clone(), Some(options))
+            .map_err(|error| ConnectError(failure::describe(&error)))
+    }
+}
+
+impl BlobService {
+    /// Makes the clients' common parts; sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`] if the identity's source is incomplete or TLS cannot be set up.
+    pub fn connect(
+        connection: &StorageConnection,
+        options: &ServiceOptions,
+    ) -> Result<Self, ConnectError> {
+        Account::connect(connection, options).map(Self)
+    }
+
+    /// Returns how long one request may take.
+    pub fn timeout(&self) -> Duration {
+        self.0.timeout
+    }
+
+    /// Returns whether this is development storage: see [`StorageConnection::is_development`].
+    pub fn is_development(&self) -> bool {
+        self.0.is_development
     }
 
     /// Returns a client of a container, or of a folder in it when `path` has more segments: blobs
@@ -178,21 +252,12 @@ impl BlobService {
     /// [`ConnectError`] if the container's name is none, or the address is not https though
     /// tokens are sent.
     pub(crate) fn folder(&self, path: &[&str]) -> Result<BlobContainerClient, ConnectError> {
-        let container = path.first().copied().unwrap_or_default();
-        if !is_container_name(container) {
-            let wanted = "must be 3 to 63 lower-case letters, digits and single `-`";
-            return Err(ConnectError(format!("container name `{container}` {wanted}")));
-        }
-        let mut url = self.endpoint.clone();
-        url.path_segments_mut()
-            .map_err(|()| ConnectError("the storage address takes no path".to_owned()))?
-            .pop_if_empty()
-            .extend(path);
+        let url = self.0.address("container", path)?;
         let options = BlobContainerClientOptions {
-            client_options: self.options.clone(),
+            client_options: self.0.options.clone(),
             ..BlobContainerClientOptions::default()
         };
-        BlobContainerClient::new(url, self.credential.clone(), Some(options))
+        BlobContainerClient::new(url, self.0.credential.clone(), Some(options))
             .map_err(|error| ConnectError(failure::describe(&error)))
     }
 }

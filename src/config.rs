@@ -28,6 +28,7 @@ mod settings;
 mod source;
 mod sql_connection;
 mod state;
+mod storage;
 mod storage_connection;
 #[cfg(test)]
 mod tests;
@@ -35,7 +36,10 @@ mod unknown;
 mod vars;
 
 pub(crate) use self::handler::redacted;
-pub use self::handler::{Authorities, BodyForm, HandlerConfig, HttpAuth, HttpConfig};
+pub use self::handler::{
+    Authorities, BlobConfig, BodyForm, DurableConfig, ExecConfig, HandlerConfig, HttpAuth,
+    HttpConfig, MessageEncoding, QueueConfig,
+};
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
 pub use self::poller::{LeaseConfig, LimitsConfig, PollerConfig};
 pub(crate) use self::settings::LOG_DEFAULT;
@@ -43,8 +47,8 @@ pub use self::settings::{Fallback, SETTINGS, STATE_TABLE_DEFAULT, Setting, setti
 pub use self::source::SourceConfig;
 pub use self::sql_connection::{Encrypt, SqlAuth, SqlConnection, connection_keys_table};
 pub use self::state::StateConfig;
-pub use self::storage_connection::StorageConnection;
 pub(crate) use self::storage_connection::{DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY};
+pub use self::storage_connection::{StorageConnection, StorageService};
 pub use self::vars::{ProcessVars, Vars};
 
 use self::read::Reader;

@@ -1,9 +1,15 @@
 //! Where changes go: the port.
 
+pub mod blob;
+pub mod durable;
+pub mod exec;
 pub mod http;
+pub mod queue;
 pub mod stdout;
+mod storage;
 #[cfg(test)]
 pub(crate) mod testing;
+mod tries;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,32 +1,89 @@
 //! Settings of a poller's handler.
 
+mod blob;
+mod durable;
+mod exec;
 mod http;
+mod queue;
 
+use std::time::Duration;
+
+use url::Url;
+
+pub use self::blob::BlobConfig;
+pub use self::durable::DurableConfig;
+pub use self::exec::ExecConfig;
 pub(crate) use self::http::redacted;
 pub use self::http::{Authorities, BodyForm, HttpAuth, HttpConfig};
+pub use self::queue::{MessageEncoding, QueueConfig};
 use super::parse;
 use super::read::Reader;
 use super::settings;
 
+/// Most tries of one request within one tick.
+const TRIES_MAX: u32 = 10;
+
 /// Where a poller's batches go.
 #[derive(Clone, Debug)]
 pub enum HandlerConfig {
+    /// A blob for each batch.
+    Blob(BlobConfig),
+    /// A Durable Functions orchestration for each batch.
+    Durable(DurableConfig),
+    /// A process for each batch.
+    Exec(ExecConfig),
     /// POST to a URL.
     Http(Box<HttpConfig>),
+    /// Messages of a queue.
+    Queue(QueueConfig),
     /// One line for each event on standard output.
     Stdout,
 }
 
 #[derive(Clone, Copy)]
 enum Kind {
+    Blob,
+    Durable,
+    Exec,
     Http,
+    Queue,
     Stdout,
 }
 
 pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HandlerConfig> {
-    let kinds = [("http", Kind::Http), ("stdout", Kind::Stdout)];
+    let kinds = [
+        ("http", Kind::Http),
+        ("queue", Kind::Queue),
+        ("blob", Kind::Blob),
+        ("durable", Kind::Durable),
+        ("exec", Kind::Exec),
+        ("stdout", Kind::Stdout),
+    ];
     match reader.read(&settings::HANDLER_KIND, Some(segment), parse::one_of(&kinds))? {
         Kind::Http => http::read(reader, segment).map(|http| HandlerConfig::Http(Box::new(http))),
+        Kind::Blob => blob::read(reader, segment).map(HandlerConfig::Blob),
+        Kind::Durable => durable::read(reader, segment).map(HandlerConfig::Durable),
+        Kind::Exec => exec::read(reader, segment).map(HandlerConfig::Exec),
+        Kind::Queue => queue::read(reader, segment).map(HandlerConfig::Queue),
         Kind::Stdout => Some(HandlerConfig::Stdout),
     }
+}
+
+fn read_url(reader: &mut Reader<'_>, segment: &str) -> Option<Url> {
+    let at = Some(segment);
+    let allow_http = reader.read(&settings::HANDLER_ALLOW_HTTP, at, parse::boolean);
+    // With a mistake in the permission, its lack is not held against the URL.
+    reader.read(&settings::HANDLER_URL, at, |text| {
+        let permission = settings::HANDLER_ALLOW_HTTP.name_for(at);
+        http::target_url(text, allow_http.unwrap_or(true), &permission)
+    })
+}
+
+fn read_timeout(reader: &mut Reader<'_>, segment: &str) -> Option<Duration> {
+    let min = Duration::from_millis(1);
+    reader.read(&settings::HANDLER_TIMEOUT, Some(segment), parse::duration_from(min))
+}
+
+fn read_tries_max(reader: &mut Reader<'_>, segment: &str) -> Option<u32> {
+    reader.read(&settings::HANDLER_TRIES_MAX, Some(segment), parse::number(1..=TRIES_MAX))
 }

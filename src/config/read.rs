@@ -94,9 +94,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Turns a sentence of the table into what can follow "expected".
+/// Turns a sentence of the table into what can follow "expected", without the kinds it is for.
 fn lower_first(about: &str) -> String {
-    let about = about.strip_prefix("http: ").or(about.strip_prefix("file: ")).unwrap_or(about);
+    let is_kinds = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || ", ".contains(c));
+    let about = match about.split_once(": ") {
+        Some((kinds, rest)) if is_kinds(kinds) => rest,
+        Some(_) | None => about,
+    };
     let mut chars = about.trim_end_matches('.').chars();
     chars.next().map(|first| first.to_ascii_lowercase()).into_iter().chain(chars).collect()
 }

@@ -70,6 +70,14 @@ pub const SETTINGS: &[Setting] = &[
     HANDLER_KIND,
     HANDLER_URL,
     HANDLER_ALLOW_HTTP,
+    HANDLER_COMMAND,
+    HANDLER_CONNECTION,
+    HANDLER_CONTAINER,
+    HANDLER_QUEUE,
+    HANDLER_MESSAGE_EVENTS_MAX,
+    HANDLER_MESSAGE_ENCODING,
+    HANDLER_ORCHESTRATOR,
+    HANDLER_SYSTEM_KEY,
     HANDLER_TIMEOUT,
     HANDLER_TRIES_MAX,
     HANDLER_LANES,
@@ -200,27 +208,69 @@ pub(super) const SOURCE_START: Setting = Setting::new(
 pub(super) const HANDLER_KIND: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__KIND",
     Required,
-    "Kind of handler, where batches go: `http` or `stdout`.",
+    "Kind of handler, where batches go: `http`, `queue`, `blob`, `durable`, `exec` or `stdout`.",
 );
 pub(super) const HANDLER_URL: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__URL",
-    Words("required for `http`"),
-    "http: absolute URL that batches are posted to.",
+    Words("required for `http`, `durable`"),
+    "http, durable: absolute URL that batches are posted to, or of the function app.",
 );
 pub(super) const HANDLER_ALLOW_HTTP: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__ALLOW_HTTP",
     Text("false"),
-    "http: whether a URL without TLS may leave this machine.",
+    "http, durable: whether a URL without TLS may leave this machine.",
+);
+pub(super) const HANDLER_COMMAND: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__COMMAND",
+    Words("required for `exec`"),
+    "exec: program and arguments, as a JSON array of texts, or as words between blanks.",
+);
+pub(super) const HANDLER_CONNECTION: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__CONNECTION",
+    Text("AzureWebJobsStorage"),
+    "queue, blob: name of the storage connection, as for `HIGHWATER__STATE__CONNECTION`; for a \
+     queue `…__queueServiceUri` stands in place of `…__blobServiceUri`.",
+);
+pub(super) const HANDLER_CONTAINER: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__CONTAINER",
+    Words("required for `blob`"),
+    "blob: name of the container, which must exist.",
+);
+pub(super) const HANDLER_QUEUE: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__QUEUE",
+    Words("required for `queue`"),
+    "queue: name of the queue, which must exist.",
+);
+pub(super) const HANDLER_MESSAGE_EVENTS_MAX: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__MESSAGE_EVENTS_MAX",
+    Text("1"),
+    "queue: most events in one message, as far as they fit; with more than 1 a message is an array.",
+);
+pub(super) const HANDLER_MESSAGE_ENCODING: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__MESSAGE_ENCODING",
+    Text("base64"),
+    "queue: `base64`, as queue triggers of Functions expect it, or `none`.",
+);
+pub(super) const HANDLER_ORCHESTRATOR: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__ORCHESTRATOR",
+    Words("required for `durable`"),
+    "durable: name of the orchestrator function that takes a batch as its input.",
+);
+pub(super) const HANDLER_SYSTEM_KEY: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__SYSTEM_KEY",
+    Words("none"),
+    "durable: the function app's system key `durabletask_extension`; the local host asks for none.",
 );
 pub(super) const HANDLER_TIMEOUT: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__TIMEOUT",
     Text("60s"),
-    "http: limit on one try, from connecting to the end of the reply.",
+    "http: limit on one try, from connecting to the end of the reply. queue, blob, durable: limit \
+     on one request. exec: limit on one process.",
 );
 pub(super) const HANDLER_TRIES_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__TRIES_MAX",
     Text("3"),
-    "http: tries of one batch within one tick.",
+    "http, queue, blob, durable: tries of one request within one tick.",
 );
 pub(super) const HANDLER_LANES: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__LANES",

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use super::mistake::{Mistake, Shown};
-use super::parse::{self, Expected};
+use super::parse;
 use super::read::Reader;
 use super::settings;
 use super::source::{connection_string, read_sql_connection};
 use super::sql_connection::SqlConnection;
-use super::storage_connection::StorageConnection;
+use super::storage::read_access;
+use super::storage_connection::{StorageConnection, StorageService};
 
 /// Name that App Service gives its application.
 /// <https://learn.microsoft.com/azure/app-service/reference-app-settings>
@@ -63,7 +64,8 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<StateConfig> {
     let stores = [("blob", Store::Blob), ("sql", Store::Sql), ("file", Store::File)];
     match reader.read(&settings::STATE_STORE, None, parse::one_of(&stores))? {
         Store::Blob => {
-            let access = read_access(reader);
+            let access =
+                read_access(reader, StorageService::Blob, &settings::STATE_CONNECTION, None);
             let container = reader.read(&settings::STATE_CONTAINER, None, parse::container_name);
             let (connection_setting, access) = access?;
             Some(StateConfig::Blob { connection_setting, access, container: container? })
@@ -104,62 +106,4 @@ fn read_sql(reader: &mut Reader<'_>) -> Option<(String, SqlConnection)> {
         return None;
     }
     Some((name, connection))
-}
-
-fn read_access(reader: &mut Reader<'_>) -> Option<(String, StorageConnection)> {
-    let name = reader.read(&settings::STATE_CONNECTION, None, parse::setting_name)?;
-    let access = match reader.text(&name) {
-        Some(text) => StorageConnection::parse(&text),
-        None => read_identity(reader, &name)?,
-    };
-    match access {
-        Ok(access) => Some((name, access)),
-        Err(problems) => {
-            for problem in problems {
-                let what = format!("a storage connection that can be used: {problem}");
-                reader.wrong(&name, "", Expected::new(what).shown(Shown::Secret));
-            }
-            None
-        }
-    }
-}
-
-/// Reads an identity-based connection by the names that the Functions host knows.
-/// <https://learn.microsoft.com/azure/azure-functions/functions-reference#configure-an-identity-based-connection>
-fn read_identity(
-    reader: &mut Reader<'_>,
-    name: &str,
-) -> Option<Result<StorageConnection, Vec<String>>> {
-    let part = |part: &str| reader.text(&format!("{name}__{part}"));
-    let (account_name, blob_service_uri) = (part("accountName"), part("blobServiceUri"));
-    let (client_id, credential) = (part("clientId"), part("credential"));
-    if account_name.is_none() && blob_service_uri.is_none() {
-        reader.note(Mistake {
-            setting: name.to_owned(),
-            shown: Shown::Missing,
-            expected: format!(
-                "a storage connection string, or `{name}__accountName` or `{name}__blobServiceUri`"
-            ),
-            hint: Some(format!(
-                "`{}` can name another connection",
-                settings::STATE_CONNECTION.name
-            )),
-        });
-        return None;
-    }
-    if let Some(credential) = credential
-        && !credential.eq_ignore_ascii_case("managedidentity")
-    {
-        let setting = format!("{name}__credential");
-        reader.wrong(
-            &setting,
-            &credential,
-            Expected::new("`managedidentity`, or nothing").shown(Shown::Secret),
-        );
-    }
-    Some(StorageConnection::from_identity(
-        account_name.as_deref(),
-        blob_service_uri.as_deref(),
-        client_id.as_deref(),
-    ))
 }

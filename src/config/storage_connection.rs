@@ -10,12 +10,55 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use secrecy::SecretString;
 use url::Url;
 
-/// Where the blobs of a storage account are, and what proves the right to use them.
+/// A service of a storage account; each has an address of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StorageService {
+    /// Blobs.
+    Blob,
+    /// Queues.
+    Queue,
+}
+
+impl StorageService {
+    /// Returns the last part of the setting that gives the service's address to an identity.
+    pub(super) fn uri_key(self) -> &'static str {
+        match self {
+            Self::Blob => "blobServiceUri",
+            Self::Queue => "queueServiceUri",
+        }
+    }
+
+    /// Returns the key of a connection string that gives the service's address.
+    fn endpoint_key(self) -> &'static str {
+        match self {
+            Self::Blob => "BlobEndpoint",
+            Self::Queue => "QueueEndpoint",
+        }
+    }
+
+    /// Returns the part of a host's name that follows the account.
+    fn label(self) -> &'static str {
+        match self {
+            Self::Blob => "blob",
+            Self::Queue => "queue",
+        }
+    }
+
+    /// Returns the port of the service in the storage emulator.
+    fn development_port(self) -> u16 {
+        match self {
+            Self::Blob => 10_000,
+            Self::Queue => 10_001,
+        }
+    }
+}
+
+/// Where a service of a storage account is, and what proves the right to use it.
 #[derive(Clone, Debug)]
 pub enum StorageConnection {
     /// The storage emulator on a developer's machine.
     Development {
-        /// Address of its blobs.
+        /// Address of the service.
         endpoint: Url,
     },
     /// An account with one of its keys.
@@ -24,19 +67,19 @@ pub enum StorageConnection {
         account: String,
         /// The key, in base64.
         key: SecretString,
-        /// Address of its blobs.
+        /// Address of the service.
         endpoint: Url,
     },
     /// An account with a shared access signature.
     Sas {
         /// The signature's query, without a leading `?`.
         sas: SecretString,
-        /// Address of its blobs.
+        /// Address of the service.
         endpoint: Url,
     },
     /// An account with a Microsoft Entra identity.
     Identity {
-        /// Address of its blobs.
+        /// Address of the service.
         endpoint: Url,
         /// Client id of a user-assigned identity; `None` for the system-assigned one.
         client_id: Option<String>,
@@ -52,10 +95,16 @@ pub(crate) const DEVELOPMENT_ACCOUNT: &str = "devstoreaccount1";
 pub(crate) const DEVELOPMENT_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// Port of the storage emulator's blob service.
-const DEVELOPMENT_PORT: u16 = 10_000;
-
 impl StorageConnection {
+    /// Reads a connection string, for blobs.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::parse_for`].
+    pub fn parse(text: &str) -> Result<Self, Vec<String>> {
+        Self::parse_for(StorageService::Blob, text)
+    }
+
     /// Reads a connection string.
     ///
     /// Keys may come in any order and case; unknown ones are ignored, as the SDKs do.
@@ -63,36 +112,53 @@ impl StorageConnection {
     /// # Errors
     ///
     /// One text per mistake, each without any value of the string.
-    pub fn parse(text: &str) -> Result<Self, Vec<String>> {
+    pub fn parse_for(service: StorageService, text: &str) -> Result<Self, Vec<String>> {
         let mut settings = Settings::split(text)?;
         let connection = match settings.take("UseDevelopmentStorage") {
-            Some(value) if value.eq_ignore_ascii_case("true") => settings.development(),
+            Some(value) if value.eq_ignore_ascii_case("true") => settings.development(service),
             Some(_) => Err(vec!["`UseDevelopmentStorage` must be `true` or left out".to_owned()]),
-            None => settings.account(),
+            None => settings.account(service),
         }?;
         Ok(connection)
     }
 
-    /// Reads the identity-based form: the settings `…__accountName` or `…__blobServiceUri`, and
-    /// `…__clientId`.
+    /// Reads the identity-based form, for blobs.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::from_identity_for`].
+    pub fn from_identity(
+        account_name: Option<&str>,
+        blob_service_uri: Option<&str>,
+        client_id: Option<&str>,
+    ) -> Result<Self, Vec<String>> {
+        Self::from_identity_for(StorageService::Blob, account_name, blob_service_uri, client_id)
+    }
+
+    /// Reads the identity-based form: the settings `…__accountName` or, for blobs,
+    /// `…__blobServiceUri`, and `…__clientId`.
     ///
     /// The address wins where both are given, as in Functions.
     ///
     /// # Errors
     ///
     /// One text per mistake.
-    pub fn from_identity(
+    pub fn from_identity_for(
+        service: StorageService,
         account_name: Option<&str>,
-        blob_service_uri: Option<&str>,
+        service_uri: Option<&str>,
         client_id: Option<&str>,
     ) -> Result<Self, Vec<String>> {
         let given = |value: Option<&str>| {
             value.map(str::trim).filter(|value| !value.is_empty()).map(str::to_owned)
         };
-        let endpoint = match (given(blob_service_uri), given(account_name)) {
-            (Some(uri), _) => endpoint("blobServiceUri", &uri, &["https"]),
-            (None, Some(account)) => account_endpoint("accountName", &account, "https", SUFFIX),
-            (None, None) => Err("`accountName` or `blobServiceUri` is missing".to_owned()),
+        let endpoint = match (given(service_uri), given(account_name)) {
+            (Some(uri), _) => endpoint(service.uri_key(), &uri, &["https"]),
+            (None, Some(account)) => {
+                let host = Host { service, scheme: "https", suffix: SUFFIX };
+                host.endpoint("accountName", &account)
+            }
+            (None, None) => Err(format!("`accountName` or `{}` is missing", service.uri_key())),
         };
         let endpoint = endpoint.map_err(|error| vec![error])?;
         Ok(Self::Identity { endpoint, client_id: given(client_id) })
@@ -107,7 +173,7 @@ impl StorageConnection {
         matches!(self, Self::Development { .. })
     }
 
-    /// Returns the address of the blobs, without secrets.
+    /// Returns the address of the service, without secrets.
     pub fn endpoint(&self) -> &Url {
         match self {
             Self::Development { endpoint }
@@ -155,12 +221,12 @@ impl Settings {
         self.0.remove(&key.to_ascii_lowercase()).filter(|value| !value.is_empty())
     }
 
-    fn development(mut self) -> Result<StorageConnection, Vec<String>> {
+    fn development(mut self, service: StorageService) -> Result<StorageConnection, Vec<String>> {
         let proxy = self.take("DevelopmentStorageProxyUri");
         let proxy = proxy.as_deref().unwrap_or("http://127.0.0.1");
         let endpoint = endpoint("DevelopmentStorageProxyUri", proxy, &["http", "https"])
             .and_then(|uri| {
-                let port = uri.port().unwrap_or(DEVELOPMENT_PORT);
+                let port = uri.port().unwrap_or(service.development_port());
                 let scheme = uri.scheme();
                 let host = uri.host_str().unwrap_or_default();
                 Url::parse(&format!("{scheme}://{host}:{port}/{DEVELOPMENT_ACCOUNT}"))
@@ -170,10 +236,11 @@ impl Settings {
         Ok(StorageConnection::Development { endpoint })
     }
 
-    fn account(mut self) -> Result<StorageConnection, Vec<String>> {
+    fn account(mut self, service: StorageService) -> Result<StorageConnection, Vec<String>> {
         let mut errors = Vec::new();
         let name = self.take("AccountName");
-        let endpoint = self.endpoint(name.as_deref()).map_err(|error| errors.push(error)).ok();
+        let endpoint = self.endpoint(service, name.as_deref());
+        let endpoint = endpoint.map_err(|error| errors.push(error)).ok();
         let key = self.take("AccountKey");
         let sas = self.take("SharedAccessSignature");
         let proof = proof(name, key, sas).map_err(|mut found| errors.append(&mut found)).ok();
@@ -186,19 +253,23 @@ impl Settings {
         }
     }
 
-    fn endpoint(&mut self, account: Option<&str>) -> Result<Url, String> {
+    fn endpoint(&mut self, service: StorageService, account: Option<&str>) -> Result<Url, String> {
+        let key = service.endpoint_key();
         let scheme = self.take("DefaultEndpointsProtocol").unwrap_or_else(|| "https".to_owned());
         let suffix = self.take("EndpointSuffix").unwrap_or_else(|| SUFFIX.to_owned());
-        if let Some(uri) = self.take("BlobEndpoint") {
-            return endpoint("BlobEndpoint", &uri, &["http", "https"]);
+        if let Some(uri) = self.take(key) {
+            return endpoint(key, &uri, &["http", "https"]);
         }
         let scheme = scheme.to_ascii_lowercase();
         if scheme != "http" && scheme != "https" {
             return Err("`DefaultEndpointsProtocol` must be `http` or `https`".to_owned());
         }
         match account {
-            Some(account) => account_endpoint("AccountName", account, &scheme, &suffix),
-            None => Err("`AccountName` or `BlobEndpoint` is missing".to_owned()),
+            Some(account) => {
+                let host = Host { service, scheme: &scheme, suffix: &suffix };
+                host.endpoint("AccountName", account)
+            }
+            None => Err(format!("`AccountName` or `{key}` is missing")),
         }
     }
 }
@@ -244,15 +315,25 @@ fn proof(
     Err(errors)
 }
 
-/// Returns the address of an account's blobs.
-fn account_endpoint(key: &str, account: &str, scheme: &str, suffix: &str) -> Result<Url, String> {
-    // A wrong character could turn the name into another host.
-    let plain = |character: char| matches!(character, 'a'..='z' | '0'..='9' | '-');
-    if account.is_empty() || !account.chars().all(plain) {
-        return Err(format!("`{key}` must be lower-case letters and digits"));
+/// What an account's address is made of beside its name.
+struct Host<'a> {
+    service: StorageService,
+    scheme: &'a str,
+    suffix: &'a str,
+}
+
+impl Host<'_> {
+    /// Returns the address of a service of `account`, which stands under `key`.
+    fn endpoint(&self, key: &str, account: &str) -> Result<Url, String> {
+        // A wrong character could turn the name into another host.
+        let plain = |character: char| matches!(character, 'a'..='z' | '0'..='9' | '-');
+        if account.is_empty() || !account.chars().all(plain) {
+            return Err(format!("`{key}` must be lower-case letters and digits"));
+        }
+        let Self { service, scheme, suffix } = self;
+        Url::parse(&format!("{scheme}://{account}.{}.{suffix}", service.label()))
+            .map_err(|error| format!("`EndpointSuffix` does not give an address: {error}"))
     }
-    Url::parse(&format!("{scheme}://{account}.blob.{suffix}"))
-        .map_err(|error| format!("`EndpointSuffix` does not give an address: {error}"))
 }
 
 /// Reads an address, which must have no query: a signature there would end up in logs.
@@ -353,6 +434,42 @@ mod tests {
                   sas sv=2024-11-04&sig=a%3D https://acme.blob.core.windows.net/
             "]],
         );
+    }
+
+    #[test]
+    fn queues_have_addresses_of_their_own() {
+        let key = "AccountName=acme;AccountKey=a2V5PT0=";
+        check(
+            |text| shown(StorageConnection::parse_for(StorageService::Queue, text)),
+            &[
+                "UseDevelopmentStorage=true",
+                key,
+                &format!("{key};BlobEndpoint=x;QueueEndpoint=http://127.0.0.1:10001/acme"),
+                "BlobEndpoint=https://acme.blob.core.windows.net/;SharedAccessSignature=sig=a",
+            ],
+            &expect![[r#"
+                UseDevelopmentStorage=true
+                  development http://127.0.0.1:10001/devstoreaccount1
+                AccountName=acme;AccountKey=a2V5PT0=
+                  key acme a2V5PT0= https://acme.queue.core.windows.net/
+                AccountName=acme;AccountKey=a2V5PT0=;BlobEndpoint=x;QueueEndpoint=http://127.0.0.1:10001/acme
+                  key acme a2V5PT0= http://127.0.0.1:10001/acme
+                BlobEndpoint=https://acme.blob.core.windows.net/;SharedAccessSignature=sig=a
+                  error: `AccountName` or `QueueEndpoint` is missing
+            "#]],
+        );
+        let identity = |account, uri| {
+            let service = StorageService::Queue;
+            shown(StorageConnection::from_identity_for(service, account, uri, None))
+        };
+        assert_eq!(
+            identity(Some("acme"), None),
+            "identity https://acme.queue.core.windows.net/ None"
+        );
+        let missing = "error: `accountName` or `queueServiceUri` is missing";
+        assert_eq!(identity(None, None), missing);
+        let plain = "error: `queueServiceUri` must be an https address";
+        assert_eq!(identity(None, Some("http://acme")), plain);
     }
 
     #[test]

@@ -55,6 +55,14 @@ const FULL: &str = "
     API_KEY = hunter2hunter2
     HIGHWATER__POLLERS__ORDERS__HANDLER__CA = certificates/company.pem
     HIGHWATER__POLLERS__ORDERS__HANDLER__STALL_MAX = 30s
+    HIGHWATER__POLLERS__ORDERS__HANDLER__COMMAND = left alone
+    HIGHWATER__POLLERS__ORDERS__HANDLER__CONNECTION = left alone
+    HIGHWATER__POLLERS__ORDERS__HANDLER__CONTAINER = left alone
+    HIGHWATER__POLLERS__ORDERS__HANDLER__QUEUE = left alone
+    HIGHWATER__POLLERS__ORDERS__HANDLER__ORCHESTRATOR = left alone
+    HIGHWATER__POLLERS__ORDERS__HANDLER__SYSTEM_KEY = left alone
+    HIGHWATER__POLLERS__ORDERS__HANDLER__MESSAGE_EVENTS_MAX = left alone
+    HIGHWATER__POLLERS__ORDERS__HANDLER__MESSAGE_ENCODING = left alone
     HIGHWATER__POLLERS__ORDERS__LEASE__TTL = 60s
     HIGHWATER__POLLERS__ORDERS__LEASE__FIRST = true
     HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX = 500
@@ -414,7 +422,7 @@ fn every_mistake_is_reported_at_once() {
             setting `HIGHWATER__POLLERS__ORDERS__BATCH_BYTES_MAX` is `4MB`, expected a size of 1 byte to 1024 MiB, such as `4MiB`, `512KiB` or `1000000`
               hint: only `KiB` and `MiB` are known as units
             setting `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX` is `100001`, expected a whole number from 1 to 100000
-            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `webhook`, expected `http` or `stdout`
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `webhook`, expected `http`, `queue`, `blob`, `durable`, `exec` or `stdout`
             setting `HIGHWATER__POLLERS__ORDERS__LEASE__FIRST` is `(not shown)`, expected `true` or `false`
             setting `HIGHWATER__POLLERS__ORDERS__LEASE__TTL` is `1s`, expected a duration of at least `2s`
             setting `HIGHWATER__POLLERS__ORDERS__ON_MISSING_STATE` is `ignore`, expected `stop` or `recreate`
@@ -463,7 +471,7 @@ fn settings_are_checked_against_each_other() {
         &expect![[r#"
             8 mistakes in the settings
             setting `AzureWebJobsStorage` is `(not shown)`, expected a storage connection that can be used: `AccountKey` is not base64; copy it whole
-            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__URL` is not set, expected absolute URL that batches are posted to
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__URL` is not set, expected absolute URL that batches are posted to, or of the function app
             setting `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN` is `10m`, expected at most `5m`, as `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MAX` says
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE` is `5s`, expected nothing, as mode `rowversion` waits for no time to pass
               hint: remove it, or set the mode to `timestamp+pk` or `integer+pk`
@@ -475,6 +483,62 @@ fn settings_are_checked_against_each_other() {
               hint: put the connection string into a setting of its own, and that setting's name here
         "#]],
     );
+}
+
+#[test]
+fn handlers_say_what_they_need() {
+    let orders = "HIGHWATER__POLLERS__ORDERS__HANDLER__";
+    let mut texts = String::new();
+    for settings in [
+        "KIND = exec",
+        "KIND = exec\nCOMMAND = load --token 's3cret'\nTIMEOUT = 0",
+        "KIND = blob",
+        "KIND = blob\nCONTAINER = Changes\nCONNECTION = Target\nTRIES_MAX = 0",
+        "KIND = blob\nCONTAINER = changes\nCONNECTION = AccountName=acme;AccountKey=s3cret",
+        "KIND = blob\nCONTAINER = changes\nCONNECTION = SQL",
+        "KIND = queue\nMESSAGE_EVENTS_MAX = 0\nMESSAGE_ENCODING = utf8\nCONNECTION = Target",
+        "KIND = durable\nURL = http://app.example/?code=s3cret\nSYSTEM_KEY = the s3cret",
+        "KIND = durable\nURL = https://app.example\nORCHESTRATOR = a/b",
+    ] {
+        let settings: Vec<String> =
+            settings.lines().map(|line| format!("{orders}{line}\n")).collect();
+        let errors = Config::from_vars(&vars(&[MINIMAL, &settings.concat()])).unwrap_err();
+        texts += &format!("{errors}\n").replace(orders, "…");
+    }
+    expect![[r#"
+        1 mistake in the settings
+        setting `…COMMAND` is not set, expected program and arguments, as a JSON array of texts, or as words between blanks
+        2 mistakes in the settings
+        setting `…COMMAND` is `(not shown)`, expected a program and its arguments, such as `/bin/load --fast` or `["/bin/load", "a b"]`
+          hint: there is no shell: write quoted words as a JSON array
+        setting `…TIMEOUT` is `0`, expected a duration of at least `1ms`
+        1 mistake in the settings
+        setting `…CONTAINER` is not set, expected name of the container, which must exist
+        3 mistakes in the settings
+        setting `…CONTAINER` is `Changes`, expected 3 to 63 lower-case letters, digits and single `-`, none of these first or last
+        setting `…TRIES_MAX` is `0`, expected a whole number from 1 to 10
+        setting `Target` is not set, expected a storage connection string, or `Target__accountName` or `Target__blobServiceUri`
+          hint: `…CONNECTION` can name another connection
+        1 mistake in the settings
+        setting `…CONNECTION` is `(not shown)`, expected the name of a setting
+          hint: put the connection string into a setting of its own, and that setting's name here
+        2 mistakes in the settings
+        setting `SQL` is `(not shown)`, expected a storage connection that can be used: `AccountName` or `BlobEndpoint` is missing
+        setting `SQL` is `(not shown)`, expected a storage connection that can be used: `AccountKey` or `SharedAccessSignature` is missing
+        4 mistakes in the settings
+        setting `…MESSAGE_ENCODING` is `utf8`, expected `base64` or `none`
+        setting `…MESSAGE_EVENTS_MAX` is `0`, expected a whole number from 1 to 10000
+        setting `…QUEUE` is not set, expected name of the queue, which must exist
+        setting `Target` is not set, expected a storage connection string, or `Target__accountName` or `Target__queueServiceUri`
+          hint: `…CONNECTION` can name another connection
+        3 mistakes in the settings
+        setting `…ORCHESTRATOR` is not set, expected name of the orchestrator function that takes a batch as its input
+        setting `…SYSTEM_KEY` is `(not shown)`, expected the key `durabletask_extension` alone
+        setting `…URL` is `http://app.example/`, expected an `https` URL, as the host is not this machine
+          hint: set `…ALLOW_HTTP` to `true` to send rows without encryption
+        1 mistake in the settings
+        setting `…ORCHESTRATOR` is `a/b`, expected a function's name: a letter, then letters, digits, `_`, `-`
+    "#]].assert_eq(&texts);
 }
 
 #[test]

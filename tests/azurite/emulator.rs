@@ -7,9 +7,10 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use azure_core::hmac::hmac_sha256;
 use tokio::sync::OnceCell;
 
-pub(crate) use self::process::{ACCOUNT, Azurite, KEY, service, with_key};
+pub(crate) use self::process::{ACCOUNT, Azurite, KEY, options, service, with_key};
 
 /// Long enough for a busy machine: no test waits for it but those that are about it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
@@ -45,4 +46,17 @@ pub(crate) fn development(address: SocketAddr) -> String {
 pub(crate) fn fresh_container() -> String {
     static MADE: AtomicU32 = AtomicU32::new(0);
     format!("test-{}", MADE.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Returns a connection string with an account signature for the blobs (`b`) or queues (`q`) of the
+/// emulator, of the given rights.
+pub(crate) fn with_signature(azurite: &Azurite, service: &str, rights: &str) -> String {
+    let (start, end, version) = ("2020-01-01T00:00:00Z", "2099-01-01T00:00:00Z", "2021-08-06");
+    let text = format!("{ACCOUNT}\n{rights}\n{service}\nco\n{start}\n{end}\n\n\n{version}\n\n");
+    let signature = hmac_sha256(&text, &KEY.into()).unwrap();
+    let signature: String = url::form_urlencoded::byte_serialize(signature.as_bytes()).collect();
+    let sas =
+        format!("sv={version}&ss={service}&srt=co&sp={rights}&st={start}&se={end}&sig={signature}");
+    let address = azurite.address();
+    format!("BlobEndpoint=http://{address}/{ACCOUNT};SharedAccessSignature={sas}")
 }

@@ -1,4 +1,5 @@
-//! The blob store against Azurite, also over connections that break.
+//! The blob store and the handlers of storage accounts against Azurite, also over connections that
+//! break.
 //!
 //! Azurite is installed from `package-lock.json` beside this file by the first run.
 
@@ -9,10 +10,13 @@
     reason = "a test ends where its expectation does"
 )]
 
+mod batch;
+mod blob_handler;
 mod emulator;
 #[cfg(feature = "demo")]
 mod identity;
 mod lease_faults;
 mod proxy;
+mod queue_handler;
 mod store;
 mod store_faults;

@@ -55,7 +55,7 @@ pub(crate) struct Proxy {
 #[derive(Debug)]
 struct Shared {
     upstream: SocketAddr,
-    faults: Mutex<VecDeque<Fault>>,
+    faults: Mutex<VecDeque<Option<Fault>>>,
     puts: AtomicUsize,
     commits: AtomicUsize,
 }
@@ -80,15 +80,22 @@ impl Proxy {
         self.address
     }
 
-    /// Breaks one PUT to come; several faults are used up in the order in which they were given.
+    /// Breaks one write to come; several faults are used up in the order in which they were given.
     pub(crate) fn break_put(&self, fault: Fault) {
-        self.shared.faults.lock().unwrap().push_back(fault);
+        self.shared.faults.lock().unwrap().push_back(Some(fault));
+    }
+
+    /// Breaks the write that follows the next `count` ones.
+    pub(crate) fn break_put_after(&self, count: usize, fault: Fault) {
+        let mut faults = self.shared.faults.lock().unwrap();
+        faults.extend((0..count).map(|_| None));
+        faults.push_back(Some(fault));
     }
 
     /// Returns what breaks one PUT to come, for use where the proxy itself cannot go.
     pub(crate) fn breaker(&self) -> impl FnOnce(Fault) + Send + 'static {
         let shared = Arc::clone(&self.shared);
-        move |fault| shared.faults.lock().unwrap().push_back(fault)
+        move |fault| shared.faults.lock().unwrap().push_back(Some(fault))
     }
 
     /// Returns how many PUTs clients have sent.
@@ -122,9 +129,9 @@ impl Shared {
     /// Serves one request; each has a connection of its own on both sides.
     async fn exchange(&self, mut client: TcpStream) -> io::Result<()> {
         let request = read_request(&mut client).await?;
-        let fault = if request.starts_with(b"PUT ") {
+        let fault = if is_write(&request) {
             self.puts.fetch_add(1, Ordering::SeqCst);
-            self.faults.lock().unwrap().pop_front()
+            self.faults.lock().unwrap().pop_front().flatten()
         } else {
             None
         };
@@ -151,11 +158,16 @@ impl Shared {
         upstream.write_all(request).await?;
         let mut answer = Vec::new();
         upstream.read_to_end(&mut answer).await?;
-        if request.starts_with(b"PUT ") && answer.starts_with(b"HTTP/1.1 201 ") {
+        if is_write(request) && answer.starts_with(b"HTTP/1.1 201 ") {
             self.commits.fetch_add(1, Ordering::SeqCst);
         }
         Ok(answer)
     }
+}
+
+/// A queue is written by POST.
+fn is_write(request: &[u8]) -> bool {
+    request.starts_with(b"PUT ") || request.starts_with(b"POST ")
 }
 
 async fn reply(mut client: TcpStream, how: Answer, answer: Option<Vec<u8>>) -> io::Result<()> {

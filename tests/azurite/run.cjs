@@ -1,4 +1,5 @@
-// Runs Azurite until its standard input ends, so that it never outlives the tests that started it.
+// Runs one service of Azurite, the first argument, until standard input ends, so that it never
+// outlives the tests that started it.
 "use strict";
 
 process.stdin.resume().on("end", () => process.exit(0));
@@ -16,4 +17,5 @@ const ready = setInterval(() => {
   if (asked) process.emit("SIGTERM");
 }, 10);
 
-require("azurite/dist/src/blob/main.js");
+const [service] = process.argv.splice(2, 1);
+require(`azurite/dist/src/${service}/main.js`);

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use azure_core::hmac::hmac_sha256;
 use highwater::azure::BlobService;
 use highwater::state::{
     BlobStore, Precondition, StateKey, StateStore, StoreError, Written, conformance,
 };
 
-use crate::emulator::{self, ACCOUNT, Azurite, KEY, TIMEOUT, fresh_container};
+use crate::emulator::{self, Azurite, KEY, TIMEOUT, fresh_container};
 
 fn orders() -> StateKey {
     StateKey::Document("orders".to_owned())
@@ -30,17 +29,6 @@ async fn refusal(store: &BlobStore) -> String {
     }
 }
 
-/// Returns a connection string with an account signature of the given rights.
-fn with_signature(azurite: &Azurite, rights: &str) -> String {
-    let (start, end, version) = ("2020-01-01T00:00:00Z", "2099-01-01T00:00:00Z", "2021-08-06");
-    let text = format!("{ACCOUNT}\n{rights}\nb\nco\n{start}\n{end}\n\n\n{version}\n\n");
-    let signature = hmac_sha256(&text, &KEY.into()).unwrap();
-    let signature: String = url::form_urlencoded::byte_serialize(signature.as_bytes()).collect();
-    let sas = format!("sv={version}&ss=b&srt=co&sp={rights}&st={start}&se={end}&sig={signature}");
-    let address = azurite.address();
-    format!("BlobEndpoint=http://{address}/{ACCOUNT};SharedAccessSignature={sas}")
-}
-
 #[tokio::test]
 async fn it_conforms_with_an_account_key() {
     let azurite = Azurite::shared().await;
@@ -51,7 +39,7 @@ async fn it_conforms_with_an_account_key() {
 #[tokio::test]
 async fn it_conforms_with_a_shared_access_signature() {
     let azurite = Azurite::shared().await;
-    let service = emulator::service(&with_signature(azurite, "rwdlac"), TIMEOUT);
+    let service = emulator::service(&emulator::with_signature(azurite, "b", "rwdlac"), TIMEOUT);
     conformance::run(&|| fresh_store(&service)).await;
 }
 
@@ -95,7 +83,7 @@ async fn a_wrong_key_is_refused_and_not_told() {
 #[tokio::test]
 async fn no_error_tells_a_signature() {
     let azurite = Azurite::shared().await;
-    let good = with_signature(azurite, "r");
+    let good = emulator::with_signature(azurite, "b", "r");
     let dead = good.replace(&azurite.address().to_string(), "127.0.0.1:1");
     let forged = good.replace("sig=", "sig=AAAA");
     for connection in [good, dead, forged] {

@@ -132,6 +132,13 @@
 //! - row over the limit of a batch delivered
 //! - key with half a surrogate pair mangled
 //! - parameter in the code page of the database
+//! - blob named without its content
+//! - native lease taken for a blob that is there
+//! - message larger than a queue takes
+//! - rows sent past one that is too large
+//! - any acceptance taken for a start
+//! - any success taken for a status
+//! - failure of an unknown event passed over
 //!
 //! By hand, with the simulation alone, and the number of cases it took:
 //!

@@ -14,8 +14,6 @@ use crate::config::parse::{self, Expected};
 use crate::config::read::Reader;
 use crate::config::settings::{self, Setting};
 
-/// Most tries of one batch within one tick.
-const TRIES_MAX: u32 = 10;
 /// Most requests at once for one batch.
 const LANES_MAX: u32 = 32;
 /// What a signing secret begins with.
@@ -140,14 +138,9 @@ pub(crate) fn redacted(url: &Url) -> String {
 
 pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HttpConfig> {
     let at = Some(segment);
-    let allow_http = reader.read(&settings::HANDLER_ALLOW_HTTP, at, parse::boolean);
-    // With a mistake in the permission, its lack is not held against the URL.
-    let url = reader.read(&settings::HANDLER_URL, at, |text| {
-        target_url(text, allow_http.unwrap_or(true), &settings::HANDLER_ALLOW_HTTP.name_for(at))
-    });
-    let timeout_min = Duration::from_millis(1);
-    let timeout = reader.read(&settings::HANDLER_TIMEOUT, at, parse::duration_from(timeout_min));
-    let tries_max = reader.read(&settings::HANDLER_TRIES_MAX, at, parse::number(1..=TRIES_MAX));
+    let url = super::read_url(reader, segment);
+    let timeout = super::read_timeout(reader, segment);
+    let tries_max = super::read_tries_max(reader, segment);
     let lanes = reader.read(&settings::HANDLER_LANES, at, parse::number(1..=LANES_MAX));
     let forms = [
         ("highwater", BodyForm::Highwater),
@@ -337,7 +330,7 @@ fn audience(text: &str) -> Result<String, Expected> {
     })
 }
 
-fn target_url(text: &str, allow_http: bool, permission: &str) -> Result<Url, Expected> {
+pub(super) fn target_url(text: &str, allow_http: bool, permission: &str) -> Result<Url, Expected> {
     let expected = || Expected::new("an absolute URL such as `https://example.org/changes`");
     let url = Url::parse(text).map_err(|error: url::ParseError| {
         expected().hint(error.to_string()).shown(shown_unparsed(text))

@@ -27,13 +27,19 @@ pub(crate) struct Azurite {
 }
 
 impl Azurite {
-    /// Starts one on `port`, or any for 0, with more arguments, and waits until it listens.
+    /// Starts one for blobs on `port`, or any for 0, with more arguments, and waits until it listens.
     pub(crate) fn start_with(port: u16, arguments: &[&OsStr]) -> Self {
+        Self::start_service("blob", port, arguments)
+    }
+
+    /// As [`Self::start_with`], for the service of the given name.
+    pub(crate) fn start_service(service: &str, port: u16, arguments: &[&OsStr]) -> Self {
         let folder = install();
         let mut child = Command::new(node(&folder))
             .arg(folder.join("run.cjs"))
-            .args(["--disableTelemetry", "--silent", "--blobHost", "127.0.0.1", "--blobPort"])
-            .arg(port.to_string())
+            .args([service, "--disableTelemetry", "--silent"])
+            .args([&format!("--{service}Host"), "127.0.0.1"])
+            .args([format!("--{service}Port"), port.to_string()])
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -77,12 +83,16 @@ pub(crate) fn with_key(address: SocketAddr, key: &str) -> String {
 /// Returns a client of what `connection` names.
 pub(crate) fn service(connection: &str, timeout: Duration) -> BlobService {
     let connection = StorageConnection::parse(connection).expect("a good connection string");
-    let options = ServiceOptions {
+    BlobService::connect(&connection, &options(timeout)).expect("a client needs no network")
+}
+
+/// Returns what clients are made with.
+pub(crate) fn options(timeout: Duration) -> ServiceOptions {
+    ServiceOptions {
         timeout,
         clock: std::sync::Arc::new(SystemClock),
         identity: IdentitySource::DeveloperTools,
-    };
-    BlobService::connect(&connection, &options).expect("a client needs no network")
+    }
 }
 
 /// Returns the folder with Azurite in it, after installing what the lock file names if need be.

@@ -1,0 +1,202 @@
+//! Handler: each batch is fed to a process of its own, and the process's exit code is the reply.
+//!
+//! # What the process gets
+//!
+//! The events on standard input, one JSON object a line, then the end of input. There is no shell:
+//! the program is started with its arguments as they are. It inherits the environment and the
+//! current folder, and finds about the batch:
+//!
+//! | variable | |
+//! |---|---|
+//! | `HIGHWATER_BATCH_ID` | content identity: the same id always means the same lines |
+//! | `HIGHWATER_POLLER` | name of the poller |
+//! | `HIGHWATER_GENERATION`, `HIGHWATER_FENCING_TOKEN` | order of leases, compared as a pair; refuse a lower pair than the highest seen |
+//! | `HIGHWATER_ATTEMPT` | 1 for the first time this range is delivered, as far as is known |
+//! | `HIGHWATER_ROWS` | number of lines; fewer before the end of input mean that the sender died |
+//! | `HIGHWATER_REPLAY_ID` | set while a range is delivered again on purpose |
+//! | `TRACEPARENT` | where a trace goes on |
+//!
+//! # The reply
+//!
+//! | exit code | meaning |
+//! |---|---|
+//! | 0 | taken: all, or up to the first event that a line of standard output says failed |
+//! | 65 (`EX_DATAERR`) | these bytes will never be taken |
+//! | 75 (`EX_TEMPFAIL`) | patience |
+//! | 77 (`EX_NOPERM`), 78 (`EX_CONFIG`), 126, 127 | the command or its settings are wrong |
+//! | the rest, a signal, the time-out | worth another attempt |
+//!
+//! The names are those of `sysexits.h`; 126 and 127 are what shells and `env` say of a program that
+//! cannot be run or found. Lines of standard output that speak of no failures are passed over, so a
+//! program may chat; how one that does is read stands in [`reply`]. Standard error is kept only as
+//! far as its end, for the error's text.
+//!
+//! Input that is not read is no failure: the exit code alone decides.
+//!
+//! # No orphan
+//!
+//! The process leads a process group, which is killed as a whole (SIGKILL) when the process has
+//! ended, when its time is up, and when the delivery is dropped: the lease is lost, time ran out, or
+//! the program shuts down. Only a descendant that has left the group on purpose survives. A SIGKILL
+//! of Highwater itself kills nobody else: then input ends early, and [`HIGHWATER_ROWS`] tells.
+//!
+//! [`HIGHWATER_ROWS`]: self#what-the-process-gets
+
+use std::io;
+use std::pin::pin;
+use std::process::Stdio;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use self::group::Group;
+use self::reply::{Replies, Tail};
+use super::{Delivery, Handler, HandlerError};
+use crate::config::ExecConfig;
+use crate::event::ChangeEvent;
+
+mod group;
+mod reply;
+#[cfg(test)]
+mod tests;
+
+/// Lines are gathered up to this size before they are written.
+const CHUNK_BYTES: usize = 64 << 10;
+/// Output is read in pieces of this size.
+const READ_BYTES: usize = 16 << 10;
+/// How long the output of a process that has ended is read on: all it wrote is there, but one that
+/// has left its group may keep the pipe open.
+const DRAIN_TIME: Duration = Duration::from_secs(1);
+
+/// Feeds batches to processes.
+#[derive(Debug)]
+pub struct Exec {
+    config: ExecConfig,
+    drain_time: Duration,
+}
+
+impl Exec {
+    /// Returns a handler that starts the command of `config` for each batch.
+    pub fn new(config: &ExecConfig) -> Self {
+        Self { config: config.clone(), drain_time: DRAIN_TIME }
+    }
+
+    fn command(&self, delivery: &Delivery<'_>) -> Command {
+        let mut command = Command::new(&self.config.program);
+        command
+            .args(&self.config.arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .env("HIGHWATER_BATCH_ID", delivery.batch_id.as_str())
+            .env("HIGHWATER_POLLER", &delivery.source.poller)
+            .env("HIGHWATER_GENERATION", delivery.generation.to_string())
+            .env("HIGHWATER_FENCING_TOKEN", delivery.fencing_token.to_string())
+            .env("HIGHWATER_ATTEMPT", delivery.attempt.to_string())
+            .env("HIGHWATER_ROWS", delivery.events.len().to_string());
+        let optional =
+            [("HIGHWATER_REPLAY_ID", delivery.replay_id), ("TRACEPARENT", delivery.traceparent)];
+        for (name, value) in optional {
+            // Those that this process got speak of something else.
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command
+    }
+
+    fn not_started(&self, error: &io::Error) -> HandlerError {
+        let reason = format!("start `{}`: {error}", self.config.program);
+        // What a shell would answer with 126 and 127.
+        let is_lasting = matches!(
+            error.kind(),
+            io::ErrorKind::NotFound
+                | io::ErrorKind::NotADirectory
+                | io::ErrorKind::PermissionDenied
+                | io::ErrorKind::InvalidInput
+        );
+        if is_lasting {
+            HandlerError::Misconfigured(reason)
+        } else {
+            HandlerError::Retryable(reason)
+        }
+    }
+}
+
+#[async_trait]
+impl Handler for Exec {
+    async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
+        let program = &self.config.program;
+        let started = Group::spawn(&mut self.command(&delivery));
+        let (mut group, pipes) = started.map_err(|error| self.not_started(&error))?;
+        let (mut replies, mut tail) = (Replies::new(delivery.events), Tail::default());
+        let ended = {
+            let mut talk = pin!(async {
+                tokio::join!(
+                    feed(pipes.stdin, delivery.events),
+                    read(pipes.stdout, |bytes| replies.take(bytes)),
+                    read(pipes.stderr, |bytes| tail.take(bytes)),
+                )
+            });
+            let mut is_silent = false;
+            let ended = timeout(self.config.timeout, async {
+                tokio::select! {
+                    biased;
+                    ended = group.leader_ended() => return ended,
+                    _ = &mut talk => is_silent = true,
+                }
+                group.leader_ended().await
+            });
+            let ended = ended.await;
+            group.kill();
+            if !is_silent {
+                // Cut short only where somebody outside the group holds a pipe.
+                drop(timeout(self.drain_time, talk).await);
+            }
+            ended
+        };
+        let failed =
+            |error: io::Error| HandlerError::Retryable(format!("wait for `{program}`: {error}"));
+        match ended {
+            Ok(ended) => ended.map_err(failed)?,
+            Err(_elapsed) => {
+                let within = self.config.timeout;
+                let what = format!("`{program}` did not end within {within:?}, and was killed");
+                return Err(HandlerError::Retryable(tail.after(&what)));
+            }
+        }
+        replies.finish();
+        let status = group.exit_status().await.map_err(failed)?;
+        reply::judge(program, status, &replies, &tail)
+    }
+}
+
+/// Writes the events as lines, as far as they are read.
+async fn feed(mut to: impl AsyncWrite + Unpin, events: &[ChangeEvent]) {
+    let mut chunk = Vec::with_capacity(CHUNK_BYTES);
+    for event in events {
+        chunk.extend_from_slice(event.json.as_bytes());
+        chunk.push(b'\n');
+        if chunk.len() >= CHUNK_BYTES {
+            // Who reads no further says why by its exit code.
+            if to.write_all(&chunk).await.is_err() {
+                return;
+            }
+            chunk.clear();
+        }
+    }
+    to.write_all(&chunk).await.unwrap_or_default();
+}
+
+/// Reads to the end of output.
+async fn read(mut from: impl AsyncRead + Unpin, mut take: impl FnMut(&[u8])) {
+    let mut piece = vec![0; READ_BYTES];
+    // A pipe that can't be read has no more to say, as one that is closed.
+    while let Ok(length @ 1..) = from.read(&mut piece).await {
+        take(piece.get(..length).unwrap_or_default());
+    }
+}

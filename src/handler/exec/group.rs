@@ -1,0 +1,83 @@
+//! A process with all its descendants, as far as they stay in its group.
+//!
+//! # Why so
+//!
+//! A group is named by the id of its first process, and the system gives that id away again once the
+//! process has been waited for and the group is empty. So the end is looked at without taking the
+//! exit code, the group is killed while its name is still its own, and only then is the code taken.
+
+use std::io;
+use std::process::ExitStatus;
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::signal::unix::{self, SignalKind};
+
+/// A process that leads a group of its own; the group is killed when this is dropped.
+#[derive(Debug)]
+pub(super) struct Group {
+    child: Child,
+    leader: Pid,
+    /// Signals of children that ended, of which one may be ours.
+    child_ended: unix::Signal,
+    /// Whether the exit code has been taken, and with it the right to the group's name.
+    is_reaped: bool,
+}
+
+/// Our ends of a process's pipes.
+#[derive(Debug)]
+pub(super) struct Pipes {
+    pub(super) stdin: ChildStdin,
+    pub(super) stdout: ChildStdout,
+    pub(super) stderr: ChildStderr,
+}
+
+impl Group {
+    /// Starts a process whose three standard streams are pipes.
+    pub(super) fn spawn(command: &mut Command) -> io::Result<(Self, Pipes)> {
+        // Listened to before there is a process, so that no end is missed.
+        let child_ended = unix::signal(SignalKind::child())?;
+        let mut child = command.process_group(0).spawn()?;
+        let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(leader), (Some(stdin), Some(stdout), Some(stderr))) = (id, pipes) else {
+            return Err(io::Error::other("a new process has an id and three pipes"));
+        };
+        let group = Self { child, leader, child_ended, is_reaped: false };
+        Ok((group, Pipes { stdin, stdout, stderr }))
+    }
+
+    /// Waits until the process has ended; others of its group may go on.
+    pub(super) async fn leader_ended(&mut self) -> io::Result<()> {
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        // Each round waits for the end of some child.
+        while waitid(WaitId::Pid(self.leader), look)?.is_none() {
+            if self.child_ended.recv().await.is_none() {
+                return Err(io::Error::other("signals are no longer handed on"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends every process of the group.
+    pub(super) fn kill(&self) {
+        if !self.is_reaped {
+            // Fails only where nobody is left, or where one has become somebody else's.
+            kill_process_group(self.leader, Signal::KILL).unwrap_or_default();
+        }
+    }
+
+    /// Takes the exit code of the process.
+    pub(super) async fn exit_status(mut self) -> io::Result<ExitStatus> {
+        let status = self.child.wait().await?;
+        self.is_reaped = true;
+        Ok(status)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // The child's own drop leaves it to tokio to wait for what is killed here.
+        self.kill();
+    }
+}

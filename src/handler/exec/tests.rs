@@ -1,0 +1,297 @@
+//! Real processes, of which each does one thing.
+
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::process::Command;
+
+use expect_test::expect;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+
+use super::*;
+use crate::handler::testing::Sample;
+
+/// Returns a handler that runs a script of the shell, with `arguments` as `$0` and on.
+fn script(script: &str, arguments: &[&Path]) -> Exec {
+    let mut words = vec!["-c".to_owned(), script.to_owned()];
+    words.extend(arguments.iter().map(|path| path.to_str().unwrap().to_owned()));
+    program("sh", words)
+}
+
+fn program(program: &str, arguments: Vec<String>) -> Exec {
+    let timeout = Duration::from_secs(60);
+    Exec::new(&ExecConfig { program: program.to_owned(), arguments, timeout })
+}
+
+/// Returns how a delivery of three events ends, in a word, and the error's text.
+async fn ends(handler: &Exec, rows: u64) -> (String, String) {
+    let ended = handler.handle(Sample::new(rows).delivery()).await;
+    let Err(error) = ended else { return ("taken".to_owned(), String::new()) };
+    let name = match &error {
+        HandlerError::Partial { accepted, .. } => format!("partial {accepted}"),
+        HandlerError::Throttled { retry_after: None, .. } => "throttled".to_owned(),
+        HandlerError::Retryable(_) => "retryable".to_owned(),
+        HandlerError::Rejected(_) => "rejected".to_owned(),
+        HandlerError::Misconfigured(_) => "misconfigured".to_owned(),
+        HandlerError::Throttled { .. }
+        | HandlerError::TooLarge(_)
+        | HandlerError::Gone(_)
+        | HandlerError::Stalled(_)
+        | HandlerError::Fenced(_) => format!("{error:?}"),
+    };
+    (name, error.to_string())
+}
+
+#[tokio::test]
+async fn a_process_gets_the_events_as_lines_and_finds_about_the_batch() {
+    let folder = TempDir::new().unwrap();
+    let (lines, variables) = (folder.path().join("lines"), folder.path().join("variables"));
+    let text = r#"cat > "$0"; env | grep -E '^(HIGHWATER_|TRACEPARENT)' | sort > "$1""#;
+    let (handler, sample) = (script(text, &[&lines, &variables]), Sample::new(3));
+    handler.handle(sample.delivery()).await.unwrap();
+    let json: Vec<&str> = sample.events.iter().map(|event| event.json.as_str()).collect();
+    assert_eq!(std::fs::read_to_string(&lines).unwrap(), json.join("\n") + "\n");
+    let seen = std::fs::read_to_string(&variables).unwrap();
+    expect![[r"
+        HIGHWATER_ATTEMPT=2
+        HIGHWATER_BATCH_ID=batch_…
+        HIGHWATER_FENCING_TOKEN=42
+        HIGHWATER_GENERATION=7
+        HIGHWATER_POLLER=orders
+        HIGHWATER_ROWS=3
+        TRACEPARENT=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01
+    "]]
+    .assert_eq(&seen.replace(sample.batch_id.as_str(), "batch_…"));
+
+    let again = Delivery { replay_id: Some("again"), traceparent: None, ..sample.delivery() };
+    handler.handle(again).await.unwrap();
+    let seen = std::fs::read_to_string(&variables).unwrap();
+    assert!(seen.contains("HIGHWATER_REPLAY_ID=again\n") && !seen.contains("TRACEPARENT"));
+}
+
+#[tokio::test]
+async fn the_exit_code_is_the_reply() {
+    let mut texts = String::new();
+    for (text, name) in [
+        ("exit 0", "taken"),
+        ("echo bad row >&2; exit 65", "rejected"),
+        ("exit 75", "throttled"),
+        ("exit 77", "misconfigured"),
+        ("exit 78", "misconfigured"),
+        ("exec /dev/null", "misconfigured"),
+        ("no-such-program 2>/dev/null", "misconfigured"),
+        ("printf 'two\\nlines\\n' >&2; exit 1", "retryable"),
+        ("exit 255", "retryable"),
+        ("kill -9 $$", "retryable"),
+    ] {
+        let (ended, error) = ends(&script(text, &[]), 3).await;
+        assert_eq!(ended, name, "{text}: {error}");
+        if !text.starts_with("exec") {
+            texts += &(error + "\n");
+        }
+    }
+    expect![[r"
+
+        `sh` ended with code 65: bad row
+        `sh` ended with code 75
+        `sh` ended with code 77
+        `sh` ended with code 78
+        `sh` ended with code 127
+        `sh` ended with code 1: two lines
+        `sh` ended with code 255
+        `sh` was ended by signal 9
+    "]]
+    .assert_eq(&texts);
+}
+
+#[tokio::test]
+async fn a_program_that_cannot_be_started_is_a_mistake_in_the_settings() {
+    for name in ["no-such-program", "/dev/null", "/dev/null/x", "./no/such/program", "/"] {
+        let (ended, error) = ends(&program(name, Vec::new()), 1).await;
+        assert_eq!(ended, "misconfigured");
+        assert!(error.starts_with(&format!("start `{name}`: ")), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn lines_on_standard_output_take_a_part() {
+    let ids: Vec<String> = Sample::new(3).events.iter().map(|event| event.id.to_string()).collect();
+    let item = |id: &str| format!(r#"{{"batchItemFailures":[{{"itemIdentifier":"{id}"}}]}}"#);
+    let mut texts = String::new();
+    for (output, name) in [
+        ("working\n{\"taken\": 3}\n[]\n\n".to_owned(), "taken"),
+        (r#"{"batchItemFailures":[]}"#.to_owned(), "taken"),
+        (item(&ids[2]), "partial 2"),
+        (format!("{}\nand\n{}\n{}", item(&ids[2]), item(&ids[1]), item(&ids[1])), "partial 1"),
+        (item(&ids[0]), "partial 0"),
+        (format!("{}\n{}\n", item(&ids[2]), item("other")), "retryable"),
+        (r#"{"batchItemFailures":[{}]}"#.to_owned(), "retryable"),
+        ("{\n  \"batchItemFailures\": [\n".to_owned(), "retryable"),
+        (format!("{}{}", " ".repeat(1 << 20), item(&ids[2])), "taken"),
+        (format!("{}{}", item(&ids[2]), " ".repeat(1 << 20)), "retryable"),
+    ] {
+        let folder = TempDir::new().unwrap();
+        let file = folder.path().join("output");
+        std::fs::write(&file, &output).unwrap();
+        let (ended, error) = ends(&script(r#"cat "$0""#, &[&file]), 3).await;
+        assert_eq!(ended, name, "{error}");
+        texts += &(error + "\n");
+        // Only a process that says it took the rest is asked which part.
+        assert_eq!(ends(&script(r#"cat "$0"; exit 1"#, &[&file]), 3).await.0, "retryable");
+    }
+    expect![[r#"
+
+
+        `sh`: 1 of 3 events failed, the first at index 2
+        `sh`: 3 of 3 events failed, the first at index 1
+        `sh`: 1 of 3 events failed, the first at index 0
+        `sh` ended with code 0, but a line with `batchItemFailures` names an event that is not in the batch
+        `sh` ended with code 0, but a line with `batchItemFailures` names an event that is not in the batch
+        `sh` ended with code 0, but a line with `batchItemFailures` cannot be read: invalid type: string "batchItemFailures", expected struct Line at line 1 column 21
+
+        `sh` ended with code 0, but a line with `batchItemFailures` is longer than 1 MiB: print several lines
+    "#]]
+    .assert_eq(&texts);
+}
+
+#[tokio::test]
+async fn input_that_is_not_read_is_no_failure() {
+    // More than a pipe holds.
+    let rows = 3_000;
+    for (text, name) in [
+        ("exit 0", "taken"),
+        ("exit 65", "rejected"),
+        ("exec <&-; exit 0", "taken"),
+        ("read line; exec <&-; test -n \"$line\"", "taken"),
+        ("head -c 100000 > /dev/null", "taken"),
+    ] {
+        assert_eq!(ends(&script(text, &[]), rows).await.0, name, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_hundred_megabytes_of_output_are_read_and_forgotten() {
+    let zeros = "head -c 100000000 /dev/zero";
+    assert_eq!(ends(&script(zeros, &[]), 3).await.0, "taken");
+    let text = format!("{zeros} | tr '\\0' x >&2; printf last >&2; exit 1");
+    let (ended, error) = ends(&script(&text, &[]), 3).await;
+    assert_eq!(ended, "retryable");
+    assert!(error.ends_with("xxlast") && error.chars().count() < 500, "{error}");
+
+    let (mut replies, mut tail) = (Replies::new(&[]), Tail::default());
+    for _ in 0..1_000 {
+        replies.take(&[b'x'; 10_000]);
+        tail.take(&[b'x'; 10_000]);
+    }
+    assert!(replies.bytes_kept() <= 2 << 20 && tail.bytes_kept() <= 1 << 15);
+}
+
+/// A pipe in the file system: it tells when a process is up, and when all that hold it are gone.
+struct Watch {
+    folder: TempDir,
+}
+
+impl Watch {
+    fn new() -> Self {
+        let watch = Self { folder: TempDir::new().unwrap() };
+        for path in [watch.up(), watch.other()] {
+            assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+        }
+        watch
+    }
+
+    fn up(&self) -> PathBuf {
+        self.folder.path().join("up")
+    }
+
+    fn other(&self) -> PathBuf {
+        self.folder.path().join("other")
+    }
+
+    /// Waits until somebody says that it is up.
+    async fn is_up(&self) -> BufReader<tokio::fs::File> {
+        let mut file = BufReader::new(tokio::fs::File::open(self.up()).await.unwrap());
+        let mut line = String::new();
+        file.read_line(&mut line).await.unwrap();
+        assert_eq!(line, "up\n");
+        file
+    }
+}
+
+/// Waits until nobody holds the pipe any more: killed, not at an end of their own.
+async fn is_gone(mut file: BufReader<tokio::fs::File>) {
+    let mut rest = String::new();
+    file.read_to_string(&mut rest).await.unwrap();
+    assert_eq!(rest, "");
+}
+
+/// A process whose child holds the pipe, and says so when it is left alone.
+const GRANDCHILD: &str = r#"(echo up; sleep 20; echo orphan) > "$0" & wait"#;
+
+// Where time is paused it runs on by itself as soon as nothing is left to do but to wait for it; a
+// file that is being read counts as something to do.
+#[tokio::test(start_paused = true)]
+async fn a_delivery_that_is_dropped_leaves_no_orphan() {
+    let (watch, sample) = (Watch::new(), Sample::new(1));
+    let handler = script(GRANDCHILD, &[&watch.up()]);
+    let file = {
+        let mut delivery = handler.handle(sample.delivery());
+        tokio::select! {
+            ended = &mut delivery => panic!("{ended:?}"),
+            file = watch.is_up() => file,
+        }
+    };
+    is_gone(file).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_takes_too_long_is_killed_with_its_children() {
+    let (watch, sample) = (Watch::new(), Sample::new(1));
+    let text = format!("echo stuck >&2; {GRANDCHILD}");
+    let handler = script(&text, &[&watch.up()]);
+    let mut delivery = pin!(handler.handle(sample.delivery()));
+    let file = tokio::select! {
+        ended = &mut delivery => panic!("{ended:?}"),
+        file = watch.is_up() => file,
+    };
+    let error = delivery.await.unwrap_err();
+    assert!(matches!(error, HandlerError::Retryable(_)), "{error:?}");
+    assert_eq!(error.to_string(), "`sh` did not end within 60s, and was killed: stuck");
+    is_gone(file).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_neither_reads_nor_ends_is_killed() {
+    let (ended, error) = ends(&program("sleep", vec!["1000".to_owned()]), 3_000).await;
+    assert_eq!((ended.as_str(), error.contains("did not end")), ("retryable", true), "{error}");
+}
+
+#[tokio::test]
+async fn what_a_process_leaves_behind_when_it_ends_is_killed() {
+    let (watch, sample) = (Watch::new(), Sample::new(1));
+    // The child says that it is up, then the process ends; the child holds its standard error.
+    let text = r#"(echo up; echo > "$1"; sleep 20; echo orphan) > "$0" & read line < "$1""#;
+    let handler = script(text, &[&watch.up(), &watch.other()]);
+    let (ended, file) = tokio::join!(handler.handle(sample.delivery()), watch.is_up());
+    ended.unwrap();
+    is_gone(file).await;
+}
+
+#[test]
+fn a_runtime_that_shuts_down_leaves_no_orphan() {
+    let watch = Watch::new();
+    let handler = script(GRANDCHILD, &[&watch.up()]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.spawn(async move { handler.handle(Sample::new(1).delivery()).await });
+    let file = runtime.block_on(watch.is_up());
+    drop(runtime);
+    tokio::runtime::Runtime::new().unwrap().block_on(is_gone(file));
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn one_that_left_the_group_does_not_hold_the_delivery_up() {
+    let mut handler = script("setsid sleep 5 & exit 0", &[]);
+    handler.drain_time = Duration::from_millis(1);
+    assert_eq!(ends(&handler, 1).await.0, "taken");
+}

@@ -1,0 +1,67 @@
+//! Batches for the handlers that write to storage.
+
+use highwater::cursor::{Cursor, KeyValues, RowVersion};
+use highwater::event::{BatchId, BatchIdentity, ChangeEvent, Digested, Operation, SourceLabel};
+use highwater::handler::{Delivery, Handler, HandlerError, Progress};
+use highwater::state::{FencingToken, Generation};
+use highwater::value::Value;
+
+/// Owns what a [`Delivery`] borrows.
+pub(crate) struct Batch {
+    source: SourceLabel,
+    id: BatchId,
+    pub(crate) events: Vec<ChangeEvent>,
+    progress: Progress,
+}
+
+impl Batch {
+    /// Returns one row for each text, with versions from 1 on.
+    pub(crate) fn of(texts: &[&str]) -> Self {
+        let source = SourceLabel {
+            poller: "orders".to_owned(),
+            object: "dbo.orders".to_owned(),
+            mode: "rowversion",
+        };
+        let event = |(version, text): (u64, &&str)| {
+            let mut key = KeyValues::new();
+            key.insert("id".to_owned(), version.into());
+            let cursor = Cursor::row_version(RowVersion(version), key);
+            let text = Value::Text((*text).to_owned());
+            ChangeEvent::encode(&source, Operation::Upsert, cursor, &[("text", &text)]).unwrap()
+        };
+        let events: Vec<ChangeEvent> = (1..).zip(texts).map(event).collect();
+        let identity = BatchIdentity {
+            poller: "orders",
+            generation: 7,
+            replay_id: None,
+            after: None,
+            upto: &events.last().unwrap().cursor,
+            digest: &Digested::of(&events),
+        };
+        Self { id: BatchId::of(&identity), source, events, progress: Progress::default() }
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        self.id.as_str()
+    }
+
+    /// Returns the events as lines.
+    pub(crate) fn lines(&self) -> String {
+        self.events.iter().map(|event| event.json.clone() + "\n").collect()
+    }
+
+    pub(crate) async fn deliver(&self, handler: &dyn Handler) -> Result<(), HandlerError> {
+        let delivery = Delivery {
+            source: &self.source,
+            batch_id: &self.id,
+            generation: Generation(7),
+            fencing_token: FencingToken(42),
+            attempt: 1,
+            replay_id: None,
+            events: &self.events,
+            traceparent: None,
+            progress: &self.progress,
+        };
+        handler.handle(delivery).await
+    }
+}
