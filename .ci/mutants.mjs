@@ -25,6 +25,7 @@ const WRITE = "src/lease/write.rs";
 const MEMORY = "src/poller/memory.rs";
 const BATCH = "src/poller/batch.rs";
 const PART = "src/poller/part.rs";
+const PLAN = "src/source/mssql/plan.rs";
 const MARK = "src/source/mssql/mark.rs";
 const QUERY = "src/source/mssql/query.rs";
 const TRACKING = "src/source/mssql/tracking.rs";
@@ -75,6 +76,11 @@ const BREAKS = [
   ["rest of a batch begins where the whole did", PART, "let after = position(Some(front.upto.clone()));", "let after = position(self.after.clone());"],
   ["checkpoint of another source used", MEMORY, "if snapshot.document.source_fingerprint != *configured {", "if false && snapshot.document.source_fingerprint != *configured {"],
   ["cut batch remembered as whole", BATCH, "rows.remember.filter(|_| whole)", "rows.remember.filter(|_| whole || true)"],
+  ["range read again remembered as all", BATCH, " && again.is_none();", ";"],
+  ["rest of a batch committed with its front's mark", PART, "rest.remember.clone_from(&self.remember);", "rest.remember.clone_from(&self.remember);\n        let front = Self { remember: self.remember.clone(), ..front };"],
+  ["poller that never ran started by a tick", MEMORY, "marker.is_none() && self.start_now && !was_placed(&blank.document)", "marker.is_none() && self.start_now && blank.etag.is_none()"],
+  ["answer that was cut moves the mark", PLAN, "let remember = remember.filter(|_| !answer.is_cut());", "let remember = remember.filter(|_| true);"],
+  ["answer that was cut not checked", TRACKING, "(self.cursor.is_none() && answer.is_cut()).then(", "(false && answer.is_cut()).then("],
   ["reset keeps what was remembered", TRANSITIONS, "next.source_state.clear();", ""],
   ["mark kept over a clock set back", MARK, " && mark.taken_at.as_str() <= seen.now)", ")"],
   ["new mark not written at once", MARK, "let at_once = taken.is_some();", "let at_once = false;"],

@@ -29,7 +29,8 @@ use crate::any_server::{AnyServer, Session};
 
 /// Every write of a row gives it another `n`.
 const TABLE: &str = "CREATE TABLE dbo.writes (id int IDENTITY PRIMARY KEY, n int NOT NULL, \
-                     at datetime2(7) NOT NULL DEFAULT SYSUTCDATETIME(), rv rowversion NOT NULL)";
+                     at datetime2(7) NOT NULL DEFAULT SYSUTCDATETIME(), rv rowversion NOT NULL); \
+                     ALTER TABLE dbo.writes ENABLE CHANGE_TRACKING";
 
 /// Rows of a page.
 const PAGE: usize = 50;

@@ -60,7 +60,7 @@ pub(super) struct Answer {
     /// Bytes of all values.
     bytes: usize,
     more: bool,
-    cut: Option<Cut>,
+    pub(super) cut: Option<Cut>,
 }
 
 impl Answer {
@@ -183,7 +183,7 @@ impl Plan {
         };
         let mut sql = read.text(Bounds { after, upto: window.upto.is_some() });
         if self.unbounded {
-            sql = sql.replace(" < @hi", " IS NOT NULL");
+            sql = sql.replace(" < @hi", " IS NOT NULL").replace(" <= @hi", " IS NOT NULL");
         }
         let mut params = vec![Self::rows_param(window)];
         if matches!(self.mode, CursorMode::TimestampPk | CursorMode::IntegerPk) {

@@ -123,3 +123,33 @@ fn a_settle_window_of_months_is_refused() {
     let settings = SourceSettings { settle, ..listed(CursorMode::TimestampPk, "at") };
     assert!(plan(&settings).unwrap_err().reason.contains("at most 24 days"));
 }
+
+#[test]
+fn an_answer_that_was_cut_moves_no_mark() {
+    let plan = plan(&listed(CursorMode::IntegerPk, "id")).unwrap();
+    let state = SourceState::new();
+    let window = FetchWindow { after: None, upto: None, rows_max: 10, state: &state };
+    for (cut, remembers) in [(None, true), (Some(Cut::Full), false)] {
+        let now = Value::Text("2026-01-01T12:00:00".to_owned());
+        let head = vec![Value::Null, Value::Int(3), Value::Null, now];
+        let rows = plan.finish(Answer { head, cut, ..Answer::new(10) }, window).unwrap();
+        assert_eq!((rows.remember.is_some(), rows.more), (remembers, !remembers));
+    }
+}
+
+#[test]
+fn the_bound_is_left_out_in_every_mode_that_goes_by_one() {
+    for (mode, cursor) in [
+        (CursorMode::RowVersion, "rv"),
+        (CursorMode::TimestampPk, "at"),
+        (CursorMode::IntegerPk, "id"),
+    ] {
+        let after = |window| plan(&listed(mode, cursor)).unwrap().statement(window).unwrap().0;
+        let window = FetchWindow { after: None, upto: None, rows_max: 10, state: &NOTHING };
+        let bounded = after(window);
+        let plan = plan(&listed(mode, cursor)).unwrap().without_bound();
+        let unbounded = plan.statement(window).unwrap().0;
+        assert_ne!(bounded, unbounded, "{mode}");
+        assert!(unbounded.contains(&format!("t.[{cursor}] IS NOT NULL")), "{unbounded}");
+    }
+}

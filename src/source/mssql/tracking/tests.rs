@@ -10,6 +10,7 @@ use crate::cursor::KeyValues;
 use crate::mssql::ident::QualifiedName;
 use crate::source::mssql::choice::Choice;
 use crate::source::mssql::describe::Column;
+use crate::source::mssql::limit::Cut;
 use crate::source::mssql::{SizeLimits, SourceSettings};
 
 const NOON: &str = "2026-01-01T12:00:00";
@@ -228,4 +229,29 @@ fn what_is_complete_is_noted_with_rows_and_now_and_then_without() {
             .map(|at_once| Remember { state: noted_to(&current.to_string(), now), at_once });
         assert_eq!(found, wanted, "{after} {known:?} {current} {now} {is_empty}");
     }
+}
+
+#[test]
+fn an_answer_that_was_cut_is_not_used_before_it_is_known_to_be_whole() {
+    let plan = plan(None);
+    let answer = |cut, tail| {
+        let mut answer = Answer::new(9);
+        answer.head = vec![Value::Int(9), Value::Text(NOON.to_owned())];
+        (answer.tail, answer.cut) = (tail, cut);
+        answer
+    };
+    let (after, state) = (at("8"), SourceState::new());
+    let window = window(Some(&after), None, &state);
+    assert_eq!(plan.missing_statement(&answer(None, None)), None);
+    let asked = plan.missing_statement(&answer(Some(Cut::Full), None));
+    assert!(asked.unwrap().contains("CHANGE_TRACKING_MIN_VALID_VERSION"));
+    let error = plan.tracked_rows(answer(Some(Cut::Full), None), window).unwrap_err();
+    assert!(error.position_lost, "{error}");
+    let error =
+        plan.tracked_rows(answer(Some(Cut::Full), Some(Value::Int(8))), window).unwrap_err();
+    assert!(error.reason.contains("are kept from version `8` on"), "{error}");
+    let whole = plan.tracked_rows(answer(None, Some(Value::Int(7))), window).unwrap();
+    assert!(!whole.more && whole.remember.is_some());
+    let cut = plan.tracked_rows(answer(Some(Cut::Full), Some(Value::Int(7))), window).unwrap();
+    assert!(cut.more && cut.remember.is_none(), "what lies behind was not read");
 }
