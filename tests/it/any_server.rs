@@ -96,7 +96,6 @@ impl AnyServer {
         session.run(&format!("CREATE DATABASE [{}]", new.database)).await;
         let options = "READ_COMMITTED_SNAPSHOT ON WITH ROLLBACK IMMEDIATE";
         session.run(&format!("ALTER DATABASE [{}] SET {options}", new.database)).await;
-        session.run(&format!("ALTER DATABASE [{}] SET CHANGE_TRACKING = ON", new.database)).await;
         new
     }
 
