@@ -37,6 +37,7 @@ struct TableState {
     rows: BTreeMap<i64, (u64, String)>,
     fetches: u64,
     failures: VecDeque<FetchError>,
+    failing_fetch: Option<(u64, FetchError)>,
     delay: Duration,
     null_key: bool,
     remember: Option<Remember>,
@@ -83,6 +84,13 @@ impl TableSource {
         locked(&self.state).failures.push_back(FetchError::new(ErrorKind::Transient, reason));
     }
 
+    /// Makes the fetch after the next `fetches` fail.
+    pub fn fail_after(&self, fetches: u64, reason: &str) {
+        let mut state = locked(&self.state);
+        let number = state.fetches + fetches + 1;
+        state.failing_fetch = Some((number, FetchError::new(ErrorKind::Transient, reason)));
+    }
+
     /// Makes each fetch take this long.
     pub fn delay(&self, delay: Duration) {
         locked(&self.state).delay = delay;
@@ -118,6 +126,10 @@ impl Source for TableSource {
         let delay = {
             let mut state = locked(&self.state);
             state.fetches += 1;
+            let number = state.fetches;
+            if let Some((_, error)) = state.failing_fetch.take_if(|(at, _)| *at == number) {
+                return Err(error);
+            }
             if let Some(error) = state.failures.pop_front() {
                 return Err(error);
             }

@@ -95,7 +95,7 @@ impl Poller {
         {
             let again = self.fetch(position(), Some(in_flight), state, seen).await?;
             if let Fetched::Batch(mut batch) = again {
-                batch.died_alone = in_flight.rows == 1;
+                batch.died_alone = in_flight.rows == 1 && in_flight.batch_id == batch.id;
                 return Ok(Fetched::Batch(batch));
             }
         }
@@ -247,6 +247,7 @@ impl Batch {
             digest: self.digest.clone(),
             attempt: tried.attempt,
             crashes: tried.crashes,
+            crashes_survived: tried.crashes_survived,
             first_failed_at: tried.first_failed_at,
             next_attempt_at: None,
             first_error: tried.first_error,

@@ -42,6 +42,19 @@ impl Batch {
         rest.remember.clone_from(&self.remember);
         Some((front, rest))
     }
+
+    /// Returns row `index` as a batch of its own.
+    pub(super) fn row(&self, poller: &str, lease: &Lease<'_>, index: usize) -> Option<Self> {
+        let document = lease.document();
+        let before = index.checked_sub(1).and_then(|before| self.events.get(before));
+        let position = Position {
+            generation: document.generation.0,
+            replay_id: document.replay_id.clone(),
+            after: before.map_or_else(|| self.after.clone(), |event| Some(event.cursor.clone())),
+        };
+        let event = self.events.get(index)?.clone();
+        Self::of(poller, position, vec![event], true, self.lag)
+    }
 }
 
 impl Poller {
@@ -49,8 +62,8 @@ impl Poller {
     /// speak of these very rows, and nobody suspect that one of them kills processes.
     pub(super) fn may_be_accepted_in_part(&self, batch: &Batch, document: &StateDocument) -> bool {
         document.in_flight.as_ref().is_some_and(|in_flight| {
-            in_flight.batch_id == batch.id && in_flight.crashes < self.policy.crashes_max
-        })
+            in_flight.batch_id == batch.id && in_flight.crashes_in_a_row() < self.policy.crashes_max
+        }) && batch.suspicion.as_ref().is_none_or(|suspicion| !suspicion.deadly)
     }
 
     /// Returns the commit of the first `rows` rows of `batch`, which leaves the rest in flight.

@@ -7,10 +7,10 @@ use super::suspicion::Tried;
 use super::{NotTaken, Poller, TickError};
 use crate::error::chain;
 use crate::handler::HandlerError;
-use crate::lease::Lease;
+use crate::lease::{Lease, LeaseError};
 use crate::policy::{Blame, Verdict};
 use crate::quarantine::{QuarantinedRow, Reason};
-use crate::state::{Paused, Precondition, StoreError};
+use crate::state::{InFlight, Paused, Precondition, StoreError};
 
 /// How many rows behind a failing one are tried alone, to tell a bad row from a target that is down.
 const PROBE_ROWS_MAX: usize = 8;
@@ -29,11 +29,16 @@ impl Poller {
         let rest = hand.batch.suspicion.as_mut().and_then(|suspicion| suspicion.rest.take());
         let rest = match rest.or_else(|| hand.waiting.pop()) {
             Some(rest) => rest,
-            None => match self.read_behind(lease, &hand.batch, seen).await? {
-                Fetched::Batch(next) => *next,
-                Fetched::Nothing(_) => return Ok(None),
+            None => match self.read_behind(lease, &hand.batch, seen).await {
+                Ok(Fetched::Batch(next)) => *next,
+                Err(lost @ TickError::LeaseLost(LeaseError::Lost(_) | LeaseError::Gone)) => {
+                    return Err(lost);
+                }
+                // Without another row there is no proof.
+                Ok(Fetched::Nothing(_)) | Err(_) => return Ok(None),
             },
         };
+        self.write_down_what_is_probed(lease, hand, &rest).await?;
         match self.try_rows(lease, &rest, seen).await? {
             Tasted::Taken => return Ok(Some(Some(rest))),
             Tasted::Prefix(rows) => {
@@ -45,23 +50,18 @@ impl Poller {
             Tasted::TargetAtFault => return Ok(None),
             Tasted::Refused => {}
         }
-        let mut behind = rest.clone();
-        for tried in 0..PROBE_ROWS_MAX {
-            let Some((row, further)) = behind.split(&self.name, lease, 1) else { break };
-            if !self.may_still_try(lease, seen) {
+        for row in 0..PROBE_ROWS_MAX.min(rest.events.len()) {
+            if rest.events.len() == 1 || !self.may_still_try(lease, seen) {
                 break;
             }
-            match self.try_rows(lease, &row, seen).await? {
-                Tasted::Taken if tried == 0 => {
-                    hand.waiting.push(further);
-                    return Ok(Some(Some(row)));
-                }
+            let Some(alone) = rest.row(&self.name, lease, row) else { break };
+            match self.try_rows(lease, &alone, seen).await? {
                 Tasted::Taken => {
                     hand.waiting.push(rest);
                     return Ok(Some(None));
                 }
                 Tasted::TargetAtFault => break,
-                Tasted::Refused | Tasted::Prefix(_) => behind = further,
+                Tasted::Refused | Tasted::Prefix(_) => {}
             }
         }
         Ok(None)
@@ -120,6 +120,7 @@ impl Poller {
                 // Set aside before, by a tick that did not come to commit.
                 Ok(Ok(_) | Err(StoreError::Conflict { .. })) => Ok(()),
                 Ok(Err(error)) => Err(chain(&error)),
+                Err(LeaseError::OutOfTime) => Err("the tick's time is over".to_owned()),
                 Err(error) => return Err(TickError::LeaseLost(error)),
             };
         }
@@ -146,7 +147,7 @@ impl Poller {
         hand: &mut Hand,
         seen: &mut Observation<'_>,
     ) -> Result<bool, TickError> {
-        let crashes = lease.document().in_flight.as_ref().map_or(0, |batch| batch.crashes);
+        let crashes = lease.document().in_flight.as_ref().map_or(0, InFlight::crashes_in_a_row);
         let batch = &mut hand.batch;
         if batch.suspicion.is_some() {
             return Ok(false);
@@ -163,6 +164,7 @@ impl Poller {
                 if let Some(suspicion) = &mut batch.suspicion {
                     // One more crash is enough to narrow further.
                     suspicion.tried.crashes = self.policy.crashes_max.saturating_sub(1);
+                    suspicion.tried.crashes_survived = 0;
                     suspicion.deadly = true;
                 }
                 seen.bisecting(batch, &error());
@@ -195,7 +197,28 @@ impl Poller {
         let mut part = tried.in_flight();
         part.attempt = suspicion.tried.attempt;
         part.crashes = suspicion.tried.crashes;
+        part.crashes_survived = suspicion.tried.crashes_survived;
         lease.narrow(part).await.map_err(TickError::LeaseLost)
+    }
+
+    /// Writes down that more rows than the one at fault are handed over: a process that dies now has
+    /// not died with that one alone.
+    async fn write_down_what_is_probed(
+        &self,
+        lease: &mut Lease<'_>,
+        hand: &Hand,
+        rest: &Batch,
+    ) -> Result<(), TickError> {
+        let whole = hand.batch.clone().joined(Some(rest.clone()), &self.name, lease);
+        let tried = Tried::of(lease.document().in_flight.as_ref());
+        let mut probed = whole.in_flight();
+        probed.attempt = tried.attempt;
+        probed.crashes = tried.crashes;
+        probed.crashes_survived = tried.crashes_survived;
+        probed.first_failed_at = tried.first_failed_at;
+        probed.first_error = tried.first_error;
+        probed.last_error = tried.last_error;
+        lease.narrow(probed).await.map_err(TickError::LeaseLost)
     }
 
     /// Returns the pause that a policy of `stop` ends with.

@@ -83,6 +83,27 @@ async fn rows_before_a_bad_one_are_committed_without_it() {
     assert_eq!(world.document().await.source_state, state("1"));
 }
 
+/// Ticks, and looks at each document that is written: only the one with the last row has a mark.
+async fn tick_watched(world: &World, poller: &Poller, last: i64) {
+    // Slow enough that each write is seen by itself.
+    for _ in 0..40 {
+        world.store.break_next(Call::Store, Fault::Slow(Duration::from_secs(1)));
+    }
+    let watch = async {
+        loop {
+            let document = world.document().await;
+            let at = document.checkpoint.cursor.as_ref();
+            let is_last = at.is_some_and(|at| at.key["id"] == last);
+            assert!(is_last || document.source_state.is_empty(), "{:?}", document.checkpoint);
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    };
+    tokio::select! {
+        _ = tick(poller) => {}
+        () = watch => {}
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_row_that_is_set_aside_is_committed_without_it_unless_it_is_the_last() {
     for bad in 1..=8 {
@@ -91,23 +112,27 @@ async fn a_row_that_is_set_aside_is_committed_without_it_unless_it_is_the_last()
         world.source.fill(8);
         ask(&world, "1", true);
         refuse(&world, bad);
-        // Slow enough that each write is seen by itself.
-        for _ in 0..40 {
-            world.store.break_next(Call::Store, Fault::Slow(Duration::from_secs(1)));
-        }
-        let watch = async {
-            loop {
-                let document = world.document().await;
-                let last = document.checkpoint.cursor.is_some_and(|at| at.key["id"] == 8);
-                assert!(last || document.source_state.is_empty(), "row {bad}");
-                tokio::time::sleep(Duration::from_millis(300)).await;
-            }
-        };
-        tokio::select! {
-            outcome = tick(&poller) => assert!(outcome.is_ok(), "{outcome:?}"),
-            () = watch => {}
-        }
+        tick_watched(&world, &poller, 8).await;
         assert_eq!(world.document().await.source_state, state("1"), "row {bad}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_behind_which_others_are_probed_is_committed_without_it() {
+    for bad in 1..=7 {
+        let world = bisecting(OnFailure::Quarantine);
+        let poller = world.seasoned("a").await;
+        world.source.fill(8);
+        ask(&world, "1", true);
+        let failed = || Err(HandlerError::Retryable("500".to_owned()));
+        world.handler.judge_by(move |ids| if ids.contains(&bad) { failed() } else { Ok(()) });
+        for _ in 0..20 {
+            sleep(600).await;
+            tick_watched(&world, &poller, 8).await;
+        }
+        let document = world.document().await;
+        assert_eq!(document.checkpoint.cursor.unwrap().key["id"], 8, "row {bad} was set aside");
+        assert_eq!(document.source_state, state("1"), "row {bad}");
     }
 }
 
