@@ -463,6 +463,13 @@ struct Position {
     after: Option<Cursor>,
 }
 
+impl Position {
+    /// Returns the place behind `after`, under what else `document` says.
+    fn under(document: &StateDocument, after: Option<Cursor>) -> Self {
+        Self { generation: document.generation.0, replay_id: document.replay_id.clone(), after }
+    }
+}
+
 /// How a tick ends that may not run.
 fn refused_outcome(refusal: &Refusal) -> Option<TickOutcome> {
     match refusal {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::observe::Observation;
-use super::suspicion::Suspicion;
+use super::suspicion::{Suspicion, Tried};
 use super::{Poller, Position, TickError};
 use crate::cursor::{Cursor, SourceState};
 use crate::error::ErrorKind;
@@ -84,11 +84,7 @@ impl Poller {
         seen: &mut Observation<'_>,
     ) -> Result<Fetched, TickError> {
         let document = &base.document;
-        let position = || Position {
-            generation: document.generation.0,
-            replay_id: document.replay_id.clone(),
-            after: document.checkpoint.cursor.clone(),
-        };
+        let position = || Position::under(document, document.checkpoint.cursor.clone());
         let state = &document.source_state;
         if let Some(in_flight) = &document.in_flight
             && in_flight.after == document.checkpoint.cursor
@@ -141,11 +137,7 @@ impl Poller {
         batch: &Batch,
         seen: &mut Observation<'_>,
     ) -> Result<Fetched, TickError> {
-        let position = Position {
-            generation: lease.generation().0,
-            replay_id: lease.document().replay_id.clone(),
-            after: Some(batch.upto.clone()),
-        };
+        let position = Position::under(lease.document(), Some(batch.upto.clone()));
         // What goes with the batch in hand is not written yet, and holds for the next one already.
         let known = batch.remember.clone();
         let state = known.unwrap_or_else(|| lease.document().source_state.clone());
@@ -209,20 +201,18 @@ impl Batch {
             upto: &upto,
             digest: &digest,
         });
-        let after = position.after;
-        let (suspicion, died_alone, quarantined) = (None, false, false);
         Some(Self {
             id,
-            after,
+            after: position.after,
             upto,
             digest,
             events,
             more,
             lag,
             remember: None,
-            suspicion,
-            died_alone,
-            quarantined,
+            suspicion: None,
+            died_alone: false,
+            quarantined: false,
         })
     }
 
@@ -238,7 +228,11 @@ impl Batch {
     /// Returns the record that travels with the lease.
     pub(super) fn in_flight(&self) -> InFlight {
         let tried = self.suspicion.as_ref().map(|suspicion| suspicion.tried.clone());
-        let tried = tried.unwrap_or_default();
+        self.in_flight_after(tried.unwrap_or_default())
+    }
+
+    /// Returns the record of rows to which this has happened before.
+    pub(super) fn in_flight_after(&self, tried: Tried) -> InFlight {
         InFlight {
             batch_id: self.id.clone(),
             after: self.after.clone(),

@@ -178,7 +178,9 @@ impl Poller {
                 }
                 self.set_aside(lease, hand, (&error, Reason::Attempts), seen).await?;
                 // What the target took goes into the same commit where it lies next to the row.
-                hand.batch = taken.unwrap_or_else(|| hand.batch.clone());
+                if let Some(taken) = taken {
+                    hand.batch = taken;
+                }
             }
         }
         Ok(true)

@@ -31,13 +31,9 @@ impl Batch {
         rows: usize,
     ) -> Option<(Self, Self)> {
         let (front, rest) = self.events.split_at_checked(rows)?;
-        let position = |after| Position {
-            generation: document.generation.0,
-            replay_id: document.replay_id.clone(),
-            after,
-        };
-        let front = Self::of(poller, position(self.after.clone()), front.to_vec(), true, self.lag)?;
-        let after = position(Some(front.upto.clone()));
+        let at = Position::under(document, self.after.clone());
+        let front = Self::of(poller, at, front.to_vec(), true, self.lag)?;
+        let after = Position::under(document, Some(front.upto.clone()));
         let mut rest = Self::of(poller, after, rest.to_vec(), self.more, self.lag)?;
         rest.remember.clone_from(&self.remember);
         Some((front, rest))
@@ -45,15 +41,10 @@ impl Batch {
 
     /// Returns row `index` as a batch of its own.
     pub(super) fn row(&self, poller: &str, lease: &Lease<'_>, index: usize) -> Option<Self> {
-        let document = lease.document();
         let before = index.checked_sub(1).and_then(|before| self.events.get(before));
-        let position = Position {
-            generation: document.generation.0,
-            replay_id: document.replay_id.clone(),
-            after: before.map_or_else(|| self.after.clone(), |event| Some(event.cursor.clone())),
-        };
+        let after = before.map_or_else(|| self.after.clone(), |event| Some(event.cursor.clone()));
         let event = self.events.get(index)?.clone();
-        Self::of(poller, position, vec![event], true, self.lag)
+        Self::of(poller, Position::under(lease.document(), after), vec![event], true, self.lag)
     }
 }
 

@@ -50,8 +50,10 @@ impl Poller {
             Tasted::TargetAtFault => return Ok(None),
             Tasted::Refused => {}
         }
-        for row in 0..PROBE_ROWS_MAX.min(rest.events.len()) {
-            if rest.events.len() == 1 || !self.may_still_try(lease, seen) {
+        // A single row has just been tried.
+        let rows = if rest.events.len() == 1 { 0 } else { PROBE_ROWS_MAX };
+        for row in 0..rows {
+            if !self.may_still_try(lease, seen) {
                 break;
             }
             let Some(alone) = rest.row(&self.name, lease, row) else { break };
@@ -113,18 +115,18 @@ impl Poller {
             last_error: &chain(error),
         };
         let entries: Vec<_> = hand.batch.events.iter().map(|event| row.entry(event)).collect();
-        let mut written = Ok(());
+        let mut failed = None;
         for (key, bytes) in entries {
             let put = self.store.store(&key, bytes, Precondition::Absent);
-            written = match lease.hold_while(put).await {
+            match lease.hold_while(put).await {
                 // Set aside before, by a tick that did not come to commit.
-                Ok(Ok(_) | Err(StoreError::Conflict { .. })) => Ok(()),
-                Ok(Err(error)) => Err(chain(&error)),
-                Err(LeaseError::OutOfTime) => Err("the tick's time is over".to_owned()),
+                Ok(Ok(_) | Err(StoreError::Conflict { .. })) => {}
+                Ok(Err(error)) => failed = Some(chain(&error)),
+                Err(LeaseError::OutOfTime) => failed = Some("the tick's time is over".to_owned()),
                 Err(error) => return Err(TickError::LeaseLost(error)),
-            };
+            }
         }
-        if let Err(why) = written {
+        if let Some(why) = failed {
             let error = HandlerError::Retryable(format!(
                 "{}; and the row could not be set aside: {why}",
                 chain(error)
@@ -194,10 +196,7 @@ impl Poller {
         let Some(suspicion) = batch.suspicion.as_ref().filter(|suspicion| suspicion.deadly) else {
             return Ok(());
         };
-        let mut part = tried.in_flight();
-        part.attempt = suspicion.tried.attempt;
-        part.crashes = suspicion.tried.crashes;
-        part.crashes_survived = suspicion.tried.crashes_survived;
+        let part = tried.in_flight_after(suspicion.tried.clone());
         lease.narrow(part).await.map_err(TickError::LeaseLost)
     }
 
@@ -211,14 +210,7 @@ impl Poller {
     ) -> Result<(), TickError> {
         let whole = hand.batch.clone().joined(Some(rest.clone()), &self.name, lease);
         let tried = Tried::of(lease.document().in_flight.as_ref());
-        let mut probed = whole.in_flight();
-        probed.attempt = tried.attempt;
-        probed.crashes = tried.crashes;
-        probed.crashes_survived = tried.crashes_survived;
-        probed.first_failed_at = tried.first_failed_at;
-        probed.first_error = tried.first_error;
-        probed.last_error = tried.last_error;
-        lease.narrow(probed).await.map_err(TickError::LeaseLost)
+        lease.narrow(whole.in_flight_after(tried)).await.map_err(TickError::LeaseLost)
     }
 
     /// Returns the pause that a policy of `stop` ends with.

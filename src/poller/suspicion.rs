@@ -93,11 +93,7 @@ impl Batch {
     /// Returns these rows and those of `behind` as one batch.
     pub(super) fn joined(self, behind: Option<Self>, poller: &str, lease: &Lease<'_>) -> Self {
         let Some(behind) = behind else { return self };
-        let position = Position {
-            generation: lease.generation().0,
-            replay_id: lease.document().replay_id.clone(),
-            after: self.after.clone(),
-        };
+        let position = Position::under(lease.document(), self.after.clone());
         let mut events = self.events.clone();
         events.extend(behind.events);
         let joined = Self::of(poller, position, events, behind.more, self.lag);
