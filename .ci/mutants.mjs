@@ -25,6 +25,11 @@ const WRITE = "src/lease/write.rs";
 const MEMORY = "src/poller/memory.rs";
 const BATCH = "src/poller/batch.rs";
 const PART = "src/poller/part.rs";
+const PLAN = "src/source/mssql/plan.rs";
+const MARK = "src/source/mssql/mark.rs";
+const QUERY = "src/source/mssql/query.rs";
+const TRACKING = "src/source/mssql/tracking.rs";
+const CHOICE = "src/source/mssql/choice.rs";
 const EVENT = "src/event.rs";
 const KEYS = "src/config/sql_connection.rs";
 const QUOTES = "src/config/sql_connection/text.rs";
@@ -62,7 +67,7 @@ const BREAKS = [
   ["fence refuses its own", FENCE, "if asked < self {", "if asked <= self {"],
   ["unknown version read", FORMAT, ".filter(|found| **found != VERSION)", ".filter(|_| false)"],
   ["requirements ignored", FORMAT, ".find(|name| !KNOWN_REQUIREMENTS.contains(&name.as_str()))", ".find(|_| false)"],
-  ["deadline counted from the reply", LEASE, "            renewed_at,\n            marked,\n", "            renewed_at: Instant::now(),\n            marked,\n"],
+  ["deadline counted from the reply", LEASE, "            snapshot,\n            renewed_at,\n", "            snapshot,\n            renewed_at: Instant::now(),\n"],
   ["no heartbeat", LEASE, "() = sleep_until(beat_at) => {}", "() = sleep_until(beat_at + Duration::from_secs(86_400)) => {}"],
   ["heartbeat counted from now", LEASE, "let beat_at = self.renewed_at + self.context.terms.heartbeat_interval;", "let beat_at = Instant::now() + self.context.terms.heartbeat_interval;"],
   ["refused write taken for a loss", WRITE, "Err(StoreError::Conflict { .. } | StoreError::Unknown { .. }) => {}", "Err(StoreError::Conflict { .. }) => return Err(LeaseError::Gone),\n                Err(StoreError::Unknown { .. }) => {}"],
@@ -70,6 +75,25 @@ const BREAKS = [
   ["retry reads another range", BATCH, "&& in_flight.after == document.checkpoint.cursor", "&& false"],
   ["rest of a batch begins where the whole did", PART, "let after = position(Some(front.upto.clone()));", "let after = position(self.after.clone());"],
   ["checkpoint of another source used", MEMORY, "if snapshot.document.source_fingerprint != *configured {", "if false && snapshot.document.source_fingerprint != *configured {"],
+  ["cut batch remembered as whole", BATCH, "rows.remember.filter(|_| whole)", "rows.remember.filter(|_| whole || true)"],
+  ["range read again remembered as all", BATCH, " && again.is_none();", ";"],
+  ["rest of a batch committed with its front's mark", PART, "rest.remember.clone_from(&self.remember);", "rest.remember.clone_from(&self.remember);\n        let front = Self { remember: self.remember.clone(), ..front };"],
+  ["poller that never ran started by a tick", MEMORY, "marker.is_none() && self.start_now && !was_placed(&blank.document)", "marker.is_none() && self.start_now && blank.etag.is_none()"],
+  ["answer that was cut moves the mark", PLAN, "let remember = remember.filter(|_| !answer.is_cut());", "let remember = remember.filter(|_| true);"],
+  ["answer that was cut not checked", TRACKING, "(self.cursor.is_none() && answer.is_cut()).then(", "(false && answer.is_cut()).then("],
+  ["reset keeps what was remembered", TRANSITIONS, "next.source_state.clear();", ""],
+  ["mark kept over a clock set back", MARK, " && mark.taken_at.as_str() <= seen.now)", ")"],
+  ["new mark not written at once", MARK, "let at_once = taken.is_some();", "let at_once = false;"],
+  ["numbers read before they settled", QUERY, 'conditions.push(format!("{cursor} <= @hi"))', "{}"],
+  ["highest number read after the clock", QUERY, "DECLARE @max BIGINT = (SELECT MAX(t.{}) FROM {} AS t);\\n\\\n             DECLARE @now DATETIME2(7) = SYSUTCDATETIME();", "DECLARE @now DATETIME2(7) = SYSUTCDATETIME();\\n\\\n             DECLARE @max BIGINT = (SELECT MAX(t.{}) FROM {} AS t);"],
+  ["expired changes skipped", TRACKING, "match since.filter(|since| *since < kept_since) {", "match since.filter(|since| false && *since < kept_since) {"],
+  ["database that went back read on", TRACKING, "range.after.filter(|at| at.version > current)", "range.after.filter(|_| false)"],
+  ["half a version taken for the whole", TRACKING, "let since = if whole { at.version } else { at.version - 1 };", "let since = at.version;"],
+  ["changes read past the current version", TRACKING, 'let mut conditions = vec![format!("{version} <= @cur")];', 'let mut conditions = vec!["1 = 1".to_owned()];'],
+  ["rows left unread for changes", TRACKING, "known.is_none_or(|known| known < at.version)", "known.is_none()"],
+  ["resting position not renewed", TRACKING, "let due = current > since && !recent;", "let due = false;"],
+  ["changes ordered by half a key", CHOICE, "primary(described).count() == key.len() && ", ""],
+  ["choice forgotten", CHOICE, "if let Some(Reasoned { choice, .. }) = before {", "if let Some(Reasoned { choice, .. }) = before.filter(|_| false) {"],
   ["marker ignored", MEMORY, "match self.limits.on_missing_state {", "match OnMissingState::Recreate {"],
   ["generation not above the marker's", MEMORY, "let floor = marker.map_or(1, |marker| marker.generation.0 + 1);", "let floor = u64::from(marker.is_none());"],
   ["document begun without a generation", STATE, "self.generation == Generation(0)", "false && self.generation == Generation(0)"],

@@ -125,7 +125,9 @@ impl App {
                 policy: poller.policy,
                 metrics: Arc::clone(&metrics),
             };
-            pollers.insert(poller.name.clone(), Arc::new(Poller::new(parts)));
+            let built = Poller::new(parts);
+            let built = if poller.source.start_now { built.starting_now() } else { built };
+            pollers.insert(poller.name.clone(), Arc::new(built));
         }
         let functions = functions(&config, &pollers, &surroundings.function_folders());
         Ok(Self { pollers, functions })

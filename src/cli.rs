@@ -16,7 +16,7 @@ use crate::app::App;
 use crate::config::{LOG_DEFAULT, ProcessVars, STATE_TABLE_DEFAULT, Vars};
 use crate::error::chain;
 use crate::host::server::{self, Functions, SHUTDOWN_GRACE};
-use crate::poller::StopSignal;
+use crate::poller::{Init, StopSignal};
 use crate::state::sql;
 use crate::{package, telemetry};
 
@@ -43,6 +43,11 @@ enum Command {
         /// The program to stage; this one if not given.
         #[arg(long, value_name = "FILE")]
         binary: Option<PathBuf>,
+    },
+    /// Start a poller that never ran: from now where its `SOURCE__START` says so, else from the beginning.
+    Init {
+        /// Name of the poller.
+        poller: String,
     },
     /// Print what the state store needs.
     State {
@@ -75,6 +80,7 @@ enum StateCommand {
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
+const SETTINGS: u8 = 3;
 const UNAVAILABLE: u8 = 6;
 
 /// Runs the command that the arguments name.
@@ -99,6 +105,7 @@ pub async fn run() -> ExitCode {
                 Err(error) => fail(FAILED, &chain(&error)),
             }
         }
+        Some(Command::Init { poller }) => init(&ProcessVars, &poller).await,
         Some(Command::State { command: StateCommand::Ddl { table, user } }) => {
             match sql::table_name(&table) {
                 Ok(table) => {
@@ -118,6 +125,32 @@ pub async fn run() -> ExitCode {
             let race = tokio::task::spawn_blocking(move || crate::race::run(options));
             race.await.unwrap_or_else(|error| fail(FAILED, &format!("race: {error}")))
         }
+    }
+}
+
+async fn init(vars: &dyn Vars, name: &str) -> ExitCode {
+    let app = match App::build(vars) {
+        Ok(app) => app,
+        Err(error) => return fail(SETTINGS, &chain(&error)),
+    };
+    let Some(poller) = app.pollers.get(name) else {
+        let names: Vec<&str> = app.pollers.keys().map(String::as_str).collect();
+        let names = names.join("`, `");
+        return fail(USAGE, &format!("there is no poller `{name}`; the settings have `{names}`"));
+    };
+    match poller.init().await {
+        Ok(Init::Started { after: Some(cursor) }) => {
+            say(&format!("{name}: starts behind {} `{}`", cursor.mode, cursor.value));
+            ExitCode::SUCCESS
+        }
+        Ok(Init::Started { after: None }) => {
+            say(&format!("{name}: starts at the beginning"));
+            ExitCode::SUCCESS
+        }
+        Ok(Init::StartedBefore) => {
+            fail(FAILED, &format!("poller `{name}` has a state; it stays as it is"))
+        }
+        Err(error) => fail(FAILED, &chain(&error)),
     }
 }
 

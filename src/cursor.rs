@@ -20,14 +20,26 @@ pub enum CursorMode {
     /// A date and time column, then the key.
     #[serde(rename = "timestamp+pk")]
     TimestampPk,
+    /// An integer column whose values are given in growing order, then the key; rows are only added.
+    #[serde(rename = "integer+pk")]
+    IntegerPk,
+    /// The table's rows by key, then the changes that SQL Server's change tracking tells.
+    #[serde(rename = "change_tracking")]
+    ChangeTracking,
 }
 
 impl CursorMode {
+    /// Every mode.
+    pub const ALL: [Self; 4] =
+        [Self::RowVersion, Self::TimestampPk, Self::IntegerPk, Self::ChangeTracking];
+
     /// Returns the name used in settings and in the state document.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::RowVersion => "rowversion",
             Self::TimestampPk => "timestamp+pk",
+            Self::IntegerPk => "integer+pk",
+            Self::ChangeTracking => "change_tracking",
         }
     }
 }
@@ -41,15 +53,21 @@ impl fmt::Display for CursorMode {
 /// Key columns and their values, in key order.
 pub type KeyValues = serde_json::Map<String, serde_json::Value>;
 
+/// What a source keeps in the state document beside the cursor. To lose it may cost time or a stop
+/// with advice, never a row.
+pub type SourceState = serde_json::Map<String, serde_json::Value>;
+
 /// A position in the source: every row at or before it has been seen.
 ///
-/// The JSON form is that of the state document: `kind`, `value`, `tiebreaker`.
+/// A position without a key lies behind every row that has its leading part. The JSON form is that of
+/// the state document: `kind`, `value`, `tiebreaker`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cursor {
     /// What the leading part is.
     #[serde(rename = "kind")]
     pub mode: CursorMode,
-    /// The leading part: `0x` and 16 hex digits, or a timestamp with seven digits.
+    /// The leading part: `0x` and 16 hex digits, a timestamp with seven digits, a whole number, or a
+    /// [`TrackedPosition`].
     pub value: String,
     /// The key of the row, which orders rows that share the leading part.
     #[serde(rename = "tiebreaker")]
@@ -67,6 +85,12 @@ pub enum CursorError {
         "timestamp `{0}` is not like `2026-04-07T01:23:45.1234567`, with `Z` for an offset type"
     )]
     Timestamp(String),
+    /// Not a whole number.
+    #[error("integer `{0}` is not a whole number of 64 bits")]
+    Integer(String),
+    /// Not a version of change tracking.
+    #[error("change tracking position `{0}` is not like `17` or `snapshot@17`")]
+    Tracked(String),
 }
 
 impl Cursor {
@@ -85,12 +109,42 @@ impl Cursor {
         Ok(Self { mode: CursorMode::TimestampPk, value, key })
     }
 
+    /// Returns the position of a row with this integer and key.
+    pub fn integer(value: i64, key: KeyValues) -> Self {
+        Self { mode: CursorMode::IntegerPk, value: value.to_string(), key }
+    }
+
+    /// Returns the position of a row of the table, or of a change.
+    pub fn tracked(position: TrackedPosition, key: KeyValues) -> Self {
+        Self { mode: CursorMode::ChangeTracking, value: position.to_string(), key }
+    }
+
+    /// Returns the leading part as a number.
+    ///
+    /// # Errors
+    ///
+    /// [`CursorError::Integer`] if it is none.
+    pub fn integer_value(&self) -> Result<i64, CursorError> {
+        integer(&self.value)
+    }
+
     /// Compares the leading parts; `None` where the two are not of one kind.
     ///
     /// Equal leading parts say nothing of the rows' order: their keys are for the server to compare.
     pub fn compare_leading(&self, other: &Self) -> Option<Ordering> {
-        // Both forms are of fixed width per mode and type, so text order is value order.
-        (self.mode == other.mode).then(|| self.value.cmp(&other.value))
+        if self.mode != other.mode {
+            return None;
+        }
+        let (one, two) = (&self.value, &other.value);
+        match self.mode {
+            // Both forms are of fixed width per mode and type, so text order is value order.
+            CursorMode::RowVersion | CursorMode::TimestampPk => Some(one.cmp(two)),
+            CursorMode::IntegerPk => Some(integer(one).ok()?.cmp(&integer(two).ok()?)),
+            CursorMode::ChangeTracking => {
+                let order = |text: &str| text.parse::<TrackedPosition>().ok();
+                Some(order(one)?.cmp(&order(two)?))
+            }
+        }
     }
 
     /// Checks what serde cannot: that the leading part is of the form its mode needs.
@@ -102,7 +156,58 @@ impl Cursor {
         match self.mode {
             CursorMode::RowVersion => self.value.parse::<RowVersion>().map(|_| ()),
             CursorMode::TimestampPk => normalize_timestamp(&self.value).map(|_| ()),
+            CursorMode::IntegerPk => integer(&self.value).map(|_| ()),
+            CursorMode::ChangeTracking => self.value.parse::<TrackedPosition>().map(|_| ()),
         }
+    }
+}
+
+fn integer(text: &str) -> Result<i64, CursorError> {
+    text.parse().ok().ok_or_else(|| CursorError::Integer(text.to_owned()))
+}
+
+/// Leading part of a position under change tracking: first the rows of the table, then changes.
+///
+/// Versions are SQL Server's, given at commit. Positions order by version; the rows that were read
+/// when a version was current come before the changes of later ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TrackedPosition {
+    /// The version of the change, or the one that was current when the rows began to be read.
+    pub version: i64,
+    /// Which of the two.
+    pub phase: TrackedPhase,
+}
+
+/// What is being read under change tracking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TrackedPhase {
+    /// The rows that the table has.
+    Snapshot,
+    /// Changes since.
+    Changes,
+}
+
+impl fmt::Display for TrackedPosition {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.phase {
+            TrackedPhase::Snapshot => write!(formatter, "snapshot@{}", self.version),
+            TrackedPhase::Changes => self.version.fmt(formatter),
+        }
+    }
+}
+
+impl std::str::FromStr for TrackedPosition {
+    type Err = CursorError;
+
+    fn from_str(text: &str) -> Result<Self, CursorError> {
+        let (phase, digits) = match text.strip_prefix("snapshot@") {
+            Some(digits) => (TrackedPhase::Snapshot, digits),
+            None => (TrackedPhase::Changes, text),
+        };
+        let version = digits.parse().ok().filter(|version| *version >= 0);
+        version
+            .map(|version| Self { version, phase })
+            .ok_or_else(|| CursorError::Tracked(text.to_owned()))
     }
 }
 
@@ -254,6 +359,31 @@ mod tests {
             r#"{"kind":"rowversion","value":"0x00000000000007D1","tiebreaker":{"b":1,"a":"x"}}"#
         );
         assert_eq!(serde_json::from_str::<Cursor>(&json).unwrap(), cursor);
+    }
+
+    #[test]
+    fn numbers_order_as_numbers_and_a_snapshot_before_later_changes() {
+        let integer = |value| Cursor::integer(value, KeyValues::new());
+        let tracked = |text: &str| {
+            let position: TrackedPosition = text.parse().unwrap();
+            assert_eq!(position.to_string(), text);
+            Cursor::tracked(position, KeyValues::new())
+        };
+        for (low, high) in [
+            (integer(9), integer(10)),
+            (integer(i64::MIN), integer(-1)),
+            (tracked("9"), tracked("10")),
+            (tracked("snapshot@9"), tracked("10")),
+            (tracked("snapshot@9"), tracked("9")),
+        ] {
+            assert_eq!(low.compare_leading(&high), Some(Ordering::Less), "{low:?} {high:?}");
+            assert_eq!(high.compare_leading(&low), Some(Ordering::Greater));
+        }
+        assert_eq!(integer(1).compare_leading(&tracked("1")), None);
+        for text in ["", "x", "-1", "snapshot@", "snapshot@-1"] {
+            let error = text.parse::<TrackedPosition>().unwrap_err().to_string();
+            assert!(error.contains(&format!("`{text}`")), "{error}");
+        }
     }
 
     #[test]

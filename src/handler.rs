@@ -2,6 +2,7 @@
 
 pub mod blob;
 pub mod durable;
+mod envelope;
 pub mod exec;
 pub mod http;
 pub mod queue;

@@ -8,6 +8,7 @@
 //!
 //! What a refused or unanswered write means is judged in `lease/write.rs`.
 
+mod error;
 mod snapshot;
 mod write;
 
@@ -16,17 +17,17 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use thiserror::Error;
 use time::OffsetDateTime;
 use tokio::time::{Instant, sleep_until, timeout};
 
+pub use self::error::LeaseError;
 pub use self::snapshot::Snapshot;
 use self::write::{Change, LogicalWrite, Writer};
-use crate::cursor::Cursor;
+use crate::cursor::{Cursor, SourceState};
 use crate::event::BatchId;
 use crate::state::{
-    Acquire, Commit, EndOfTick, Failure, FencingToken, FormatError, Generation, Holder, InFlight,
-    Refusal, StateDocument, StateKey, StateStore, StoreError,
+    Acquire, Commit, EndOfTick, Failure, FencingToken, Generation, Holder, InFlight, Refusal,
+    StateDocument, StateKey, StateStore, StoreError,
 };
 
 /// How long a lease lives, and how often it is renewed.
@@ -72,45 +73,6 @@ impl Instance {
     }
 }
 
-/// Why a lease could not be taken, kept or used.
-#[derive(Debug, Error)]
-pub enum LeaseError {
-    /// The lease has passed to another. Nothing may be written any more.
-    #[error("lease lost")]
-    Lost(#[source] Refusal),
-    /// The document is gone.
-    #[error("state document is gone")]
-    Gone,
-    /// The lease could not be renewed before its deadline.
-    #[error("lease not renewed within its time")]
-    Lapsed,
-    /// The tick has used up its time.
-    #[error("tick used up its time")]
-    OutOfTime,
-    /// The transition is not allowed for a reason that is not the lease.
-    #[error("transition refused")]
-    Refused(#[source] Refusal),
-    /// The store gave no usable answer in time: whether the write happened is not known.
-    #[error("state store")]
-    Store(#[from] StoreError),
-    /// Somebody replaced the document by one that cannot be read.
-    #[error("read back the state document")]
-    Format(#[from] FormatError),
-}
-
-impl From<Refusal> for LeaseError {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::Superseded { .. } => Self::Lost(refusal),
-            Refusal::Held { .. }
-            | Refusal::Paused { .. }
-            | Refusal::BackingOff { .. }
-            | Refusal::Backwards { .. }
-            | Refusal::TokensExhausted => Self::Refused(refusal),
-        }
-    }
-}
-
 /// What a lease needs to know of the tick that asks for it.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseContext<'a> {
@@ -135,6 +97,8 @@ pub struct Lease<'a> {
     renewed_at: Instant,
     /// Set once the marker exists; rides on every write from then on.
     marked: bool,
+    /// What the source wants kept; rides on the next write.
+    remember: Option<SourceState>,
     /// Where a prefix would put the checkpoint whose commit is not known to have landed.
     in_the_air: Option<Cursor>,
 }
@@ -215,6 +179,7 @@ impl<'a> Lease<'a> {
             snapshot,
             renewed_at,
             marked,
+            remember: None,
             in_the_air: None,
         })))
     }
@@ -267,6 +232,11 @@ impl<'a> Lease<'a> {
     /// Notes that the marker exists; `marked` rides on the next write.
     pub fn mark(&mut self) {
         self.marked = true;
+    }
+
+    /// Notes what the source wants kept; it rides on the next write, and is for that one only.
+    pub fn remember(&mut self, state: Option<SourceState>) {
+        self.remember = state;
     }
 
     /// Runs `work` while renewing the lease, and drops it when the lease is lost, has lapsed, or the
@@ -447,10 +417,13 @@ impl<'a> Lease<'a> {
         batch_id: Option<&BatchId>,
         until: Instant,
     ) -> Result<(), LeaseError> {
-        let (holder, marked) = (&self.holder, self.marked);
+        let (holder, marked, remember) = (&self.holder, self.marked, self.remember.take());
         let change = |document: &StateDocument| {
             let mut next = apply(document, holder)?;
             next.marked |= marked;
+            if let Some(state) = &remember {
+                next.source_state.clone_from(state);
+            }
             Ok(next)
         };
         let asked_at = Instant::now();

@@ -26,6 +26,10 @@
 //! Seed documents order it lock-first; acquiring under the tag of the document that gave the position
 //! keeps all their invariants and makes idle ticks free. `LEASE__FIRST` restores their order.
 //!
+//! They also create a document with its first grant. Here it is created blank, and granted by a second
+//! write under its tag: a request to create that lands late, after the document was lost, then grants
+//! nothing, so no token is ever granted twice.
+//!
 //! # Code map, top to bottom
 //!
 //! | layer | modules | may know |
@@ -35,7 +39,7 @@
 //! | adapters | `state::{blob, file, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, http, queue, stdout}`, [`mssql`], [`azure`] | their port, their crate |
 //! | engine | [`poller`], [`lease`], [`metrics`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`] | vocabulary |
-//! | pure rules | [`config`], [`state`], [`normalize`] | vocabulary |
+//! | pure rules | [`config`], [`policy`], [`quarantine`], [`state`], [`normalize`] | vocabulary |
 //! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`] | each other |
 //!
 //! Imports point downwards only; `tests/it/tidy.rs` enforces the map.

@@ -171,6 +171,13 @@ fn position(shape: &SourceShape, index: usize, row: &Row) -> Result<Cursor, Norm
         (CursorMode::TimestampPk, Value::Text(text)) => Cursor::timestamp(text, key)
             .map_err(|source| NormalizeError::Cursor { row: index, source }),
         (CursorMode::TimestampPk, _) => Err(wrong("the text of a timestamp")),
+        (CursorMode::IntegerPk, Value::Int(value)) => Ok(Cursor::integer(*value, key)),
+        (CursorMode::IntegerPk, _) => Err(wrong("a whole number")),
+        (CursorMode::ChangeTracking, Value::Text(text)) => text
+            .parse()
+            .map(|position| Cursor::tracked(position, key))
+            .map_err(|source| NormalizeError::Cursor { row: index, source }),
+        (CursorMode::ChangeTracking, _) => Err(wrong("a position of change tracking")),
     }
 }
 
@@ -285,6 +292,12 @@ mod tests {
                 CursorMode::TimestampPk,
                 rows(Value::Text("soon".to_owned()), both()),
                 "row 0: timestamp `soon`",
+            ),
+            (CursorMode::IntegerPk, rows(Value::Null, both()), "needs a whole number"),
+            (
+                CursorMode::ChangeTracking,
+                rows(Value::Text("soon".to_owned()), both()),
+                "row 0: change tracking position `soon`",
             ),
         ] {
             let text = error(mode, &rows);

@@ -17,27 +17,30 @@
 mod batch;
 mod deliver;
 mod failure;
+mod init;
 mod memory;
 mod observe;
 mod outcome;
 mod part;
 mod quarantine;
+mod stop;
 mod suspicion;
 
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-use self::batch::{Batch, Next};
+use self::batch::{Batch, Fetched, Next};
 use self::deliver::Hand;
+pub use self::init::Init;
 use self::memory::Memory;
 use self::observe::Observation;
 pub use self::outcome::{LoadError, OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
+pub use self::stop::StopSignal;
 use crate::cursor::Cursor;
 use crate::handler::{Delivery, Handler, HandlerError, Progress};
 use crate::lease::{Acquired, Instance, Lease, LeaseContext, LeaseError, LeaseTerms, Snapshot};
@@ -75,38 +78,6 @@ pub struct Limits {
     pub lease_first: bool,
     /// What to do when a poller that has run before has no state.
     pub on_missing_state: OnMissingState,
-}
-
-/// Asks running ticks to stop after the batch in hand.
-#[derive(Clone, Debug, Default)]
-pub struct StopSignal {
-    flags: Vec<Arc<AtomicBool>>,
-}
-
-impl StopSignal {
-    /// Returns a signal of its own.
-    pub fn new() -> Self {
-        Self { flags: vec![Arc::default()] }
-    }
-
-    /// Returns a signal that is set when either this one or the new one is.
-    #[must_use]
-    pub fn child(&self) -> Self {
-        let own: Arc<AtomicBool> = Arc::default();
-        Self { flags: std::iter::once(own).chain(self.flags.iter().cloned()).collect() }
-    }
-
-    /// Sets this signal, and so its children.
-    pub fn set(&self) {
-        if let Some(own) = self.flags.first() {
-            own.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether this signal or a parent has been set.
-    pub fn is_set(&self) -> bool {
-        self.flags.iter().any(|flag| flag.load(Ordering::Relaxed))
-    }
 }
 
 /// What a tick is told by whoever asks for it.
@@ -147,6 +118,8 @@ pub struct Poller {
     limits: Limits,
     policy: FailurePolicy,
     metrics: Arc<Metrics>,
+    /// Whether a poller without state waits to be started explicitly, behind what there is then.
+    start_now: bool,
     /// What the last tick knew; locked while a tick runs, so a second one sees that.
     memory: Mutex<Memory>,
 }
@@ -197,8 +170,16 @@ impl Poller {
             limits: parts.limits,
             policy: parts.policy,
             metrics: parts.metrics,
+            start_now: false,
             memory: Mutex::default(),
         }
+    }
+
+    /// Lets a poller that never ran start with what comes after its [`Self::init`], instead of with all
+    /// that its source has.
+    #[must_use]
+    pub fn starting_now(self) -> Self {
+        Self { start_now: true, ..self }
     }
 
     /// Returns the poller's name.
@@ -234,12 +215,15 @@ impl Poller {
                     None => continue,
                 }
             }
-            let Some(batch) = self.first_batch(&base, seen).await? else {
-                seen.note_time(base.now());
-                return Ok(self.idle(memory, base).await);
+            let batch = match self.first_batch(&base, seen).await? {
+                Fetched::Batch(batch) => batch,
+                Fetched::Nothing(remember) => {
+                    seen.note_time(base.now());
+                    return Ok(self.idle(memory, base, remember).await);
+                }
             };
             match self.acquire(&base, Some(&batch), seen).await? {
-                Ok(lease) => return Box::pin(self.drain(memory, *lease, batch, seen)).await,
+                Ok(lease) => return Box::pin(self.drain(memory, *lease, *batch, seen)).await,
                 Err(Some(outcome)) => return Ok(outcome),
                 Err(None) => memory.forget(),
             }
@@ -261,8 +245,9 @@ impl Poller {
         };
         let first = lease.hold_while(self.first_batch(base, seen)).await;
         let batch = match first.map_err(TickError::LeaseLost) {
-            Ok(Ok(Some(batch))) => batch,
-            Ok(Ok(None)) => {
+            Ok(Ok(Fetched::Batch(batch))) => *batch,
+            Ok(Ok(Fetched::Nothing(remember))) => {
+                lease.remember(remember.map(|remember| remember.state));
                 self.release(&mut lease, seen).await;
                 memory.remember(lease);
                 return Ok(Some(TickOutcome::Idle));
@@ -323,12 +308,15 @@ impl Poller {
             self.deliver(&mut lease, &mut hand, seen).await?;
             let next = self.next_after(&mut lease, &mut hand, seen).await;
             seen.note_next(&next);
+            if let Ok(Next::Nothing(Some(state))) = &next {
+                hand.batch.remember = Some(state.clone());
+            }
             self.commit(&mut lease, &hand.batch, &next, seen).await?;
             match next {
                 Ok(Next::Batch(next)) => hand.batch = *next,
-                Ok(end @ (Next::Nothing | Next::NotNow | Next::Later(_))) => {
+                Ok(end @ (Next::Nothing(_) | Next::NotNow | Next::Later(_))) => {
                     memory.remember(lease);
-                    return Ok(TickOutcome::Committed { more: !matches!(end, Next::Nothing) });
+                    return Ok(TickOutcome::Committed { more: !matches!(end, Next::Nothing(_)) });
                 }
                 Err(error) => {
                     memory.remember(lease);
@@ -432,7 +420,7 @@ impl Poller {
         let then = match next {
             Ok(Next::Batch(next)) => AfterCommit::Handle(Box::new(next.in_flight())),
             Ok(Next::Later(next)) => AfterCommit::Leave(Box::new(next.in_flight()), end_of_tick()),
-            Ok(Next::Nothing | Next::NotNow) | Err(_) => AfterCommit::Release(end_of_tick()),
+            Ok(Next::Nothing(_) | Next::NotNow) | Err(_) => AfterCommit::Release(end_of_tick()),
         };
         let before = lease.document().checkpoint.cursor.clone();
         let commit = Commit {
@@ -442,6 +430,7 @@ impl Poller {
             now: lease.now(),
             then,
         };
+        lease.remember(batch.remember.clone());
         lease.commit(commit).await.map_err(|error| match error {
             LeaseError::Lost(_) | LeaseError::Gone => TickError::LeaseLost(error),
             LeaseError::Lapsed
@@ -453,7 +442,7 @@ impl Poller {
         seen.batch_complete(batch, before.as_ref(), began_at.elapsed(), lease.now());
         match next {
             Ok(Next::Batch(_)) => lease.still_held().map_err(TickError::LeaseLost),
-            Ok(Next::Nothing | Next::NotNow | Next::Later(_)) | Err(_) => Ok(()),
+            Ok(Next::Nothing(_) | Next::NotNow | Next::Later(_)) | Err(_) => Ok(()),
         }
     }
 }
@@ -472,6 +461,13 @@ struct Position {
     generation: u64,
     replay_id: Option<String>,
     after: Option<Cursor>,
+}
+
+impl Position {
+    /// Returns the place behind `after`, under what else `document` says.
+    fn under(document: &StateDocument, after: Option<Cursor>) -> Self {
+        Self { generation: document.generation.0, replay_id: document.replay_id.clone(), after }
+    }
 }
 
 /// How a tick ends that may not run.

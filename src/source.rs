@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use thiserror::Error;
 
-use crate::cursor::{Cursor, CursorMode, SourceFingerprint};
+use crate::cursor::{Cursor, CursorMode, SourceFingerprint, SourceState};
 use crate::error::ErrorKind;
 use crate::event::{Operation, SourceLabel};
 use crate::value::Value;
@@ -35,6 +35,8 @@ pub struct FetchWindow<'a> {
     pub upto: Option<&'a Cursor>,
     /// Most rows; a source reads one more to learn whether there is more.
     pub rows_max: usize,
+    /// What the source asked to be remembered, as far as it is known still.
+    pub state: &'a SourceState,
 }
 
 /// One row as read.
@@ -42,7 +44,7 @@ pub struct FetchWindow<'a> {
 pub struct Row {
     /// What happened to it.
     pub op: Operation,
-    /// Leading part of its position: the text of the cursor column.
+    /// Leading part of its position: the value or text of the cursor column.
     pub position: Value,
     /// Values of the key columns, in key order.
     pub key: Vec<Value>,
@@ -61,6 +63,21 @@ pub struct Rows {
     pub more: bool,
     /// How old the oldest of these rows is by the source's clock, where the mode can tell.
     pub lag: Option<Duration>,
+    /// What to remember once all these rows have been delivered; `None` for no change.
+    pub remember: Option<Remember>,
+}
+
+/// What a source asks to have kept beside the cursor.
+///
+/// It is written down with the commit of the rows it came with. An idle tick keeps it in memory and
+/// writes it now and then, or at once where that is asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Remember {
+    /// Takes the place of all that was remembered.
+    pub state: SourceState,
+    /// Whether rows wait for it: a process that ends without it would let them wait anew, and one
+    /// process per tick would let them wait for ever.
+    pub at_once: bool,
 }
 
 /// The source could not be read. The handler is not called, and the next tick tries again.
@@ -71,6 +88,9 @@ pub struct FetchError {
     pub kind: ErrorKind,
     /// What went wrong, with which value, without secrets.
     pub reason: String,
+    /// Whether the source no longer has what follows the checkpoint: going on would skip rows, so
+    /// nothing is read until somebody decides.
+    pub position_lost: bool,
     /// The driver's error.
     #[source]
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
@@ -79,7 +99,12 @@ pub struct FetchError {
 impl FetchError {
     /// Returns an error without a cause.
     pub fn new(kind: ErrorKind, reason: impl Into<String>) -> Self {
-        Self { kind, reason: reason.into(), source: None }
+        Self { kind, reason: reason.into(), position_lost: false, source: None }
+    }
+
+    /// Returns the error of a source that no longer has what follows the checkpoint.
+    pub fn position_lost(reason: impl Into<String>) -> Self {
+        Self { position_lost: true, ..Self::new(ErrorKind::Data, reason) }
     }
 }
 
@@ -92,8 +117,29 @@ impl FetchError {
 /// Dropping a fetch is allowed at any await; whatever connection it used is then not used again.
 #[async_trait]
 pub trait Source: fmt::Debug + Send + Sync {
-    /// Returns what does not change.
+    /// Returns what does not change. Where settings leave it open, it holds after [`Self::open`] only.
     fn shape(&self) -> &SourceShape;
+
+    /// Chooses what settings leave open, given the fingerprint in the state document: a source that
+    /// has run before stays with what it chose then. Does nothing where nothing is open.
+    ///
+    /// # Errors
+    ///
+    /// [`FetchError`] if the source cannot be reached, or there is nothing to choose.
+    async fn open(&self, _stored: Option<&SourceFingerprint>) -> Result<(), FetchError> {
+        Ok(())
+    }
+
+    /// Returns the position behind all that is there now, for a poller that is to start with what
+    /// comes next; `None` where there is nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// [`FetchError`] if the source cannot be read, or cannot tell.
+    async fn present(&self) -> Result<Option<Cursor>, FetchError> {
+        let reason = "this source cannot start at its present end: start it at the `beginning`";
+        Err(FetchError::new(ErrorKind::Configuration, reason))
+    }
 
     /// Returns rows of `window`, oldest first.
     ///

@@ -315,6 +315,9 @@ pub struct InFlight {
     /// Times a holder died at this position.
     #[serde(default)]
     pub crashes: u32,
+    /// So many of them came before a holder that lived to tell of a failure.
+    #[serde(default)]
+    pub crashes_survived: u32,
     /// When the first attempt at this position failed.
     #[serde(default, with = "time::serde::rfc3339::option")]
     pub first_failed_at: Option<OffsetDateTime>,

@@ -15,7 +15,7 @@ use crate::cursor::{Cursor, CursorMode, RowVersion, SourceFingerprint};
 use crate::error::ErrorKind;
 use crate::event::{BatchId, Operation, SourceLabel};
 use crate::handler::{Delivery, Handler, HandlerError};
-use crate::source::{FetchError, FetchWindow, Row, Rows, Source, SourceShape};
+use crate::source::{FetchError, FetchWindow, Remember, Row, Rows, Source, SourceShape};
 use crate::state::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Written};
 use crate::value::Value;
 
@@ -37,8 +37,10 @@ struct TableState {
     rows: BTreeMap<i64, (u64, String)>,
     fetches: u64,
     failures: VecDeque<FetchError>,
+    failing_fetch: Option<(u64, FetchError)>,
     delay: Duration,
     null_key: bool,
+    remember: Option<Remember>,
 }
 
 impl TableSource {
@@ -82,9 +84,21 @@ impl TableSource {
         locked(&self.state).failures.push_back(FetchError::new(ErrorKind::Transient, reason));
     }
 
+    /// Makes the fetch after the next `fetches` fail.
+    pub fn fail_after(&self, fetches: u64, reason: &str) {
+        let mut state = locked(&self.state);
+        let number = state.fetches + fetches + 1;
+        state.failing_fetch = Some((number, FetchError::new(ErrorKind::Transient, reason)));
+    }
+
     /// Makes each fetch take this long.
     pub fn delay(&self, delay: Duration) {
         locked(&self.state).delay = delay;
+    }
+
+    /// Makes every fetch ask for `remember` to be kept.
+    pub fn ask_to_remember(&self, remember: Option<Remember>) {
+        locked(&self.state).remember = remember;
     }
 
     /// Makes every row come with a key of NULL.
@@ -112,6 +126,10 @@ impl Source for TableSource {
         let delay = {
             let mut state = locked(&self.state);
             state.fetches += 1;
+            let number = state.fetches;
+            if let Some((_, error)) = state.failing_fetch.take_if(|(at, _)| *at == number) {
+                return Err(error);
+            }
             if let Some(error) = state.failures.pop_front() {
                 return Err(error);
             }
@@ -135,7 +153,8 @@ impl Source for TableSource {
             values: vec![Value::Int(*id), Value::Text(value.clone())],
         });
         let columns = vec!["id".to_owned(), "value".to_owned()];
-        Ok(Rows { columns, rows: rows.collect(), more, lag: None })
+        let (rows, remember) = (rows.collect(), state.remember.clone());
+        Ok(Rows { columns, rows, more, lag: None, remember })
     }
 }
 
@@ -150,6 +169,8 @@ pub struct Received {
     pub attempt: u32,
     /// Keys of its rows, in order.
     pub ids: Vec<i64>,
+    /// What happened to them, in order.
+    pub ops: Vec<Operation>,
     /// Event ids, in order.
     pub event_ids: Vec<String>,
 }
@@ -249,6 +270,7 @@ impl Handler for RecordingHandler {
             fence: (delivery.generation.0, delivery.fencing_token.0),
             attempt: delivery.attempt,
             ids: delivery.events.iter().filter_map(|event| id(&event.cursor)).collect(),
+            ops: delivery.events.iter().map(|event| event.op).collect(),
             event_ids: delivery.events.iter().map(|event| event.id.to_string()).collect(),
         };
         let ids = received.ids.clone();

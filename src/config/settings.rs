@@ -66,6 +66,7 @@ pub const SETTINGS: &[Setting] = &[
     SOURCE_COLUMNS,
     SOURCE_FILTER,
     SOURCE_SETTLE,
+    SOURCE_START,
     HANDLER_KIND,
     HANDLER_URL,
     HANDLER_ALLOW_HTTP,
@@ -171,11 +172,12 @@ pub(super) const SOURCE_TABLE: Setting = Setting::new(
 pub(super) const SOURCE_MODE: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__MODE",
     Text("rowversion"),
-    "How rows are ordered: `rowversion` or `timestamp+pk`.",
+    "How rows are ordered: `rowversion`, `change_tracking`, `timestamp+pk`, `integer+pk`, or `auto` to \
+     choose by what the table has.",
 );
 pub(super) const SOURCE_CURSOR: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__CURSOR",
-    Required,
+    Words("required but for `change_tracking`, `auto`"),
     "Column that grows with each change.",
 );
 pub(super) const SOURCE_KEY: Setting = Setting::new(
@@ -196,7 +198,12 @@ pub(super) const SOURCE_FILTER: Setting = Setting::new(
 pub(super) const SOURCE_SETTLE: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__SETTLE",
     Text("5s"),
-    "`timestamp+pk` only: how far behind the database's clock to stay, for commits that come late.",
+    "`timestamp+pk`, `integer+pk`: how late a commit may come after its row was written; rows wait as long.",
+);
+pub(super) const SOURCE_START: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__SOURCE__START",
+    Text("beginning"),
+    "Where a poller starts that never ran: at the `beginning`, or `now`, at its `highwater init`.",
 );
 pub(super) const HANDLER_KIND: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__KIND",

@@ -22,39 +22,49 @@ pub struct SourceConfig {
     pub connection: SqlConnection,
     /// Table or view, as written.
     pub table: String,
-    /// How rows are ordered.
-    pub mode: CursorMode,
-    /// Column that grows with each change.
-    pub cursor: String,
+    /// How rows are ordered; `None` to choose by what the table has.
+    pub mode: Option<CursorMode>,
+    /// Column that they are ordered by; `None` where the mode has or chooses it.
+    pub cursor: Option<String>,
     /// Key columns, in key order; never empty.
     pub key: Vec<String>,
     /// Columns to deliver; `None` for all.
     pub columns: Option<Vec<String>>,
     /// Condition that rows must meet.
     pub filter: Option<String>,
-    /// How far behind the database's clock to stay; zero unless the mode goes by time.
+    /// How long commits may come late; zero in the modes that need no such limit.
     pub settle: Duration,
+    /// Whether a poller that never ran waits to be started, behind what there is then.
+    pub start_now: bool,
 }
 
 pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfig> {
     let at = Some(segment);
     let connection = read_connection(reader, segment);
     let table = reader.read(&settings::SOURCE_TABLE, at, parse::any);
-    let modes = [CursorMode::RowVersion, CursorMode::TimestampPk].map(|mode| (mode.as_str(), mode));
-    let mode = reader.read(&settings::SOURCE_MODE, at, parse::one_of(&modes));
-    let cursor = reader.read(&settings::SOURCE_CURSOR, at, parse::any);
+    let mode = reader.read(&settings::SOURCE_MODE, at, parse::one_of(&MODES));
+    let cursor = match mode {
+        Some(Some(CursorMode::ChangeTracking)) => {
+            reader.read_if_set(&settings::SOURCE_CURSOR, at, |_| no_cursor());
+            Some(None)
+        }
+        Some(None) => Some(reader.read_if_set(&settings::SOURCE_CURSOR, at, parse::any)),
+        Some(Some(_)) | None => reader.read(&settings::SOURCE_CURSOR, at, parse::any).map(Some),
+    };
     let key = reader.read(&settings::SOURCE_KEY, at, parse::columns);
     let columns = reader.read_if_set(&settings::SOURCE_COLUMNS, at, parse::columns);
     let filter = reader.read_if_set(&settings::SOURCE_FILTER, at, parse::any);
     let settle = match mode {
-        Some(CursorMode::RowVersion) => {
-            reader.read_if_set(&settings::SOURCE_SETTLE, at, |_| no_settle());
+        Some(Some(mode @ (CursorMode::RowVersion | CursorMode::ChangeTracking))) => {
+            reader.read_if_set(&settings::SOURCE_SETTLE, at, |_| no_settle(mode));
             Some(Duration::ZERO)
         }
-        Some(CursorMode::TimestampPk) | None => {
+        Some(Some(CursorMode::TimestampPk | CursorMode::IntegerPk) | None) | None => {
             reader.read(&settings::SOURCE_SETTLE, at, parse::duration)
         }
     };
+    let starts = [("beginning", false), ("now", true)];
+    let start_now = reader.read(&settings::SOURCE_START, at, parse::one_of(&starts));
     let (connection_setting, connection) = connection?;
     Some(SourceConfig {
         connection_setting,
@@ -66,6 +76,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfi
         columns,
         filter,
         settle: settle?,
+        start_now: start_now?,
     })
 }
 
@@ -107,7 +118,21 @@ pub(super) fn connection_string(problem: &str) -> Expected {
     Expected::new(format!("a connection string that can be used: {problem}")).shown(Shown::Secret)
 }
 
-fn no_settle() -> Result<Duration, Expected> {
-    Err(Expected::new("nothing, as rows are ordered by `rowversion`")
-        .hint("remove it, or set the mode to `timestamp+pk`"))
+/// Modes by the names that settings have for them.
+const MODES: [(&str, Option<CursorMode>); 5] = [
+    ("auto", None),
+    ("rowversion", Some(CursorMode::RowVersion)),
+    ("change_tracking", Some(CursorMode::ChangeTracking)),
+    ("timestamp+pk", Some(CursorMode::TimestampPk)),
+    ("integer+pk", Some(CursorMode::IntegerPk)),
+];
+
+fn no_cursor() -> Result<String, Expected> {
+    Err(Expected::new("nothing, as mode `change_tracking` has no cursor column")
+        .hint("remove it, or set the mode to `auto`"))
+}
+
+fn no_settle(mode: CursorMode) -> Result<Duration, Expected> {
+    Err(Expected::new(format!("nothing, as mode `{mode}` waits for no time to pass"))
+        .hint("remove it, or set the mode to `timestamp+pk` or `integer+pk`"))
 }

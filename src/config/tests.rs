@@ -37,6 +37,7 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__SOURCE__COLUMNS = shop_id, order_id, total
     HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER = total > 0
     HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE = 0
+    HIGHWATER__POLLERS__ORDERS__SOURCE__START = now
     HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = http
     HIGHWATER__POLLERS__ORDERS__HANDLER__URL = http://orders.internal/api/changes?code=hunter2hunter2
     HIGHWATER__POLLERS__ORDERS__HANDLER__ALLOW_HTTP = true
@@ -155,14 +156,19 @@ fn defaults_are_those_of_the_table() {
                             packet_size: None,
                         },
                         table: "dbo.orders",
-                        mode: RowVersion,
-                        cursor: "version",
+                        mode: Some(
+                            RowVersion,
+                        ),
+                        cursor: Some(
+                            "version",
+                        ),
                         key: [
                             "id",
                         ],
                         columns: None,
                         filter: None,
                         settle: 0ns,
+                        start_now: false,
                     },
                     handler: Stdout,
                     lease: LeaseConfig {
@@ -231,8 +237,12 @@ fn a_full_example_of_a_poller_reads_back() {
                     packet_size: None,
                 },
                 table: "dbo.orders",
-                mode: TimestampPk,
-                cursor: "changed_at",
+                mode: Some(
+                    TimestampPk,
+                ),
+                cursor: Some(
+                    "changed_at",
+                ),
                 key: [
                     "shop_id",
                     "order_id",
@@ -248,6 +258,7 @@ fn a_full_example_of_a_poller_reads_back() {
                     "total > 0",
                 ),
                 settle: 0ns,
+                start_now: true,
             },
             handler: Http(
                 HttpConfig {
@@ -418,7 +429,7 @@ fn every_mistake_is_reported_at_once() {
             setting `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN` is `0`, expected a duration of at least `1ms`
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__CURSOR` is not set, expected column that grows with each change
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__KEY` is `id,,ID`, expected names of columns separated by commas, each once
-            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__MODE` is `row_version`, expected `rowversion` or `timestamp+pk`
+            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__MODE` is `row_version`, expected `auto`, `rowversion`, `change_tracking`, `timestamp+pk` or `integer+pk`
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__TABEL` is unknown, expected a setting that Highwater knows
               hint: did you mean `HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE`?
             setting `HIGHWATER__POLLERS__ORDERS__STATE_REFRESH` is `soon`, expected a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours
@@ -462,8 +473,8 @@ fn settings_are_checked_against_each_other() {
             setting `AzureWebJobsStorage` is `(not shown)`, expected a storage connection that can be used: `AccountKey` is not base64; copy it whole
             setting `HIGHWATER__POLLERS__ORDERS__HANDLER__URL` is not set, expected absolute URL that batches are posted to, or of the function app
             setting `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN` is `10m`, expected at most `5m`, as `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MAX` says
-            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE` is `5s`, expected nothing, as rows are ordered by `rowversion`
-              hint: remove it, or set the mode to `timestamp+pk`
+            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE` is `5s`, expected nothing, as mode `rowversion` waits for no time to pass
+              hint: remove it, or set the mode to `timestamp+pk` or `integer+pk`
             setting `HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX` is `45s`, expected a duration below `45s`, which is `HIGHWATER__FUNCTION_TIMEOUT` less 15 seconds
             setting `HIGHWATER__POLLERS__STOCK__HANDLER__URL` is `http://stock.internal/a`, expected an `https` URL, as the host is not this machine
               hint: set `HIGHWATER__POLLERS__STOCK__HANDLER__ALLOW_HTTP` to `true` to send rows without encryption

@@ -9,6 +9,7 @@ mod like;
 mod session;
 mod shared;
 mod store;
+mod tracking;
 
 use std::{
     fs::File,
@@ -112,6 +113,14 @@ impl Database {
         Ok(rows)
     }
 
+    /// Forgets the tracked changes of a table up to now, as when their retention is over.
+    ///
+    /// # Errors
+    /// Fails for a table whose changes are not tracked (4998).
+    pub fn forget_changes(&self, table: &str) -> Result<(), SqlError> {
+        SqliteSession::open(self.0.clone(), "master")?.forget_changes(&named(table)?)
+    }
+
     /// Inserts rows in one transaction, much faster than a statement for each.
     ///
     /// `table` is a name as T-SQL writes it; values are given in the order of `columns`.
@@ -146,18 +155,20 @@ fn column_types(
     table: &str,
     names: &[&str],
 ) -> Result<Vec<(String, Type)>, SqlError> {
-    let parts: Vec<_> = super::tsql::lexer::tokens(table)?
-        .iter()
-        .filter(|token| token.shown() != ".")
-        .map(|token| token.shown().to_owned())
-        .collect();
-    let table = physical(&parts);
+    let table = named(table)?;
     let columns = session.columns(&table)?.ok_or_else(|| invalid_object(&table))?;
     let find = |name: &&str| {
         let column = columns.iter().find(|column| column.name.eq_ignore_ascii_case(name));
         column.map(|column| (column.name.clone(), column.ty)).ok_or_else(|| invalid_column(name))
     };
     names.iter().map(find).collect()
+}
+
+/// Physical name of a table that is named as T-SQL writes it.
+fn named(table: &str) -> Result<String, SqlError> {
+    let tokens = super::tsql::lexer::tokens(table)?;
+    let parts = tokens.iter().map(|token| token.shown().to_owned()).filter(|part| part != ".");
+    Ok(physical(&parts.collect::<Vec<_>>()))
 }
 
 fn bracketed(name: &str) -> String {

@@ -64,7 +64,8 @@ impl Databases {
         match words.len() {
             3 if is(0, "CREATE") => Some(self.create(name)),
             3 if is(0, "DROP") => Some(self.drop_database(name)),
-            _ if is(0, "ALTER") && is(3, "SET") => {
+            // What is set for the database that one is in, that one knows.
+            _ if is(0, "ALTER") && is(3, "SET") && !is(2, "CURRENT") => {
                 let is_so = is(4, "SINGLE_USER")
                     || (is(4, "READ_COMMITTED_SNAPSHOT") && is(5, "ON"))
                     || (is(4, "ALLOW_SNAPSHOT_ISOLATION") && is(5, "ON"));
@@ -157,6 +158,10 @@ mod tests {
             error(&mut *master, "ALTER DATABASE [a b] SET READ_COMMITTED_SNAPSHOT OFF").is_some()
         );
         let mut one = databases.connect("A B").unwrap();
+        assert_eq!(
+            error(&mut *one, "ALTER DATABASE CURRENT SET ALLOW_SNAPSHOT_ISOLATION ON"),
+            None
+        );
         assert_eq!(error(&mut *one, "CREATE TABLE dbo.T (id int)"), None);
         assert_eq!(error(&mut *one, "SELECT id FROM dbo.T"), None);
         let mut shop = databases.connect("shop").unwrap();

@@ -4,6 +4,7 @@ mod concurrent;
 mod faults;
 mod polling;
 mod statements;
+mod tracking;
 mod wire;
 
 use tiberius::{AuthMethod, Client, Config, EncryptionLevel, Row};

@@ -16,10 +16,16 @@
 //!   lower case);
 //!   `CREATE [UNIQUE] INDEX`, `CREATE VIEW`, `CREATE SCHEMA`, `ALTER TABLE … ADD` of one column,
 //!   `DROP TABLE | VIEW | INDEX`;
+//! - change tracking: `ALTER TABLE … {ENABLE | DISABLE} CHANGE_TRACKING`, `CHANGETABLE(CHANGES …)` with
+//!   the key, `SYS_CHANGE_VERSION` and the last `SYS_CHANGE_OPERATION`, both functions of versions;
+//!   `ALTER DATABASE … SET CHANGE_TRACKING | ALLOW_SNAPSHOT_ISOLATION` is read and ignored, as are
+//!   isolation levels: a read always has a snapshot of its own;
 //! - operators, `CASE`, `IN`, `LIKE`, `BETWEEN`, `EXISTS`, `IS NULL`, `CAST` (of a value with or
 //!   without `COLLATE`), `CONVERT` (styles 0, 126, 127, and 1 and 2 of binary values), `DATEADD`, `DATEDIFF`, the aggregates, and the
 //!   functions of `function.rs`;
-//! - the catalogue views `sys.tables`, `sys.columns` and `sys.types`, as far as they have columns.
+//! - the catalogue views `sys.tables`, `sys.columns`, `sys.types`, `sys.change_tracking_tables`, and of
+//!   primary keys `sys.indexes` and `sys.index_columns`, as far as they have columns.
+//!
 //! - every type by its name; `xml`, `text`, `ntext`, `image`, `sql_variant`, `hierarchyid`, `geometry`
 //!   and `geography` are kept as strings and have none of their functions.
 //!
@@ -38,6 +44,7 @@ pub(crate) mod parser;
 mod query;
 #[cfg(test)]
 mod tests;
+pub(crate) mod tracking;
 mod write;
 
 use self::{
@@ -111,6 +118,7 @@ pub(crate) enum Definition {
     View { name: String, sql: String, columns: Vec<TableColumn> },
     Index { table: String, sql: String },
     Column { table: String, column: TableColumn, sql: [String; 2] },
+    Tracking { table: String, on: bool },
     Drop { name: String, sql: String, if_exists: bool },
 }
 
@@ -160,6 +168,7 @@ impl Parser<'_> {
             "SET" => self.set(),
             "CREATE" if self.is_word_at(1, "SCHEMA") => self.create_schema(),
             "CREATE" => self.create().map(Statement::Define),
+            "ALTER" if self.is_word_at(1, "DATABASE") => self.alter_database(),
             "ALTER" => self.alter().map(Statement::Define),
             "DROP" => self.drop().map(Statement::Define),
             "TRUNCATE" => self.truncate(),

@@ -36,11 +36,10 @@ use url::form_urlencoded::byte_serialize;
 
 use self::reply::{Received, Start};
 use super::tries::Tries;
-use super::{Delivery, Handler, HandlerError};
+use super::{Delivery, Handler, HandlerError, envelope};
 use crate::config::{DurableConfig, redacted};
 use crate::error::chain;
 
-mod input;
 mod reply;
 #[cfg(test)]
 mod tests;
@@ -176,9 +175,11 @@ fn secrets(config: &DurableConfig) -> Vec<String> {
 #[async_trait]
 impl Handler for Durable {
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
-        let input = input::encode(&delivery).map_err(|error| {
-            HandlerError::Rejected(format!("encode batch `{}`: {error}", delivery.batch_id))
-        })?;
+        let events: Vec<_> = delivery.events.iter().collect();
+        let input =
+            envelope::encode(&delivery, delivery.batch_id.as_str(), &events).map_err(|error| {
+                HandlerError::Rejected(format!("encode batch `{}`: {error}", delivery.batch_id))
+            })?;
         let mut tries = Tries::up_to(self.config.tries_max);
         // Each round that goes on counts a try.
         loop {

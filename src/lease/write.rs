@@ -123,6 +123,9 @@ impl Writer<'_> {
     ) -> Result<Snapshot, LeaseError> {
         let LogicalWrite { holder, write_id, batch_id, in_the_air } = logical;
         let checkpoint = &base.document.checkpoint.cursor;
+        // A renewal may have committed the same front before.
+        let committed_before = base.document.checkpoint.last_successful_batch_id.as_ref();
+        let batch_id = batch_id.filter(|id| committed_before != Some(*id));
         let mut base = base.clone();
         let mut pause = Pause::new(self.until);
         loop {
@@ -145,14 +148,14 @@ impl Writer<'_> {
             let last_batch_id = found.document.checkpoint.last_successful_batch_id.as_ref();
             // Only the holder gives its grant up, and writes nothing after; others may have, on top.
             let given_up = found.document.lease.released_at.is_some();
+            let found_at = found.document.checkpoint.cursor.as_ref();
+            let moved_by_us = in_the_air.is_some() && found_at == in_the_air;
             if found.document.write_id == write_id
-                || batch_id.is_some_and(|id| last_batch_id == Some(id))
+                || (!moved_by_us && batch_id.is_some_and(|id| last_batch_id == Some(id)))
                 || (!unchanged && given_up && found.document.is_held_by(holder))
             {
                 return Ok(*found);
             }
-            let found_at = found.document.checkpoint.cursor.as_ref();
-            let moved_by_us = in_the_air.is_some() && found_at == in_the_air;
             let still_ours = found.document.is_held_by(holder)
                 && (found_at == checkpoint.as_ref() || moved_by_us);
             if !unchanged && !still_ours {

@@ -34,6 +34,11 @@ pub fn quote(name: &str) -> String {
     format!("[{}]", name.replace(']', "]]"))
 }
 
+/// Returns `text` as a string constant, as SQL text.
+pub fn literal(text: &str) -> String {
+    format!("N'{}'", text.replace('\'', "''"))
+}
+
 /// Returns the name of a collation as SQL text; `None` for what cannot be one.
 ///
 /// Such names cannot be quoted; they are made of letters, digits and `_`.

@@ -5,14 +5,14 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::observe::Observation;
-use super::suspicion::Suspicion;
+use super::suspicion::{Suspicion, Tried};
 use super::{Poller, Position, TickError};
-use crate::cursor::Cursor;
+use crate::cursor::{Cursor, SourceState};
 use crate::error::ErrorKind;
 use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested};
 use crate::lease::{Lease, Snapshot};
 use crate::normalize::{fitting, normalize};
-use crate::source::{FetchError, FetchWindow};
+use crate::source::{FetchError, FetchWindow, Remember};
 use crate::state::InFlight;
 
 /// Rows on their way to the handler.
@@ -27,6 +27,8 @@ pub(super) struct Batch {
     pub(super) more: bool,
     /// How old the oldest row was, where the mode can tell.
     pub(super) lag: Option<Duration>,
+    /// What the source wants kept once the last of these rows is committed.
+    pub(super) remember: Option<SourceState>,
     /// Set where one of these rows is known to be at fault.
     pub(super) suspicion: Option<Box<Suspicion>>,
     /// Whether a holder had these rows in hand, and no others, when it ended.
@@ -35,12 +37,20 @@ pub(super) struct Batch {
     pub(super) quarantined: bool,
 }
 
+/// What a fetch found.
+pub(super) enum Fetched {
+    /// Rows.
+    Batch(Box<Batch>),
+    /// None, and what the source wants kept all the same.
+    Nothing(Option<Remember>),
+}
+
 /// What follows a batch within the same tick.
 pub(super) enum Next {
     /// Another one.
     Batch(Box<Batch>),
-    /// The source has no more rows now.
-    Nothing,
+    /// The source has no more rows now, and may want something kept with the batch in hand.
+    Nothing(Option<SourceState>),
     /// Rows are waiting, but a limit is met.
     NotNow,
     /// The same, and one of these is known to be at fault: that is not to be forgotten.
@@ -59,7 +69,7 @@ impl Poller {
         &self,
         base: &Snapshot,
         seen: &mut Observation<'_>,
-    ) -> Result<Option<Batch>, TickError> {
+    ) -> Result<Fetched, TickError> {
         let end_of_time = seen.began_at() + self.limits.handler_stop_after;
         let read = timeout_at(end_of_time, self.read_first_batch(base, seen)).await;
         read.unwrap_or_else(|_| {
@@ -72,23 +82,20 @@ impl Poller {
         &self,
         base: &Snapshot,
         seen: &mut Observation<'_>,
-    ) -> Result<Option<Batch>, TickError> {
+    ) -> Result<Fetched, TickError> {
         let document = &base.document;
-        let position = || Position {
-            generation: document.generation.0,
-            replay_id: document.replay_id.clone(),
-            after: document.checkpoint.cursor.clone(),
-        };
+        let position = || Position::under(document, document.checkpoint.cursor.clone());
+        let state = &document.source_state;
         if let Some(in_flight) = &document.in_flight
             && in_flight.after == document.checkpoint.cursor
         {
-            let again = self.fetch(position(), Some(in_flight), seen).await?;
-            if let Some(mut batch) = again {
-                batch.died_alone = in_flight.rows == 1;
-                return Ok(Some(batch));
+            let again = self.fetch(position(), Some(in_flight), state, seen).await?;
+            if let Fetched::Batch(mut batch) = again {
+                batch.died_alone = in_flight.rows == 1 && in_flight.batch_id == batch.id;
+                return Ok(Fetched::Batch(batch));
             }
         }
-        self.fetch(position(), None, seen).await
+        self.fetch(position(), None, state, seen).await
     }
 
     /// Whether limits allow another batch after the one in hand.
@@ -107,13 +114,16 @@ impl Poller {
         seen: &mut Observation<'_>,
     ) -> Result<Next, TickError> {
         if !batch.more {
-            return Ok(Next::Nothing);
+            return Ok(Next::Nothing(None));
         }
         if !self.may_go_on(lease, seen) {
             return Ok(Next::NotNow);
         }
         match self.read_behind(lease, batch, seen).await {
-            Ok(next) => Ok(next.map_or(Next::Nothing, |next| Next::Batch(Box::new(next)))),
+            Ok(Fetched::Batch(next)) => Ok(Next::Batch(next)),
+            Ok(Fetched::Nothing(remember)) => {
+                Ok(Next::Nothing(remember.map(|remember| remember.state)))
+            }
             // The batch in hand was taken; whether it can still be committed is the commit's to find.
             Err(TickError::LeaseLost(_)) => Ok(Next::NotNow),
             Err(error) => Err(error),
@@ -126,13 +136,12 @@ impl Poller {
         lease: &mut Lease<'_>,
         batch: &Batch,
         seen: &mut Observation<'_>,
-    ) -> Result<Option<Batch>, TickError> {
-        let position = Position {
-            generation: lease.generation().0,
-            replay_id: lease.document().replay_id.clone(),
-            after: Some(batch.upto.clone()),
-        };
-        let read = lease.hold_while(self.fetch(position, None, seen)).await;
+    ) -> Result<Fetched, TickError> {
+        let position = Position::under(lease.document(), Some(batch.upto.clone()));
+        // What goes with the batch in hand is not written yet, and holds for the next one already.
+        let known = batch.remember.clone();
+        let state = known.unwrap_or_else(|| lease.document().source_state.clone());
+        let read = lease.hold_while(self.fetch(position, None, &state, seen)).await;
         read.map_err(TickError::LeaseLost)?
     }
 
@@ -140,13 +149,15 @@ impl Poller {
         &self,
         position: Position,
         again: Option<&InFlight>,
+        state: &SourceState,
         seen: &mut Observation<'_>,
-    ) -> Result<Option<Batch>, TickError> {
+    ) -> Result<Fetched, TickError> {
         let rows_before = again.and_then(|batch| usize::try_from(batch.rows).ok()).unwrap_or(0);
         let window = FetchWindow {
             after: position.after.as_ref(),
             upto: again.map(|batch| &batch.upto),
             rows_max: self.limits.batch_rows_max.max(rows_before),
+            state,
         };
         let began_at = Instant::now();
         let mut rows = self.source.fetch(window).await.map_err(TickError::Fetch)?;
@@ -157,9 +168,17 @@ impl Poller {
         let shape = self.source.shape();
         let cut = fitting(shape, &rows, &events, self.limits.batch_bytes_max);
         let cut = cut.map_err(TickError::Normalize)?;
+        let whole = cut == events.len() && again.is_none();
         let more = rows.more || cut < events.len();
         events.truncate(cut);
-        Ok(Batch::of(&self.name, position, events, more, rows.lag))
+        Ok(match Batch::of(&self.name, position, events, more, rows.lag) {
+            // What is remembered may say that all rows of the fetch were delivered.
+            Some(mut batch) => {
+                batch.remember = rows.remember.filter(|_| whole).map(|remember| remember.state);
+                Fetched::Batch(Box::new(batch))
+            }
+            None => Fetched::Nothing(rows.remember),
+        })
     }
 }
 
@@ -182,19 +201,18 @@ impl Batch {
             upto: &upto,
             digest: &digest,
         });
-        let after = position.after;
-        let (suspicion, died_alone, quarantined) = (None, false, false);
         Some(Self {
             id,
-            after,
+            after: position.after,
             upto,
             digest,
             events,
             more,
             lag,
-            suspicion,
-            died_alone,
-            quarantined,
+            remember: None,
+            suspicion: None,
+            died_alone: false,
+            quarantined: false,
         })
     }
 
@@ -210,7 +228,11 @@ impl Batch {
     /// Returns the record that travels with the lease.
     pub(super) fn in_flight(&self) -> InFlight {
         let tried = self.suspicion.as_ref().map(|suspicion| suspicion.tried.clone());
-        let tried = tried.unwrap_or_default();
+        self.in_flight_after(tried.unwrap_or_default())
+    }
+
+    /// Returns the record of rows to which this has happened before.
+    pub(super) fn in_flight_after(&self, tried: Tried) -> InFlight {
         InFlight {
             batch_id: self.id.clone(),
             after: self.after.clone(),
@@ -219,6 +241,7 @@ impl Batch {
             digest: self.digest.clone(),
             attempt: tried.attempt,
             crashes: tried.crashes,
+            crashes_survived: tried.crashes_survived,
             first_failed_at: tried.first_failed_at,
             next_attempt_at: None,
             first_error: tried.first_error,

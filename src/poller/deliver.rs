@@ -100,7 +100,9 @@ impl Poller {
             NotTaken::Lost(error) => Err(error),
             NotTaken::OutOfTime => {
                 let error = HandlerError::Retryable("stopped at the tick's end of time".to_owned());
-                self.write_down(lease, batch, (&error, None), seen).await;
+                let stop = self.judge(lease, batch, &error) == Verdict::Stop;
+                let pause = stop.then(|| self.stopped(lease, batch, &error));
+                self.write_down(lease, batch, (&error, pause), seen).await;
                 Err(TickError::OutOfTime)
             }
         }
@@ -155,13 +157,30 @@ impl Poller {
                 self.set_aside(lease, hand, (&error, Reason::Refused), seen).await?;
             }
             Verdict::Probe => {
+                hand.batch.suspect(lease, Some(&error));
                 let Some(taken) = self.probe(lease, hand, seen).await? else {
                     let end = End { error, stop: false };
                     return Err(self.give_up(lease, &hand.batch, end, seen).await);
                 };
+                // An outage may have ended between its failure and the other row.
+                match self.handle(lease, &hand.batch, seen).await {
+                    Ok(()) => {
+                        hand.batch.suspicion = None;
+                        hand.waiting.extend(taken);
+                        return Ok(true);
+                    }
+                    Err(NotTaken::Handler(again)) if blame(&again) != Blame::Target => {}
+                    Err(not_taken) => {
+                        let error = self.still_held(lease, &hand.batch, not_taken, seen).await?;
+                        let end = End { error, stop: false };
+                        return Err(self.give_up(lease, &hand.batch, end, seen).await);
+                    }
+                }
                 self.set_aside(lease, hand, (&error, Reason::Attempts), seen).await?;
                 // What the target took goes into the same commit where it lies next to the row.
-                hand.batch = taken.unwrap_or_else(|| hand.batch.clone());
+                if let Some(taken) = taken {
+                    hand.batch = taken;
+                }
             }
         }
         Ok(true)

@@ -6,12 +6,14 @@ use tracing::warn;
 
 use super::outcome::rfc3339;
 use super::{LoadError, Poller, TickError, TickOutcome, refused_outcome};
+use crate::cursor::SourceFingerprint;
 use crate::error::chain;
 use crate::lease::{Lease, Snapshot};
 use crate::poller::Skipped;
+use crate::source::Remember;
 use crate::state::{
     FencingToken, Generation, Marker, Observed, OnMissingState, Precondition, Standing,
-    StateDocument, StateKey, decode_marker, encode, encode_marker,
+    StateDocument, StateKey, StoreError, decode_marker, encode, encode_marker,
 };
 
 /// What the last tick knew.
@@ -67,12 +69,20 @@ impl Poller {
         Ok(snapshot)
     }
 
-    /// Returns what is stored, or a blank document without a tag.
-    async fn look(&self) -> Result<Snapshot, LoadError> {
-        let loaded = self.store.load(&self.key).await?;
+    /// Lets the source choose what its settings leave open; it stays with what it chose before.
+    async fn open(&self, stored: Option<&SourceFingerprint>) -> Result<(), TickError> {
+        self.source.open(stored).await.map_err(TickError::Fetch)
+    }
+
+    /// Returns what is stored, or a blank document without a tag. The source is open then.
+    pub(super) async fn look(&self) -> Result<Snapshot, TickError> {
+        let loaded = self.store.load(&self.key).await.map_err(LoadError::Store)?;
         if let Some(stored) = loaded.stored {
-            return Ok(Snapshot::read(&self.key, stored, loaded.date)?);
+            let read = Snapshot::read(&self.key, stored, loaded.date).map_err(LoadError::Format)?;
+            self.open(Some(&read.document.source_fingerprint)).await?;
+            return Ok(read);
         }
+        self.open(None).await?;
         let fingerprint = self.source.shape().fingerprint.clone();
         Ok(Snapshot::absent(StateDocument::blank(&self.name, fingerprint), loaded.date))
     }
@@ -85,6 +95,10 @@ impl Poller {
     /// same one, if the earlier was marked before it was lost; else the clock alone tells them apart.
     async fn begin(&self, blank: Snapshot) -> Result<Snapshot, TickError> {
         let marker = self.read_marker().await?;
+        // Not even a marker: this is a first start, or all that would say otherwise was lost.
+        if marker.is_none() && self.start_now && !was_placed(&blank.document) {
+            return Err(TickError::NotStarted);
+        }
         if let Some(marker) = &marker {
             // Another instance may have begun since, and marked its document.
             let now = self.look().await?;
@@ -92,16 +106,20 @@ impl Poller {
                 return Ok(now);
             }
             // Somebody who has set its position since knows what he does.
-            let document = &now.document;
-            if document.checkpoint.cursor.is_none() && document.replay_id.is_none() {
+            if !was_placed(&now.document) {
                 self.refuse_vanished(marker)?;
             }
         }
+        Ok(self.begun(blank, marker.as_ref()))
+    }
+
+    /// Returns `blank` under a generation that lies above the one of the marker.
+    pub(super) fn begun(&self, blank: Snapshot, marker: Option<&Marker>) -> Snapshot {
         let floor = marker.map_or(1, |marker| marker.generation.0 + 1);
         let milliseconds = u64::try_from(blank.now().unix_timestamp_nanos() / 1_000_000);
         let generation = Generation(milliseconds.unwrap_or(0).max(floor));
         let begun = blank.document.begun(generation, &self.source.shape().fingerprint);
-        Ok(blank.with(begun))
+        blank.with(begun)
     }
 
     fn refuse_vanished(&self, marker: &Marker) -> Result<(), TickError> {
@@ -113,7 +131,7 @@ impl Poller {
         }
     }
 
-    async fn read_marker(&self) -> Result<Option<Marker>, TickError> {
+    pub(super) async fn read_marker(&self) -> Result<Option<Marker>, TickError> {
         let key = StateKey::Marker(self.name.clone());
         let loaded = self.store.load(&key).await.map_err(LoadError::Store)?;
         let decoded = loaded.stored.map(|stored| decode_marker(&self.name, &stored.bytes));
@@ -175,10 +193,24 @@ impl Poller {
     }
 
     /// Ends a tick that found nothing, and now and then notes that it ran.
-    pub(super) async fn idle(&self, memory: &mut Memory, base: Snapshot) -> TickOutcome {
+    ///
+    /// What the source wants kept is kept in memory and rides on the next write, whichever that is;
+    /// it is written at once where rows wait for it, since the next tick may be another process's.
+    pub(super) async fn idle(
+        &self,
+        memory: &mut Memory,
+        mut base: Snapshot,
+        remember: Option<Remember>,
+    ) -> TickOutcome {
         memory.idle_ticks += 1;
-        if self.is_status_due(&base) {
-            self.observe(memory, base).await;
+        let mut at_once = false;
+        if let Some(remember) = remember {
+            at_once = remember.at_once;
+            base.document.source_state = remember.state;
+            memory.snapshot = Some(base.clone());
+        }
+        if at_once || self.is_status_due(&base) {
+            Box::pin(self.observe(memory, base)).await;
         }
         TickOutcome::Idle
     }
@@ -199,8 +231,10 @@ impl Poller {
             && last.into_iter().flatten().all(|at| base.now() >= at + interval)
     }
 
-    /// One try: whoever writes between has newer things to say.
+    /// One try: whoever writes between has newer things to say. A document that is begun here gets its
+    /// marker from the first tick that takes the lease.
     async fn observe(&self, memory: &mut Memory, base: Snapshot) {
+        let Some(base) = Box::pin(self.with_tag(base)).await else { return memory.forget() };
         let observed = Observed {
             at: base.now(),
             lag: None,
@@ -210,11 +244,43 @@ impl Poller {
         let age = base.age(self.store.grain());
         let mut document = base.document.observe(observed, age);
         document.write_id = self.instance.next_write_id();
-        let Some(etag) = base.etag else { return };
         memory.forget();
+        let Some(etag) = base.etag else { return };
         let precondition = Precondition::Matches(etag);
         if let Ok(written) = self.store.store(&self.key, encode(&document), precondition).await {
             memory.snapshot = Some(Snapshot::written(document, written));
         }
     }
+
+    /// Returns `base` with a tag to write under: where nothing is stored, a blank document is created
+    /// and begun first, with what the source wants kept. `None` where that did not come to be.
+    async fn with_tag(&self, base: Snapshot) -> Option<Snapshot> {
+        if base.etag.is_some() {
+            return Some(base);
+        }
+        self.create_blank().await.ok()?;
+        let mut begun = Box::pin(self.read()).await.ok()?;
+        if begun.etag.is_none() || was_placed(&begun.document) {
+            return None;
+        }
+        begun.document.source_state = base.document.source_state;
+        Some(begun)
+    }
+
+    /// Creates a blank document, unless there is one; the caller reads what there is.
+    pub(super) async fn create_blank(&self) -> Result<(), LoadError> {
+        let fingerprint = self.source.shape().fingerprint.clone();
+        let blank = encode(&StateDocument::blank(&self.name, fingerprint));
+        match self.store.store(&self.key, blank, Precondition::Absent).await {
+            Ok(_) | Err(StoreError::Conflict { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Whether a poller or somebody else has given the document a position, or taken its lease.
+pub(super) fn was_placed(document: &StateDocument) -> bool {
+    document.checkpoint.cursor.is_some()
+        || document.replay_id.is_some()
+        || document.lease.fencing_token > FencingToken(0)
 }

@@ -89,6 +89,12 @@ pub enum TickError {
         /// When the lost document was created, as RFC 3339 writes it.
         created_at: String,
     },
+    /// The poller has no state, and is to start from now.
+    #[error(
+        "poller has no state and is to start from now: run `highwater init <poller>` once; no tick does \
+         so, or a state that was lost would be taken for a first start"
+    )]
+    NotStarted,
     /// The lease could not be asked for.
     #[error("acquire lease")]
     Acquire(#[source] LeaseError),
@@ -139,8 +145,10 @@ pub struct OutcomeRow {
 /// | state cannot be read | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | 500 |
 /// | source changed | `FingerprintMismatchError` | `fingerprint_mismatch` | ERROR | 500 |
 /// | state vanished | `LeaseAcquireError` | `state_vanished` | ERROR | 500 |
+/// | not started explicitly | `LeaseAcquireError` | `not_started` | ERROR | 500 |
 /// | lease cannot be asked for | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | 500 |
 /// | fetch | `FetchError` | `fetch_failed` | ERROR | 500 |
+/// | the source has lost what follows the checkpoint | `FetchError` | `position_lost` | ERROR | 500 |
 /// | normalise | `SerializationError` | `normalize_failed` | ERROR | 500 |
 /// | handler, out of time | `HandlerError` | `handler_failed` | ERROR | 500 |
 /// | stale write refused by the target | `LostLeaseError` | `stale_write_blocked` | WARN | 500 |
@@ -179,6 +187,10 @@ fn failed(error: &TickError) -> OutcomeRow {
         TickError::StateVanished { .. } => {
             ("state_vanished", "LeaseAcquireError", "state_vanished")
         }
+        TickError::NotStarted => ("not_started", "LeaseAcquireError", "not_started"),
+        TickError::Fetch(error) if error.position_lost => {
+            ("position_lost", "FetchError", "position_lost")
+        }
         TickError::Fetch(_) => ("fetch_failed", "FetchError", "fetch_failed"),
         TickError::Normalize(_) => ("normalize_failed", "SerializationError", "normalize_failed"),
         TickError::Handler(HandlerError::Fenced(_)) => {
@@ -207,6 +219,7 @@ impl TickError {
             Self::Load(LoadError::Store(StoreError::Refused { .. }))
             | Self::Acquire(LeaseError::Store(StoreError::Refused { .. }))
             | Self::Fingerprint { .. }
+            | Self::NotStarted
             | Self::Handler(HandlerError::Misconfigured(_) | HandlerError::Gone(_)) => {
                 ErrorKind::Configuration
             }

@@ -31,15 +31,20 @@ impl Batch {
         rows: usize,
     ) -> Option<(Self, Self)> {
         let (front, rest) = self.events.split_at_checked(rows)?;
-        let position = |after| Position {
-            generation: document.generation.0,
-            replay_id: document.replay_id.clone(),
-            after,
-        };
-        let front = Self::of(poller, position(self.after.clone()), front.to_vec(), true, self.lag)?;
-        let after = position(Some(front.upto.clone()));
-        let rest = Self::of(poller, after, rest.to_vec(), self.more, self.lag)?;
+        let at = Position::under(document, self.after.clone());
+        let front = Self::of(poller, at, front.to_vec(), true, self.lag)?;
+        let after = Position::under(document, Some(front.upto.clone()));
+        let mut rest = Self::of(poller, after, rest.to_vec(), self.more, self.lag)?;
+        rest.remember.clone_from(&self.remember);
         Some((front, rest))
+    }
+
+    /// Returns row `index` as a batch of its own.
+    pub(super) fn row(&self, poller: &str, lease: &Lease<'_>, index: usize) -> Option<Self> {
+        let before = index.checked_sub(1).and_then(|before| self.events.get(before));
+        let after = before.map_or_else(|| self.after.clone(), |event| Some(event.cursor.clone()));
+        let event = self.events.get(index)?.clone();
+        Self::of(poller, Position::under(lease.document(), after), vec![event], true, self.lag)
     }
 }
 
@@ -48,8 +53,8 @@ impl Poller {
     /// speak of these very rows, and nobody suspect that one of them kills processes.
     pub(super) fn may_be_accepted_in_part(&self, batch: &Batch, document: &StateDocument) -> bool {
         document.in_flight.as_ref().is_some_and(|in_flight| {
-            in_flight.batch_id == batch.id && in_flight.crashes < self.policy.crashes_max
-        })
+            in_flight.batch_id == batch.id && in_flight.crashes_in_a_row() < self.policy.crashes_max
+        }) && batch.suspicion.as_ref().is_none_or(|suspicion| !suspicion.deadly)
     }
 
     /// Returns the commit of the first `rows` rows of `batch`, which leaves the rest in flight.

@@ -1,16 +1,16 @@
 //! Setting a row aside: proof that it is the row, the record, and what crashes say.
 
-use super::batch::Batch;
+use super::batch::{Batch, Fetched};
 use super::deliver::{Hand, blame};
 use super::observe::Observation;
 use super::suspicion::Tried;
 use super::{NotTaken, Poller, TickError};
 use crate::error::chain;
 use crate::handler::HandlerError;
-use crate::lease::Lease;
+use crate::lease::{Lease, LeaseError};
 use crate::policy::{Blame, Verdict};
 use crate::quarantine::{QuarantinedRow, Reason};
-use crate::state::{Paused, Precondition, StoreError};
+use crate::state::{InFlight, Paused, Precondition, StoreError};
 
 /// How many rows behind a failing one are tried alone, to tell a bad row from a target that is down.
 const PROBE_ROWS_MAX: usize = 8;
@@ -29,11 +29,16 @@ impl Poller {
         let rest = hand.batch.suspicion.as_mut().and_then(|suspicion| suspicion.rest.take());
         let rest = match rest.or_else(|| hand.waiting.pop()) {
             Some(rest) => rest,
-            None => match self.read_behind(lease, &hand.batch, seen).await? {
-                Some(next) => next,
-                None => return Ok(None),
+            None => match self.read_behind(lease, &hand.batch, seen).await {
+                Ok(Fetched::Batch(next)) => *next,
+                Err(lost @ TickError::LeaseLost(LeaseError::Lost(_) | LeaseError::Gone)) => {
+                    return Err(lost);
+                }
+                // Without another row there is no proof.
+                Ok(Fetched::Nothing(_)) | Err(_) => return Ok(None),
             },
         };
+        self.write_down_what_is_probed(lease, hand, &rest).await?;
         match self.try_rows(lease, &rest, seen).await? {
             Tasted::Taken => return Ok(Some(Some(rest))),
             Tasted::Prefix(rows) => {
@@ -45,23 +50,20 @@ impl Poller {
             Tasted::TargetAtFault => return Ok(None),
             Tasted::Refused => {}
         }
-        let mut behind = rest.clone();
-        for tried in 0..PROBE_ROWS_MAX {
-            let Some((row, further)) = behind.split(&self.name, lease, 1) else { break };
+        // A single row has just been tried.
+        let rows = if rest.events.len() == 1 { 0 } else { PROBE_ROWS_MAX };
+        for row in 0..rows {
             if !self.may_still_try(lease, seen) {
                 break;
             }
-            match self.try_rows(lease, &row, seen).await? {
-                Tasted::Taken if tried == 0 => {
-                    hand.waiting.push(further);
-                    return Ok(Some(Some(row)));
-                }
+            let Some(alone) = rest.row(&self.name, lease, row) else { break };
+            match self.try_rows(lease, &alone, seen).await? {
                 Tasted::Taken => {
                     hand.waiting.push(rest);
                     return Ok(Some(None));
                 }
                 Tasted::TargetAtFault => break,
-                Tasted::Refused | Tasted::Prefix(_) => behind = further,
+                Tasted::Refused | Tasted::Prefix(_) => {}
             }
         }
         Ok(None)
@@ -113,17 +115,18 @@ impl Poller {
             last_error: &chain(error),
         };
         let entries: Vec<_> = hand.batch.events.iter().map(|event| row.entry(event)).collect();
-        let mut written = Ok(());
+        let mut failed = None;
         for (key, bytes) in entries {
             let put = self.store.store(&key, bytes, Precondition::Absent);
-            written = match lease.hold_while(put).await {
+            match lease.hold_while(put).await {
                 // Set aside before, by a tick that did not come to commit.
-                Ok(Ok(_) | Err(StoreError::Conflict { .. })) => Ok(()),
-                Ok(Err(error)) => Err(chain(&error)),
+                Ok(Ok(_) | Err(StoreError::Conflict { .. })) => {}
+                Ok(Err(error)) => failed = Some(chain(&error)),
+                Err(LeaseError::OutOfTime) => failed = Some("the tick's time is over".to_owned()),
                 Err(error) => return Err(TickError::LeaseLost(error)),
-            };
+            }
         }
-        if let Err(why) = written {
+        if let Some(why) = failed {
             let error = HandlerError::Retryable(format!(
                 "{}; and the row could not be set aside: {why}",
                 chain(error)
@@ -146,7 +149,7 @@ impl Poller {
         hand: &mut Hand,
         seen: &mut Observation<'_>,
     ) -> Result<bool, TickError> {
-        let crashes = lease.document().in_flight.as_ref().map_or(0, |batch| batch.crashes);
+        let crashes = lease.document().in_flight.as_ref().map_or(0, InFlight::crashes_in_a_row);
         let batch = &mut hand.batch;
         if batch.suspicion.is_some() {
             return Ok(false);
@@ -163,6 +166,7 @@ impl Poller {
                 if let Some(suspicion) = &mut batch.suspicion {
                     // One more crash is enough to narrow further.
                     suspicion.tried.crashes = self.policy.crashes_max.saturating_sub(1);
+                    suspicion.tried.crashes_survived = 0;
                     suspicion.deadly = true;
                 }
                 seen.bisecting(batch, &error());
@@ -192,10 +196,21 @@ impl Poller {
         let Some(suspicion) = batch.suspicion.as_ref().filter(|suspicion| suspicion.deadly) else {
             return Ok(());
         };
-        let mut part = tried.in_flight();
-        part.attempt = suspicion.tried.attempt;
-        part.crashes = suspicion.tried.crashes;
+        let part = tried.in_flight_after(suspicion.tried.clone());
         lease.narrow(part).await.map_err(TickError::LeaseLost)
+    }
+
+    /// Writes down that more rows than the one at fault are handed over: a process that dies now has
+    /// not died with that one alone.
+    async fn write_down_what_is_probed(
+        &self,
+        lease: &mut Lease<'_>,
+        hand: &Hand,
+        rest: &Batch,
+    ) -> Result<(), TickError> {
+        let whole = hand.batch.clone().joined(Some(rest.clone()), &self.name, lease);
+        let tried = Tried::of(lease.document().in_flight.as_ref());
+        lease.narrow(whole.in_flight_after(tried)).await.map_err(TickError::LeaseLost)
     }
 
     /// Returns the pause that a policy of `stop` ends with.

@@ -26,6 +26,7 @@ pub(super) struct Suspicion {
 pub(super) struct Tried {
     pub(super) attempt: u32,
     pub(super) crashes: u32,
+    pub(super) crashes_survived: u32,
     pub(super) first_failed_at: Option<OffsetDateTime>,
     pub(super) first_error: Option<String>,
     pub(super) last_error: Option<String>,
@@ -38,6 +39,7 @@ impl Tried {
         Self {
             attempt: batch.attempt,
             crashes: batch.crashes,
+            crashes_survived: batch.crashes_survived,
             first_failed_at: batch.first_failed_at,
             first_error: batch.first_error.clone(),
             last_error: batch.last_error.clone(),
@@ -89,15 +91,13 @@ impl Batch {
     }
 
     /// Returns these rows and those of `behind` as one batch.
-    fn joined(self, behind: Option<Self>, poller: &str, lease: &Lease<'_>) -> Self {
+    pub(super) fn joined(self, behind: Option<Self>, poller: &str, lease: &Lease<'_>) -> Self {
         let Some(behind) = behind else { return self };
-        let position = Position {
-            generation: lease.generation().0,
-            replay_id: lease.document().replay_id.clone(),
-            after: self.after.clone(),
-        };
+        let position = Position::under(lease.document(), self.after.clone());
         let mut events = self.events.clone();
         events.extend(behind.events);
-        Self::of(poller, position, events, behind.more, self.lag).unwrap_or(self)
+        let joined = Self::of(poller, position, events, behind.more, self.lag);
+        // What the source wants kept goes with the last row.
+        joined.map_or(self, |joined| Self { remember: behind.remember, ..joined })
     }
 }

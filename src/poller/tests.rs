@@ -6,7 +6,9 @@ use crate::testing::{Call, Calls, Fault, FaultyStore, RecordingHandler, TableSou
 
 mod accepted;
 mod failures;
+mod init;
 mod parts;
+mod remember;
 mod rules;
 mod windows;
 

@@ -4,6 +4,10 @@
 //!
 //! - Mode `rowversion`: always. No transaction that is still open can hold a rowversion below
 //!   `MIN_ACTIVE_ROWVERSION()`, and only rows below it are read.
+//! - Mode `change_tracking`: always. Versions are given at the commit; a position whose changes were
+//!   cleaned up stops the poller. It sees deleted rows.
+//! - Mode `integer+pk`: while the time from taking a number to the commit of its row stays below the
+//!   settle window, and numbers only grow. It sees inserted rows only.
 //! - Mode `timestamp+pk`: while the time from stamping a row to its commit, plus the difference of
 //!   the writers' clocks, stays below the settle window. The column has to hold UTC.
 //!
@@ -11,14 +15,18 @@
 //! reported. Values go to the server as parameters, cast to the type of the column they are compared
 //! with; the position of a row comes back as the server's own text.
 
+mod choice;
 mod decode;
 mod describe;
 mod form;
 mod limit;
+mod mark;
 mod plan;
+mod present;
 mod query;
+mod tracking;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,7 +35,7 @@ use tokio::sync::Mutex;
 use tokio::time::sleep;
 
 use crate::config::SqlConnection;
-use crate::cursor::{CursorMode, SourceFingerprint};
+use crate::cursor::{Cursor, CursorMode, SourceFingerprint};
 use crate::error::ErrorKind;
 use crate::event::SourceLabel;
 use crate::mssql::ident::{QualifiedName, quote};
@@ -35,6 +43,7 @@ use crate::mssql::{Connection, Param, Retries, RetryTerms, SqlError};
 use crate::value::Value;
 
 use super::{FetchError, FetchWindow, Rows, Source, SourceShape};
+use choice::{Choice, Reasoned, Survey};
 use describe::{Column, DESCRIBE};
 use plan::{Answer, Plan};
 
@@ -42,6 +51,11 @@ pub use limit::SizeLimits;
 
 /// Invalid object name, invalid column name: the table is not as it was described.
 const TABLE_CHANGED: [u32; 2] = [208, 207];
+/// Change tracking is not enabled on the table.
+const NOT_TRACKED: u32 = 22105;
+
+/// Whether the changes of the object that `@P1` names are tracked and may be seen.
+const TRACKED: &str = "SELECT CHANGE_TRACKING_MIN_VALID_VERSION(OBJECT_ID(@P1)) AS [v]";
 
 /// What is read, and from where.
 #[derive(Clone, Debug)]
@@ -52,17 +66,17 @@ pub struct SourceSettings {
     pub connection: SqlConnection,
     /// Table or view: `orders`, `dbo.orders`, `[dbo].[My Table]`.
     pub table: String,
-    /// How rows are ordered.
-    pub mode: CursorMode,
-    /// The rowversion or time column.
-    pub cursor_column: String,
+    /// How rows are ordered; `None` to choose by what the table has.
+    pub mode: Option<CursorMode>,
+    /// The column that they are ordered by; change tracking has none.
+    pub cursor_column: Option<String>,
     /// Key columns, in key order; together with the cursor they identify a row.
     pub key: Vec<String>,
     /// Columns to deliver; all when absent.
     pub columns: Option<Vec<String>>,
     /// A condition in T-SQL on the columns of `t`.
     pub filter: Option<String>,
-    /// How far behind the server's clock the timestamp mode stays.
+    /// How late a commit may come in the modes that cannot know: `timestamp+pk`, `integer+pk`.
     pub settle: Duration,
     /// How much is read at once.
     pub limits: SizeLimits,
@@ -73,11 +87,20 @@ pub struct SourceSettings {
 pub struct Mssql {
     settings: SourceSettings,
     table: QualifiedName,
-    shape: SourceShape,
+    /// What is told of the source until its mode is chosen.
+    undecided: SourceShape,
+    decided: OnceLock<Decided>,
     retry: RetryTerms,
     state: Mutex<State>,
     #[cfg(any(test, feature = "test-util"))]
     unbounded: bool,
+}
+
+/// How rows are ordered, and so what the source is.
+#[derive(Debug)]
+struct Decided {
+    choice: Choice,
+    shape: SourceShape,
 }
 
 #[derive(Debug)]
@@ -121,22 +144,21 @@ impl Mssql {
             .filter
             .map(|filter| filter.trim().to_owned())
             .filter(|filter| !filter.is_empty());
-        let shape = SourceShape {
-            label: SourceLabel {
-                poller: settings.poller.clone(),
-                object: table.to_string(),
-                mode: settings.mode.as_str(),
-            },
-            mode: settings.mode,
-            key: settings.key.clone(),
-            fingerprint: fingerprint(&settings, &table),
-        };
+        let choice = Choice::of(&settings)?;
+        let best = Choice { mode: CursorMode::RowVersion, cursor: None };
+        let undecided = shape(&settings, &table, &best);
+        let decided = OnceLock::new();
+        if let Some(choice) = choice {
+            let shape = shape(&settings, &table, &choice);
+            decided.get_or_init(|| Decided { choice, shape });
+        }
         let connection = Connection::new(settings.connection.clone(), None);
         let state = Mutex::new(State { connection, plan: None, rows_fit: None });
         Ok(Self {
             settings,
             table,
-            shape,
+            undecided,
+            decided,
             retry: RetryTerms::NEVER,
             state,
             #[cfg(any(test, feature = "test-util"))]
@@ -166,22 +188,45 @@ impl Mssql {
         Self { retry, ..self }
     }
 
-    async fn plan(&self, connection: &mut Connection) -> Result<Plan, FetchError> {
-        let name = self.table.quoted();
-        let columns = connection.query(DESCRIBE, &[Param::Text(name)], column).await?;
-        let plan = Plan::new(&self.settings, &self.table, &columns)?;
-        #[cfg(any(test, feature = "test-util"))]
-        let plan = if self.unbounded { plan.without_bound() } else { plan };
-        if plan.cursor_is_nullable() {
-            self.count_null_cursors(connection).await;
+    async fn describe(&self, connection: &mut Connection) -> Result<Vec<Column>, FetchError> {
+        let name = Param::Text(self.table.quoted());
+        let columns = connection.query(DESCRIBE, &[name], column).await?;
+        if columns.is_empty() {
+            return Err(plan::not_found(&self.table));
         }
-        Ok(plan)
+        Ok(columns)
+    }
+
+    /// Returns what was decided; whoever fetches has opened the source before.
+    fn decided(&self) -> Result<&Decided, FetchError> {
+        self.decided.get().ok_or_else(|| {
+            let reason = "the source was not opened, so its mode is not chosen yet";
+            FetchError::new(ErrorKind::Internal, reason)
+        })
+    }
+
+    async fn plan<'a>(
+        &self,
+        state: &'a mut State,
+    ) -> Result<(Arc<Plan>, &'a mut Connection), FetchError> {
+        let State { connection, plan, .. } = state;
+        if let Some(known) = plan {
+            return Ok((Arc::clone(known), connection));
+        }
+        let columns = self.describe(connection).await?;
+        let choice = &self.decided()?.choice;
+        let made = Plan::new(&self.settings, choice, &self.table, &columns)?;
+        #[cfg(any(test, feature = "test-util"))]
+        let made = if self.unbounded { made.without_bound() } else { made };
+        if let Some(column) = choice.cursor.as_deref().filter(|_| made.cursor_is_nullable()) {
+            self.count_null_cursors(connection, column).await;
+        }
+        Ok((Arc::clone(plan.insert(Arc::new(made))), connection))
     }
 
     /// Warns of rows that are never read. A count that fails must not stop the poller.
-    async fn count_null_cursors(&self, connection: &mut Connection) {
+    async fn count_null_cursors(&self, connection: &mut Connection, column: &str) {
         let poller = self.settings.poller.as_str();
-        let column = self.settings.cursor_column.as_str();
         let sql = format!(
             "SELECT COUNT_BIG(*) AS [n] FROM {} AS t WHERE t.{} IS NULL",
             self.table.quoted(),
@@ -211,7 +256,45 @@ impl Mssql {
 #[async_trait]
 impl Source for Mssql {
     fn shape(&self) -> &SourceShape {
-        &self.shape
+        self.decided.get().map_or(&self.undecided, |decided| &decided.shape)
+    }
+
+    async fn open(&self, stored: Option<&SourceFingerprint>) -> Result<(), FetchError> {
+        if self.decided.get().is_some() {
+            return Ok(());
+        }
+        let mut state = self.state.lock().await;
+        let columns = self.describe(&mut state.connection).await?;
+        let name = Param::Text(self.table.quoted());
+        let tracked = state.connection.query(TRACKED, &[name], |row| Ok(values(row).pop())).await?;
+        let tracked = matches!(tracked.as_slice(), [Some(Value::Int(_))]);
+        let survey = Survey { table: &self.table, columns: &columns, tracked };
+        let is_stored = |choice: &Choice| {
+            stored == Some(&shape(&self.settings, &self.table, choice).fingerprint)
+        };
+        let Reasoned { choice, reason } = choice::choose(&self.settings, survey, is_stored)?;
+        let (poller, mode) = (self.settings.poller.as_str(), choice.mode.as_str());
+        let column = choice.cursor.as_deref().unwrap_or_default();
+        tracing::info!(
+            event = "mode_chosen",
+            poller.name = poller,
+            mode,
+            column,
+            reason,
+            "Poller `{poller}` reads `{}` in mode `{mode}`: {reason}",
+            self.table
+        );
+        let shape = shape(&self.settings, &self.table, &choice);
+        self.decided.get_or_init(|| Decided { choice, shape });
+        Ok(())
+    }
+
+    async fn present(&self) -> Result<Option<Cursor>, FetchError> {
+        let mut state = self.state.lock().await;
+        let (plan, connection) = self.plan(&mut state).await?;
+        let (sql, params) = plan.present_statement();
+        let answer = connection.query(&sql, &params, |row| Ok(values(row))).await?;
+        plan.present(answer.first().map(Vec::as_slice).unwrap_or_default())
     }
 
     async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
@@ -242,26 +325,29 @@ impl Mssql {
         state: &mut State,
         window: FetchWindow<'_>,
     ) -> Result<Rows, FetchError> {
-        let State { connection, plan, rows_fit } = state;
-        let plan = match plan {
-            Some(known) => Arc::clone(known),
-            None => Arc::clone(plan.insert(Arc::new(self.plan(connection).await?))),
-        };
         // A range that is read again is read whole.
-        let fit = rows_fit.filter(|_| window.upto.is_none()).unwrap_or(usize::MAX);
+        let fit = state.rows_fit.filter(|_| window.upto.is_none()).unwrap_or(usize::MAX);
         let window = FetchWindow { rows_max: window.rows_max.min(fit), ..window };
+        let (plan, connection) = self.plan(state).await?;
         let (sql, params) = plan.statement(window)?;
         let mut answer = Answer::new(window.rows_max);
-        let read = connection.query(sql, &params, |row| plan.read(row, &mut answer)).await;
+        let read = connection.query(&sql, &params, |row| plan.read(row, &mut answer)).await;
         if let Err(error) = read
             && !answer.is_cut()
         {
             if error.number().is_some_and(|number| TABLE_CHANGED.contains(&number)) {
                 state.plan = None;
             }
+            if error.number() == Some(NOT_TRACKED) {
+                return Err(tracking::lost_tracking(&error.to_string()));
+            }
             return Err(error.into());
         }
-        *rows_fit = plan.rows_that_fit(&answer).or(*rows_fit);
+        if let Some(sql) = plan.missing_statement(&answer) {
+            let read = connection.query(&sql, &[], |row| Ok(values(row).pop())).await?;
+            answer.tail = read.into_iter().flatten().next();
+        }
+        state.rows_fit = plan.rows_that_fit(&answer).or(state.rows_fit);
         plan.finish(answer, window)
     }
 }
@@ -275,11 +361,29 @@ impl FetchError {
 
 impl From<SqlError> for FetchError {
     fn from(error: SqlError) -> Self {
-        Self { kind: error.kind, reason: error.to_string(), source: Some(error.into()) }
+        let plain = Self::new(error.kind, error.to_string());
+        Self { source: Some(error.into()), ..plain }
     }
 }
 
-fn fingerprint(settings: &SourceSettings, table: &QualifiedName) -> SourceFingerprint {
+fn shape(settings: &SourceSettings, table: &QualifiedName, choice: &Choice) -> SourceShape {
+    SourceShape {
+        label: SourceLabel {
+            poller: settings.poller.clone(),
+            object: table.to_string(),
+            mode: choice.mode.as_str(),
+        },
+        mode: choice.mode,
+        key: settings.key.clone(),
+        fingerprint: fingerprint(settings, table, choice),
+    }
+}
+
+fn fingerprint(
+    settings: &SourceSettings,
+    table: &QualifiedName,
+    choice: &Choice,
+) -> SourceFingerprint {
     let SqlConnection { host, instance, port, database, .. } = &settings.connection;
     let instance = instance.as_deref().unwrap_or_default();
     let server = format!("{host}\\{instance},{port}").to_lowercase();
@@ -288,8 +392,8 @@ fn fingerprint(settings: &SourceSettings, table: &QualifiedName) -> SourceFinger
         ("server", &server),
         ("database", database.as_deref().unwrap_or_default()),
         ("object", &table.quoted()),
-        ("mode", settings.mode.as_str()),
-        ("cursor", &settings.cursor_column),
+        ("mode", choice.mode.as_str()),
+        ("cursor", choice.cursor.as_deref().unwrap_or_default()),
         ("key", &key),
         ("filter", settings.filter.as_deref().unwrap_or_default()),
     ])
@@ -311,6 +415,8 @@ fn column(row: tiberius::Row) -> Result<Column, SqlError> {
         Value::Int(scale),
         Value::Bool(nullable),
         collation @ (Value::Text(_) | Value::Null),
+        Value::Bool(identity),
+        Value::Bool(primary),
     ] = row.as_slice()
     else {
         let reason = format!("the catalogue describes a column as {row:?}");
@@ -324,5 +430,7 @@ fn column(row: tiberius::Row) -> Result<Column, SqlError> {
         scale: *scale,
         nullable: *nullable,
         collation: if let Value::Text(name) = collation { Some(name.clone()) } else { None },
+        identity: *identity,
+        primary: *primary,
     })
 }

@@ -321,6 +321,7 @@ impl StateDocument {
             in_flight.first_failed_at = None;
             in_flight.attempt = 0;
             in_flight.crashes = 0;
+            in_flight.crashes_survived = 0;
         }
         next
     }
@@ -335,6 +336,8 @@ impl StateDocument {
         let mut next = self.break_lease()?;
         next.checkpoint = Checkpoint { cursor: to, ..Checkpoint::default() };
         next.in_flight = None;
+        // It speaks of what came before the position, and that is another one now.
+        next.source_state.clear();
         next.replay_id = Some(replay_id);
         Ok(next)
     }
@@ -353,7 +356,7 @@ impl StateDocument {
         Ok(next)
     }
 
-    /// Notes what idle ticks saw; only for a document whose lease is free.
+    /// Notes what idle ticks saw. Owner and token stay, so a holder goes on as before.
     #[must_use]
     pub fn observe(&self, observed: Observed, age: LeaseAge) -> Self {
         let mut next = self.written_by_other(age);
@@ -431,6 +434,11 @@ impl StateDocument {
 }
 
 impl InFlight {
+    /// Returns how many holders in a row have died with it.
+    pub fn crashes_in_a_row(&self) -> u32 {
+        self.crashes.saturating_sub(self.crashes_survived)
+    }
+
     /// Takes over what is known of earlier tries at the same position.
     ///
     /// The counts belong to the position at which the poller is stuck, not to the batch: its last row
@@ -442,6 +450,7 @@ impl InFlight {
             Some(previous) if previous.after == self.after => Self {
                 attempt: previous.attempt,
                 crashes: previous.crashes,
+                crashes_survived: previous.crashes_survived,
                 first_failed_at: previous.first_failed_at,
                 first_error: previous.first_error.clone(),
                 last_error: previous.last_error.clone(),

@@ -10,7 +10,12 @@ use std::time::Duration;
 use azure_core::hmac::hmac_sha256;
 use tokio::sync::OnceCell;
 
-pub(crate) use self::process::{ACCOUNT, Azurite, KEY, options, service, with_key};
+pub(crate) use self::process::{Azurite, options, service};
+
+/// The emulator's own account; its key is public.
+pub(crate) const ACCOUNT: &str = "devstoreaccount1";
+pub(crate) const KEY: &str =
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
 /// Long enough for a busy machine: no test waits for it but those that are about it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
@@ -35,6 +40,12 @@ impl Azurite {
     pub(crate) fn start_in_memory(arguments: &[&OsStr]) -> Self {
         Self::start_with(0, &[&["--inMemoryPersistence".as_ref()], arguments].concat())
     }
+}
+
+/// Returns the connection string of the emulator at `address`, as an account with a key.
+pub(crate) fn with_key(address: SocketAddr, key: &str) -> String {
+    let endpoint = format!("BlobEndpoint=http://{address}/{ACCOUNT}");
+    format!("AccountName={ACCOUNT};AccountKey={key};{endpoint}")
 }
 
 /// Returns the connection string of the emulator at `address`, as development storage.

@@ -1,12 +1,10 @@
 //! What the SQL Server source delivers: the real driver, over TLS, against the development server or
 //! the one that `HIGHWATER_TEST_SQLSERVER` names.
 
-use std::io::Write;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use highwater::cursor::CursorMode::{RowVersion, TimestampPk};
-use highwater::cursor::{self, Cursor};
+use highwater::cursor::{self, Cursor, SourceState};
 use highwater::error::ErrorKind;
 use highwater::mssql::{Connection, Param};
 use highwater::source::mssql::{Mssql, SourceSettings};
@@ -14,7 +12,7 @@ use highwater::source::{FetchWindow, Source as _};
 use highwater::value::Value;
 
 use crate::any_server::AnyServer;
-use crate::sql::{World, drain, events, fetch, flights_in_order};
+use crate::sql::{World, drain, events, fetch, flights_in_order, logged};
 
 const FLIGHTS: usize = 27_004;
 
@@ -51,7 +49,10 @@ async fn a_retry_gets_the_rows_of_its_batch_and_no_others() {
         let (second, _) = events(&source, Some(&first[29].cursor), 40).await;
         for (after, batch) in [(None, &first), (Some(&first[29].cursor), &second)] {
             let upto = Some(&batch[batch.len() - 1].cursor);
-            let rows = source.fetch(FetchWindow { after, upto, rows_max: 1_000 }).await.unwrap();
+            let rows = source
+                .fetch(FetchWindow { after, upto, rows_max: 1_000, state: &SourceState::new() })
+                .await
+                .unwrap();
             let again = highwater::normalize::normalize(source.shape(), &rows).unwrap();
             assert_eq!(&again, batch, "{mode}");
             assert!(!rows.more);
@@ -232,31 +233,11 @@ async fn null_cursors_are_counted_and_reported() {
          INSERT INTO dbo.t VALUES (1, '2020-01-01'), (2, NULL), (3, NULL)",
     )
     .await;
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber =
-        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-    let guard = tracing::subscriber::set_default(subscriber);
     let source = Mssql::new(world.settings("t", TimestampPk, "at")).unwrap();
-    assert_eq!(drain(&source, 10).await, [1]);
-    drop(guard);
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let (ids, text) = logged(drain(&source, 10)).await;
+    assert_eq!(ids, [1]);
     assert_eq!(text.matches("2 rows of poller `orders` have NULL").count(), 1, "{text}");
     assert!(text.contains("WARN") && text.contains("poller.name=\"orders\" rows=2"), "{text}");
-}
-
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }
 
 #[tokio::test]

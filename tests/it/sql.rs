@@ -1,11 +1,12 @@
 //! A development server with a table, a source that reads it, and a poller's loop over both.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flate2::read::GzDecoder;
 use highwater::config::SqlConnection;
-use highwater::cursor::{Cursor, CursorMode};
+use highwater::cursor::{Cursor, CursorMode, SourceState};
 use highwater::devdb::{Database, Options, Server, Value};
 use highwater::error::chain;
 use highwater::event::ChangeEvent;
@@ -54,6 +55,9 @@ impl World {
         match mode {
             CursorMode::RowVersion => self.settings("flights", mode, "rv"),
             CursorMode::TimestampPk => self.settings("dbo.flights", mode, "time_hour"),
+            CursorMode::IntegerPk | CursorMode::ChangeTracking => {
+                self.settings("flights", mode, "id")
+            }
         }
     }
 }
@@ -69,8 +73,8 @@ pub(crate) fn settings(
         poller: "orders".to_owned(),
         connection,
         table: table.to_owned(),
-        mode,
-        cursor_column: cursor.to_owned(),
+        mode: Some(mode),
+        cursor_column: (mode != CursorMode::ChangeTracking).then(|| cursor.to_owned()),
         key: vec!["id".to_owned()],
         columns: None,
         filter: None,
@@ -134,7 +138,7 @@ pub(crate) async fn fetch(
     after: Option<&Cursor>,
     rows_max: usize,
 ) -> Result<Rows, FetchError> {
-    source.fetch(FetchWindow { after, upto: None, rows_max }).await
+    source.fetch(FetchWindow { after, upto: None, rows_max, state: &SourceState::new() }).await
 }
 
 /// Fetches what must be readable, as events.
@@ -170,4 +174,31 @@ pub(crate) async fn failure(settings: SourceSettings) -> (FetchError, String) {
     let error = fetch(&source, None, 10).await.unwrap_err();
     let text = chain(&error);
     (error, text)
+}
+
+/// Runs `work`; returns what it gave, and what was logged meanwhile.
+pub(crate) async fn logged<T>(work: impl Future<Output = T>) -> (T, String) {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber =
+        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let guard = tracing::subscriber::set_default(subscriber);
+    let done = work.await;
+    drop(guard);
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    (done, text)
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }

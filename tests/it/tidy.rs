@@ -71,6 +71,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["azure_core", "base64", "tiberius", "tokio::sync"],
     ),
     ("handler::tries", &["handler"], &[]),
+    ("handler::envelope", &["event", "handler"], &[]),
     ("handler::storage", &["azure", "handler"], &[]),
     (
         "handler::blob",

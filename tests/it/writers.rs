@@ -28,8 +28,10 @@ use self::modes::Mode;
 use crate::any_server::{AnyServer, Session};
 
 /// Every write of a row gives it another `n`.
-const TABLE: &str = "CREATE TABLE dbo.writes (id int IDENTITY PRIMARY KEY, n int NOT NULL, \
-                     at datetime2(7) NOT NULL DEFAULT SYSUTCDATETIME(), rv rowversion NOT NULL)";
+const TABLE: &str = "ALTER DATABASE CURRENT SET CHANGE_TRACKING = ON; \
+                     CREATE TABLE dbo.writes (id int IDENTITY PRIMARY KEY, n int NOT NULL, \
+                     at datetime2(7) NOT NULL DEFAULT SYSUTCDATETIME(), rv rowversion NOT NULL); \
+                     ALTER TABLE dbo.writes ENABLE CHANGE_TRACKING";
 
 /// Rows of a page.
 const PAGE: usize = 50;

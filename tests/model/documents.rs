@@ -260,6 +260,7 @@ impl Documents {
             digest: Digested::of(&[]),
             attempt: 0,
             crashes: 0,
+            crashes_survived: 0,
             first_failed_at: None,
             next_attempt_at: None,
             first_error: None,

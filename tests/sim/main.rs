@@ -97,6 +97,25 @@
 //! - retry reads another range
 //! - rest of a batch begins where the whole did
 //! - checkpoint of another source used
+//! - cut batch remembered as whole
+//! - range read again remembered as all
+//! - rest of a batch committed with its front's mark
+//! - poller that never ran started by a tick
+//! - answer that was cut moves the mark
+//! - answer that was cut not checked
+//! - reset keeps what was remembered
+//! - mark kept over a clock set back
+//! - new mark not written at once
+//! - numbers read before they settled
+//! - highest number read after the clock
+//! - expired changes skipped
+//! - database that went back read on
+//! - half a version taken for the whole
+//! - changes read past the current version
+//! - rows left unread for changes
+//! - resting position not renewed
+//! - changes ordered by half a key
+//! - choice forgotten
 //! - marker ignored
 //! - generation not above the marker's
 //! - document begun without a generation
@@ -109,6 +128,13 @@
 //! - unknown error tried again
 //! - token never replaced
 //! - token used to its end
+//! - blob named without its content
+//! - native lease taken for a blob that is there
+//! - message larger than a queue takes
+//! - rows sent past one that is too large
+//! - any acceptance taken for a start
+//! - any success taken for a status
+//! - failure of an unknown event passed over
 //! - batch taken as far as its best lane
 //! - states of a key in several lanes
 //! - failure of an unknown event ignored
@@ -118,13 +144,6 @@
 //! - row over the limit of a batch delivered
 //! - key with half a surrogate pair mangled
 //! - parameter in the code page of the database
-//! - blob named without its content
-//! - native lease taken for a blob that is there
-//! - message larger than a queue takes
-//! - rows sent past one that is too large
-//! - any acceptance taken for a start
-//! - any success taken for a status
-//! - failure of an unknown event passed over
 //!
 //! By hand, with the simulation alone, and the number of cases it took:
 //!

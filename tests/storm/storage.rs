@@ -14,7 +14,7 @@ use tokio::process::Command;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
-use crate::azurite::{Azurite, KEY, service, with_key};
+use crate::azurite::{Azurite, service};
 use crate::instances::FUNCTION;
 use crate::ledger::{Kind, Sample, Shared, Term};
 
@@ -40,7 +40,9 @@ impl Storage {
         // The same one after each start, so none that the system may give to somebody else.
         let azurite = launch(free_port().unwrap(), &folder).await;
         let address = azurite.address();
-        let connection = with_key(address, KEY);
+        // Development storage: leases may be short there.
+        let connection =
+            format!("UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://{address}");
         let service = service(&connection, REQUEST_TIMEOUT);
         let store = BlobStore::new(&service, "db-state", FUNCTION).unwrap();
         // An account with a key is no development storage, where this would happen by itself.

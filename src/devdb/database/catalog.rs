@@ -25,6 +25,17 @@ const TABLES: &str = "
         is_identity INT NOT NULL, declared TEXT NOT NULL, default_text TEXT, collation_name TEXT,
         PRIMARY KEY (object_id, column_id)
     );
+    CREATE TABLE IF NOT EXISTS dbo.\"sys.indexes\" (
+        object_id INT NOT NULL, index_id INT NOT NULL, name TEXT, is_unique INT NOT NULL,
+        is_primary_key INT NOT NULL, PRIMARY KEY (object_id, index_id)
+    );
+    CREATE TABLE IF NOT EXISTS dbo.\"sys.index_columns\" (
+        object_id INT NOT NULL, index_id INT NOT NULL, column_id INT NOT NULL,
+        key_ordinal INT NOT NULL, PRIMARY KEY (object_id, index_id, key_ordinal)
+    );
+    CREATE TABLE IF NOT EXISTS dbo.\"sys.change_tracking_tables\" (
+        object_id INTEGER PRIMARY KEY, min_valid_version INT NOT NULL
+    );
     CREATE TABLE IF NOT EXISTS dbo.\"sys.types\" (
         name TEXT PRIMARY KEY, system_type_id INT NOT NULL, user_type_id INT NOT NULL,
         max_length INT NOT NULL, precision INT NOT NULL, scale INT NOT NULL
@@ -122,6 +133,33 @@ pub(crate) fn add(
     columns.iter().try_for_each(|column| add_column(connection, table, column))
 }
 
+/// Adds the primary key of a table, where it has one.
+pub(crate) fn add_key(
+    connection: &Connection,
+    table: &str,
+    key: &[String],
+) -> rusqlite::Result<()> {
+    let Some(id) = object_id(connection, table)?.filter(|_| !key.is_empty()) else {
+        return Ok(());
+    };
+    let sql = "INSERT INTO dbo.\"sys.indexes\" VALUES (?1, 1, 'PK of ' || ?2, 1, 1)";
+    connection.execute(sql, params![id, table])?;
+    for (name, ordinal) in key.iter().zip(1_i64..) {
+        let sql = "INSERT INTO dbo.\"sys.index_columns\" SELECT object_id, 1, column_id, ?3 \
+                   FROM dbo.\"sys.columns\" WHERE object_id = ?1 AND name = ?2 COLLATE NOCASE";
+        connection.execute(sql, params![id, name, ordinal])?;
+    }
+    Ok(())
+}
+
+/// Columns of a table's primary key, in key order.
+pub(crate) fn key(connection: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
+    let sql = "SELECT c.name FROM dbo.\"sys.index_columns\" AS i JOIN dbo.\"sys.columns\" AS c \
+               ON c.object_id = i.object_id AND c.column_id = i.column_id JOIN dbo.\"sys.tables\" AS t \
+               ON t.object_id = i.object_id WHERE t.physical = ?1 COLLATE NOCASE ORDER BY i.key_ordinal";
+    connection.prepare_cached(sql)?.query_map([table], |row| row.get(0))?.collect()
+}
+
 /// Adds a column behind the others of a table.
 pub(crate) fn add_column(
     connection: &Connection,
@@ -158,8 +196,10 @@ pub(crate) fn add_column(
 /// Removes a table or a view.
 pub(crate) fn remove(connection: &Connection, table: &str) -> rusqlite::Result<()> {
     if let Some(id) = object_id(connection, table)? {
-        connection.execute("DELETE FROM dbo.\"sys.columns\" WHERE object_id = ?1", [id])?;
-        connection.execute("DELETE FROM dbo.\"sys.tables\" WHERE object_id = ?1", [id])?;
+        for view in ["sys.index_columns", "sys.indexes", "sys.columns", "sys.tables"] {
+            let sql = format!("DELETE FROM dbo.\"{view}\" WHERE object_id = ?1");
+            connection.execute(&sql, [id])?;
+        }
     }
     Ok(())
 }
@@ -175,7 +215,8 @@ fn system_columns(table: &str) -> Option<Vec<TableColumn>> {
     let sizes =
         [("max_length", Type::SmallInt), ("precision", Type::TinyInt), ("scale", Type::TinyInt)];
     let ids = [("system_type_id", Type::TinyInt), ("user_type_id", Type::Int)];
-    let mut columns = match table.to_ascii_lowercase().as_str() {
+    let name = table.to_ascii_lowercase();
+    let mut columns = match name.as_str() {
         "sys.tables" => vec![("object_id", Type::Int), ("name", sysname)],
         "sys.columns" => vec![
             ("object_id", Type::Int),
@@ -186,9 +227,25 @@ fn system_columns(table: &str) -> Option<Vec<TableColumn>> {
             ("collation_name", sysname),
         ],
         "sys.types" => vec![("name", sysname)],
+        "sys.indexes" => vec![
+            ("object_id", Type::Int),
+            ("index_id", Type::Int),
+            ("name", sysname),
+            ("is_unique", Type::Bit),
+            ("is_primary_key", Type::Bit),
+        ],
+        "sys.index_columns" => vec![
+            ("object_id", Type::Int),
+            ("index_id", Type::Int),
+            ("column_id", Type::Int),
+            ("key_ordinal", Type::TinyInt),
+        ],
+        "sys.change_tracking_tables" => {
+            vec![("object_id", Type::Int), ("min_valid_version", Type::BigInt)]
+        }
         _ => return None,
     };
-    if !table.eq_ignore_ascii_case("sys.tables") {
+    if matches!(name.as_str(), "sys.columns" | "sys.types") {
         columns.extend(ids);
         columns.extend(sizes);
     }

@@ -2,7 +2,7 @@
 
 use rusqlite::Connection;
 
-use super::{catalog, errors::sql_error, shared::Shared};
+use super::{catalog, errors::sql_error, shared::Shared, tracking};
 use crate::devdb::{
     tsql::{
         Definition,
@@ -34,7 +34,9 @@ pub(crate) fn define(
             free(&table.name)?;
             run(&table.sql())?;
             catalog::add(connection, &table.name, &table.columns)
+                .and_then(|()| catalog::add_key(connection, &table.name, &table.primary_key))
         }
+        Definition::Tracking { table, on } => return tracking::set(connection, &table, on),
         Definition::View { name, sql, columns } => {
             free(&name)?;
             run(&sql)?;
@@ -54,6 +56,7 @@ pub(crate) fn define(
             if !exists(&name)? {
                 return if if_exists { Ok(()) } else { Err(cannot_drop(&name)) };
             }
+            tracking::dropped(connection, &name).map_err(|error| sql_error(&error))?;
             run(&sql)?;
             shared.set_identity(&name, None);
             catalog::remove(connection, &name)

@@ -62,6 +62,11 @@ pub(crate) fn register(
         session.update(|facts| facts.identity = Some(identity));
         Ok(identity)
     })?;
+    let identities = shared.clone();
+    connection.create_scalar_function("hw_last_identity", 1, IMPURE, move |context| {
+        let table = context.get::<Option<String>>(0)?;
+        Ok(table.and_then(|table| identities.last_identity(&table)))
+    })?;
     register_facts(connection, state)
 }
 

@@ -5,6 +5,7 @@
 //! versioning, with the one difference that only one transaction writes at a time and others wait.
 //! A database for concurrent writers has no such limit: see `session/concurrent.rs`.
 
+mod catalogue;
 mod concurrent;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -25,7 +26,7 @@ use crate::devdb::{
     session::Session,
     tsql::{
         Statement, lexer,
-        parser::{Parser, Schema, TableColumn, quoted},
+        parser::{Parser, quoted},
     },
     types::{Column, Parameter, Reply, SqlError, Type, Value},
 };
@@ -272,8 +273,7 @@ impl SqliteSession {
             transaction.writing = true;
         }
         let result = part(self).and_then(|result| {
-            let version = self.shared.last_version();
-            catalog::save_version(&self.connection, version).map_err(|error| sql_error(&error))?;
+            self.save_versions(own)?;
             Ok(result)
         });
         if own {
@@ -362,6 +362,7 @@ impl SqliteSession {
         let writing = self.transaction.take().is_some_and(|transaction| transaction.writing);
         let ended = match sql {
             "COMMIT" if self.shared.concurrent => self.commit_pending(),
+            "COMMIT" if writing => self.save_versions(true).and_then(|()| self.sqlite(sql)),
             _ if writing => self.sqlite(sql),
             _ => Ok(()),
         };
@@ -428,20 +429,6 @@ impl Session for SqliteSession {
 
     fn rolled_back(&self) -> bool {
         self.rolled_back
-    }
-}
-
-impl Schema for SqliteSession {
-    fn columns(&self, table: &str) -> Result<Option<Vec<TableColumn>>, SqlError> {
-        catalog::columns(&self.connection, table).map_err(|error| sql_error(&error))
-    }
-
-    fn variable(&self, name: &str) -> Option<Type> {
-        self.variables.get(name).map(|(ty, _)| *ty)
-    }
-
-    fn identity_insert(&self, table: &str) -> bool {
-        self.identity_insert.eq_ignore_ascii_case(table)
     }
 }
 

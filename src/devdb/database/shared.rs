@@ -131,6 +131,11 @@ impl Shared {
         self.counters().identities.contains_key(&table.to_lowercase())
     }
 
+    /// The last identity that was given out, where one was since the database was opened.
+    pub(crate) fn last_identity(&self, table: &str) -> Option<i64> {
+        self.counters().identities.get(&table.to_lowercase()).copied()
+    }
+
     /// Sets the last identity of a table; [`None`] forgets it.
     pub(crate) fn set_identity(&self, table: &str, last: Option<i64>) {
         let table = table.to_lowercase();

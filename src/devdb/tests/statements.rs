@@ -44,6 +44,7 @@ async fn errors_have_the_numbers_and_texts_of_sql_server() {
         ("SELECT FROM dbo.T", 102),
         ("SELECT @nothing", 137),
         ("SELECT nothing(1)", 195),
+        ("SELECT id FROM dbo.T ORDER BY u, id, u DESC", 169),
         ("MERGE dbo.T", 40515),
         ("INSERT INTO dbo.T (id, u) VALUES (1, 2)", 2627),
         ("INSERT INTO dbo.T (id, u) VALUES (2, 1)", 2601),

@@ -209,12 +209,15 @@ impl Parser<'_> {
         Ok(Definition::Index { table, sql })
     }
 
-    /// `ALTER TABLE table ADD column …`.
+    /// `ALTER TABLE table ADD column …`, or its change tracking.
     pub(crate) fn alter(&mut self) -> Result<Definition, SqlError> {
         self.expect("ALTER")?;
         self.expect("TABLE")?;
         let name = self.table_name()?;
         self.table_columns(&name)?;
+        if self.is_word("ENABLE") || self.is_word("DISABLE") {
+            return self.track(name);
+        }
         self.expect("ADD")?;
         let mut table = Table { name, ..Table::default() };
         let column = self.column_definition(&mut table)?;

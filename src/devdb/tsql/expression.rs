@@ -148,7 +148,7 @@ impl Parser<'_> {
         self.primary(scope)
     }
 
-    fn primary(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
+    pub(super) fn primary(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
         if self.eat_symbol("(") {
             let inner = if self.is_word("SELECT") {
                 self.scalar_query(scope)?

@@ -10,6 +10,7 @@ use super::{
     lexer::Token,
     parser::{Parser, text},
     query::Scope,
+    tracking,
 };
 use crate::devdb::{
     codepage::CodePage,
@@ -169,6 +170,7 @@ fn call_of_none(upper: &str) -> Option<Expression> {
         "SYSDATETIMEOFFSET" => {
             Expression::certain("hw_now()", Type::DateTime2(7)).cast(Type::DateTimeOffset(7))
         }
+        "CHANGE_TRACKING_CURRENT_VERSION" => tracking::current_version(),
         "MIN_ACTIVE_ROWVERSION" => Expression::certain("hw_min_active()", Type::Binary(8)),
         "DB_NAME" => Expression::certain("hw_database()", Type::NVarChar(Some(128))),
         "NEWID" => Expression::certain("hw_newid()", Type::Guid),
@@ -213,6 +215,10 @@ fn call_of_one(upper: &str, one: &Expression) -> Option<Expression> {
             Expression::new(format!("abs({})", value.sql), value.ty)
         }
         "OBJECT_ID" => object_id(one),
+        "CHANGE_TRACKING_MIN_VALID_VERSION" => tracking::min_valid_version(one),
+        "IDENT_CURRENT" => {
+            Expression::new(format!("hw_last_identity(hw_object({sql}))"), Type::Decimal(15, 0))
+        }
         "TYPE_NAME" => Expression::new(
             format!(
                 "(SELECT y.\"name\" FROM dbo.\"sys.types\" AS y WHERE y.\"user_type_id\" = {sql})"

@@ -21,6 +21,12 @@ pub(crate) trait Schema {
     /// Columns of a table by its physical name; [`None`] where there is no such table.
     fn columns(&self, table: &str) -> Result<Option<Vec<TableColumn>>, SqlError>;
 
+    /// Columns of a table's primary key, in key order.
+    fn key(&self, table: &str) -> Result<Vec<String>, SqlError>;
+
+    /// Whether the changes of a table are tracked.
+    fn is_tracked(&self, table: &str) -> Result<bool, SqlError>;
+
     /// Type of a variable or parameter, by its name in lower case.
     fn variable(&self, name: &str) -> Option<Type>;
 

@@ -350,6 +350,8 @@ impl Parser<'_> {
                 nullable: item.nullable,
             });
             Source { alias: String::new(), name: String::new(), columns: columns.collect() }
+        } else if self.is_word("CHANGETABLE") {
+            self.change_table(body)?
         } else {
             let table = self.table_name()?;
             let columns = self.table_columns(&table)?;
@@ -423,13 +425,20 @@ impl Parser<'_> {
             } else {
                 self.expression(scope)?.ordered()
             };
+            if terms.iter().any(|(known, _)| *known == term) {
+                let text = "A column has been specified more than once in the order by list. \
+                            Columns in the order by list must be unique.";
+                return Err(SqlError::new(169, 15, text));
+            }
             let direction = if self.eat("DESC") { " DESC" } else { "" };
             self.eat("ASC");
-            terms.push(format!("{term}{direction}"));
+            terms.push((term, direction));
             if !self.eat_symbol(",") {
                 break;
             }
         }
+        let terms: Vec<_> =
+            terms.iter().map(|(term, direction)| format!("{term}{direction}")).collect();
         Ok(format!(" ORDER BY {}", terms.join(", ")))
     }
 

@@ -31,6 +31,14 @@ impl Schema for OneTable {
         Ok(table.eq_ignore_ascii_case("t").then(|| columns.map(column).to_vec()))
     }
 
+    fn key(&self, _table: &str) -> Result<Vec<String>, SqlError> {
+        Ok(vec!["id".to_owned()])
+    }
+
+    fn is_tracked(&self, _table: &str) -> Result<bool, SqlError> {
+        Ok(false)
+    }
+
     fn variable(&self, name: &str) -> Option<Type> {
         match name {
             "@n" => Some(Type::Int),

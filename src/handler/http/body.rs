@@ -3,10 +3,9 @@
 mod cloud_events;
 mod debezium;
 
-use serde::Serialize;
-
 use crate::config::BodyForm;
-use crate::event::{ChangeEvent, SourceLabel};
+use crate::event::ChangeEvent;
+use crate::handler::envelope;
 use crate::handler::http::lanes::Part;
 
 /// Returns the body of a delivery in the form asked for.
@@ -14,7 +13,7 @@ use crate::handler::http::lanes::Part;
 /// The same delivery always gives the same bytes: no form holds the time of its making.
 pub(super) fn encode(form: BodyForm, part: &Part<'_>) -> Result<Vec<u8>, serde_json::Error> {
     match form {
-        BodyForm::Highwater => highwater(part),
+        BodyForm::Highwater => envelope::encode(&part.batch, part.id.as_str(), &part.events),
         BodyForm::CloudEvents => cloud_events::encode(part),
         BodyForm::Debezium => debezium::encode(part),
     }
@@ -49,49 +48,6 @@ fn array<'a>(
     Ok(body)
 }
 
-/// Everything but the events, in the order in which it is written.
-#[derive(Serialize)]
-struct Head<'a> {
-    batch_id: &'a str,
-    poller: &'a str,
-    generation: u64,
-    fencing_token: u64,
-    attempt: u32,
-    replay_id: Option<&'a str>,
-    source: &'a SourceLabel,
-    rows: usize,
-}
-
-/// Returns one object around the events; their own JSON goes into it as it is.
-fn highwater(part: &Part<'_>) -> Result<Vec<u8>, serde_json::Error> {
-    let delivery = &part.batch;
-    let head = Head {
-        batch_id: part.id.as_str(),
-        poller: &delivery.source.poller,
-        generation: delivery.generation.0,
-        fencing_token: delivery.fencing_token.0,
-        attempt: delivery.attempt,
-        replay_id: delivery.replay_id,
-        source: delivery.source,
-        rows: part.events.len(),
-    };
-    let head = serde_json::to_string(&head)?;
-    let (start, end) = (r#","events":["#, "]}");
-    let events_bytes: usize = part.events.iter().map(|event| event.json.len() + 1).sum();
-    // Allocated once: a batch is the largest thing in memory.
-    let mut body = Vec::with_capacity(head.len() + start.len() + events_bytes + end.len());
-    body.extend_from_slice(head.strip_suffix('}').unwrap_or(&head).as_bytes());
-    body.extend_from_slice(start.as_bytes());
-    for (index, event) in part.events.iter().enumerate() {
-        if index > 0 {
-            body.push(b',');
-        }
-        body.extend_from_slice(event.json.as_bytes());
-    }
-    body.extend_from_slice(end.as_bytes());
-    Ok(body)
-}
-
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
@@ -105,8 +61,11 @@ mod tests {
     #[test]
     fn the_body_is_one_object_around_the_events() {
         let sample = Sample::new(2);
-        let body =
-            highwater(&whole(Delivery { replay_id: Some("again"), ..sample.delivery() })).unwrap();
+        let body = encode(
+            BodyForm::Highwater,
+            &whole(Delivery { replay_id: Some("again"), ..sample.delivery() }),
+        )
+        .unwrap();
         assert!(body.len() + 2 >= body.capacity());
         let text = String::from_utf8(body).unwrap();
         let (head, events) = text.split_once(r#""events":["#).unwrap();

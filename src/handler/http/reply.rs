@@ -73,17 +73,17 @@ pub(super) fn judge(
             Err(HandlerError::Misconfigured(reason))
         }
         401 | 403 | 404 => Err(HandlerError::Misconfigured(reason())),
-        408 => Err(HandlerError::Retryable(reason())),
         410 => Err(HandlerError::Gone(reason())),
         413 => Err(HandlerError::TooLarge(reason())),
         429 => {
             Err(HandlerError::Throttled { reason: reason(), retry_after: received.patience(now) })
         }
-        400..=499 => Err(HandlerError::Rejected(reason())),
+        400 | 422 => Err(HandlerError::Rejected(reason())),
         503 => match received.patience(now) {
             None => Err(HandlerError::Retryable(reason())),
             retry_after => Err(HandlerError::Throttled { reason: reason(), retry_after }),
         },
+        // 408 and 5xx; and 4xx that a gateway before the target may give, whatever the rows are.
         _ => Err(HandlerError::Retryable(reason())),
     }
 }
@@ -267,8 +267,15 @@ mod tests {
         for (meaning, statuses) in [
             ("ok", [200, 201, 202, 204, 207, 299].as_slice()),
             ("misconfigured", &[300, 301, 302, 304, 307, 308, 401, 403, 404]),
-            ("rejected", &[400, 402, 405, 409, 415, 422, 451, 499]),
-            ("retryable", &[408, 500, 501, 502, 503, 504, 511, 599, 600, 999]),
+            ("rejected", &[400, 422]),
+            // A gateway before the target may answer these, whatever the rows are.
+            (
+                "retryable",
+                &[
+                    402, 405, 407, 409, 415, 421, 423, 451, 499, 408, 500, 501, 502, 503, 504, 511,
+                    599, 600, 999,
+                ],
+            ),
             ("gone", &[410]),
             ("too large", &[413]),
             ("throttled None", &[429]),

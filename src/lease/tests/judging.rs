@@ -222,3 +222,21 @@ async fn a_write_is_judged_by_its_id_which_no_other_logical_write_has() {
     write(&mut lease, Kind::Renewal).await.unwrap();
     assert_eq!(world.store.take_calls().puts, 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_prefix_that_a_renewal_has_committed_does_not_stand_for_the_failure_behind_it() {
+    for fault in [None, Some(Fault::LostRequest), Some(Fault::LostAnswer)] {
+        let world = World::new();
+        let mut lease = acquire(&world).await;
+        let (now, deadline) = (lease.now(), lease.deadline());
+        let then = || AfterCommit::Handle(Box::new(batch(Some(1), 3)));
+        lease.renew(Some(Commit { then: then(), ..commit(1, now) }), deadline).await.unwrap();
+        if let Some(fault) = fault {
+            world.store.break_next(Call::Store, fault);
+        }
+        let prefix = Commit { then: then(), ..commit(1, now) };
+        lease.commit_prefix(prefix, failure(now)).await.unwrap();
+        let document = world.document().await;
+        assert_written(&document, Kind::Prefix, &format!("{fault:?}"));
+    }
+}

@@ -3,6 +3,8 @@
 use std::sync::Mutex;
 
 use super::*;
+use crate::cursor::SourceState;
+use crate::source::Remember;
 
 /// Takes four seconds for each row, says that it is accepted, and fails after so many where told.
 #[derive(Debug, Default)]
@@ -61,6 +63,20 @@ async fn what_is_accepted_rides_on_the_next_renewal_and_survives_a_crash() {
     let b = accepting(&world, "b", &handler);
     assert_eq!(tick(&b).await.unwrap(), TickOutcome::Committed { more: false });
     assert_eq!(received(&handler), [(1..=10).collect::<Vec<_>>(), (6..=10).collect()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_accepted_so_far_is_committed_without_what_the_source_wants_kept() {
+    let (world, _, poller) = steady().await;
+    let kept = SourceState::from_iter([("mark".to_owned(), "1".into())]);
+    world.source.ask_to_remember(Some(Remember { state: kept.clone(), at_once: true }));
+    let killed = tokio::time::timeout(Duration::from_secs(25), tick(&poller)).await;
+    assert!(killed.is_err());
+    assert_eq!(world.document().await.in_flight.unwrap().rows, 5);
+    assert_eq!(world.document().await.source_state, SourceState::new());
+    sleep(40).await;
+    tick(&world.instance("b")).await.unwrap();
+    assert_eq!(world.document().await.source_state, kept, "with the last row");
 }
 
 #[tokio::test(start_paused = true)]

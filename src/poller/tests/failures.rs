@@ -191,6 +191,85 @@ async fn a_probe_is_made_however_few_batches_a_tick_may_take() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_outage_that_ends_between_a_row_and_its_probe_sets_nothing_aside() {
+    let world = world(policy(OnFailure::Quarantine, true), 1);
+    let poller = world.seasoned("a").await;
+    world.source.fill(4);
+    world.handler.judge_by(|_| Err(failed()));
+    for _ in 0..2 {
+        sleep(600).await;
+        tick(&poller).await.unwrap_err();
+    }
+    // The last attempt still fails, and then the target is back.
+    world.handler.then_fail(failed()).judge_by(|_| Ok(()));
+    sleep(600).await;
+    drain(&poller, 3).await;
+    assert_eq!(world.quarantined().await, Vec::<i64>::new());
+    let calls = calls_made(&world).split_off(2);
+    assert_eq!(calls[..4], [[1], [2], [1], [2]], "the row, another, the row again, and on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_cannot_be_read_gives_the_lease_up_and_counts_no_death() {
+    let world = world(policy(OnFailure::Quarantine, true), 1);
+    let poller = world.seasoned("a").await;
+    world.source.fill(2);
+    world.handler.judge_by(|_| Err(failed()));
+    for attempt in 1..=10 {
+        sleep(600).await;
+        if attempt >= 3 {
+            // The first read is that of the row.
+            world.source.fail_after(1, "gone");
+        }
+        tick(&poller).await.unwrap_err();
+        let document = world.document().await;
+        assert!(document.lease.released_at.is_some(), "attempt {attempt}");
+        let in_flight = document.in_flight.unwrap();
+        assert_eq!((in_flight.attempt, in_flight.crashes, in_flight.rows), (attempt, 0, 1));
+    }
+    assert_eq!(world.quarantined().await, Vec::<i64>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn crashes_before_a_failure_that_was_told_of_do_not_count_against_a_row() {
+    let world = world(policy(OnFailure::Quarantine, true), 1);
+    world.seasoned("a").await;
+    world.source.fill(2);
+    for owner_id in ["b", "c"] {
+        world.handler.then(std::future::pending());
+        let poller = world.instance(owner_id);
+        let killed = tokio::time::timeout(Duration::from_secs(5), tick(&poller)).await;
+        assert!(killed.is_err());
+        sleep(60).await;
+        world.handler.then_fail(failed());
+        tick(&world.instance("survivor")).await.unwrap_err();
+        sleep(60).await;
+    }
+    assert_eq!(world.document().await.in_flight.unwrap().crashes, 2, "the limit, in all");
+    drain(&world.instance("d"), 3).await;
+    assert_eq!(world.quarantined().await, Vec::<i64>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_age_of_a_failure_begins_with_the_first_counted_attempt() {
+    let record_age_max = Some(Duration::from_secs(3600));
+    let policy = FailurePolicy { record_age_max, ..policy(OnFailure::Stop, false) };
+    let world = world(policy, 8);
+    let poller = world.seasoned("a").await;
+    world.source.fill(8);
+    let busy = || HandlerError::Throttled { reason: "429".to_owned(), retry_after: None };
+    world.handler.judge_by(move |_| Err(busy()));
+    for _ in 0..20 {
+        sleep(600).await;
+        tick(&poller).await.unwrap_err();
+    }
+    world.handler.judge_by(|_| Err(failed()));
+    sleep(600).await;
+    tick(&poller).await.unwrap_err();
+    assert!(world.document().await.paused.is_none());
+}
+
+#[tokio::test(start_paused = true)]
 async fn rows_that_fail_side_by_side_are_told_from_an_outage_by_a_row_behind_them() {
     let bad: &[i64] = &[4, 5, 6];
     let world = world(policy(OnFailure::Quarantine, true), 8);

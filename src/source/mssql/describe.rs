@@ -6,7 +6,10 @@ use crate::cursor::CursorMode;
 /// types made with CLR code share one system type, and are told apart by their own id.
 pub(super) const DESCRIBE: &str = "\
 SELECT c.name, t.name AS type_name, c.max_length, c.precision, c.scale, c.is_nullable, \
-c.collation_name \
+c.collation_name, c.is_identity, \
+CAST(CASE WHEN EXISTS (SELECT 1 FROM sys.indexes AS x JOIN sys.index_columns AS i \
+ON i.object_id = x.object_id AND i.index_id = x.index_id WHERE x.object_id = c.object_id \
+AND x.is_primary_key = 1 AND i.column_id = c.column_id) THEN 1 ELSE 0 END AS BIT) AS is_key \
 FROM sys.columns AS c JOIN sys.types AS t ON t.user_type_id = \
 CASE WHEN c.system_type_id = 240 THEN c.user_type_id ELSE c.system_type_id END \
 WHERE c.object_id = OBJECT_ID(@P1) ORDER BY c.column_id";
@@ -24,6 +27,10 @@ pub(super) struct Column {
     pub(super) nullable: bool,
     /// Of text only.
     pub(super) collation: Option<String>,
+    /// Whether the server numbers the rows in it.
+    pub(super) identity: bool,
+    /// Whether it is part of the primary key.
+    pub(super) primary: bool,
 }
 
 impl Column {
@@ -44,6 +51,11 @@ impl Column {
             CursorMode::TimestampPk => {
                 Err("a `datetime2`, `datetimeoffset`, `datetime`, `smalldatetime` or `date` column")
             }
+            CursorMode::IntegerPk if matches!(name, "bigint" | "int" | "smallint" | "tinyint") => {
+                Ok(())
+            }
+            CursorMode::IntegerPk => Err("a column of whole numbers: `int` or `bigint`"),
+            CursorMode::ChangeTracking => Err("no cursor column"),
         }
     }
 
@@ -90,6 +102,19 @@ impl Column {
             _ => 0,
         }
     }
+
+    /// Returns how many milliseconds at most lie between two times that the column cannot tell apart.
+    pub(super) fn grain_ms(&self) -> i32 {
+        match (self.type_name.as_str(), self.scale) {
+            ("date", _) => 86_400_000,
+            ("smalldatetime", _) => 60_000,
+            ("datetime2" | "datetimeoffset", 0) => 1_000,
+            ("datetime2" | "datetimeoffset", 1) => 100,
+            ("datetime2" | "datetimeoffset", 2) => 10,
+            // `datetime` counts in thirds of ten milliseconds.
+            _ => 4,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -105,6 +130,8 @@ mod tests {
             scale,
             nullable: false,
             collation: None,
+            identity: false,
+            primary: false,
         }
     }
 

@@ -158,6 +158,8 @@ mod tests {
             scale,
             nullable: false,
             collation: Some("Cyrillic_General_CI_AS".to_owned()),
+            identity: false,
+            primary: false,
         }
     }
 

@@ -145,6 +145,8 @@ mod tests {
             scale: 0,
             nullable: true,
             collation: None,
+            identity: false,
+            primary: false,
         }
     }
 
@@ -153,8 +155,8 @@ mod tests {
             poller: "orders".to_owned(),
             connection: SqlConnection::parse("Server=s;User ID=u;Password=p").unwrap(),
             table: "t".to_owned(),
-            mode: CursorMode::RowVersion,
-            cursor_column: "rv".to_owned(),
+            mode: Some(CursorMode::RowVersion),
+            cursor_column: Some("rv".to_owned()),
             key: vec!["ID".to_owned()],
             columns: None,
             filter: None,

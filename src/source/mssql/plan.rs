@@ -2,53 +2,65 @@
 
 use std::time::Duration;
 
-use crate::cursor::{Cursor, CursorMode, RowVersion};
+use crate::cursor::{Cursor, CursorError, CursorMode, RowVersion};
 use crate::error::ErrorKind;
 use crate::event::Operation;
 use crate::mssql::ident::QualifiedName;
 use crate::mssql::{Param, SqlError};
-use crate::source::{FetchError, FetchWindow, Row, Rows};
+use crate::source::{FetchError, FetchWindow, Remember, Row, Rows};
 use crate::value::Value;
 
+use super::choice::{self, Choice};
 use super::describe::Column;
 use super::limit::{Cut, Guard};
-use super::query::{Bounds, Read};
+use super::mark::{Marks, Seen};
+use super::query::{Bounds, Reach, Read};
 use super::{SourceSettings, decode, values};
 
-/// Statements and row layout of one described table.
+/// What is read of one described table, and how its rows are laid out.
 #[derive(Debug)]
 pub(super) struct Plan {
-    mode: CursorMode,
-    cursor: Column,
+    /// Name of the table, and the same quoted.
+    pub(super) table: String,
+    pub(super) quoted: String,
+    pub(super) mode: CursorMode,
+    /// The column that rows are ordered by; `None` where changes are.
+    pub(super) cursor: Option<Column>,
     /// Key columns, and the names under which checkpoints hold their values.
-    key: Vec<Column>,
+    pub(super) key: Vec<Column>,
     key_names: Vec<String>,
     /// Names of the delivered columns: the first ones of each row.
-    columns: Vec<String>,
+    pub(super) columns: Vec<String>,
     /// Where in a row the key values are.
-    key_at: Vec<usize>,
+    pub(super) key_at: Vec<usize>,
     /// Cells of a row that are the bytes of UTF-16 text.
     utf16_at: Vec<usize>,
-    /// Cells of a row: columns, then the sizes of the guarded ones, the cursor being the last.
+    /// Cells of a row: columns, then the sizes of the guarded ones, the position being the last, or the
+    /// last two under change tracking.
     width: usize,
     guard: Guard,
-    settle_ms: i32,
-    /// Without bounds, with `after`, with `upto`, with both.
-    statements: [String; 4],
+    /// The select list, without the cursor.
+    pub(super) select: Vec<String>,
+    pub(super) filter: Option<String>,
+    pub(super) settle_ms: i32,
+    /// Set by tests that show what the upper bound is for.
+    unbounded: bool,
 }
 
 /// What a fetch has read so far.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     /// What the server says of itself.
-    head: Vec<Value>,
-    rows: Vec<Row>,
+    pub(super) head: Vec<Value>,
+    pub(super) rows: Vec<Row>,
+    /// What it says last, under change tracking.
+    pub(super) tail: Option<Value>,
     /// Most rows that are kept; the one behind them only says that there is more.
     rows_max: usize,
     /// Bytes of all values.
     bytes: usize,
     more: bool,
-    cut: Option<Cut>,
+    pub(super) cut: Option<Cut>,
 }
 
 impl Answer {
@@ -61,29 +73,42 @@ impl Answer {
     pub(super) fn is_cut(&self) -> bool {
         self.cut.is_some()
     }
+
+    /// Whether there are rows behind those that were kept.
+    pub(super) fn has_more(&self) -> bool {
+        self.more || self.is_cut()
+    }
+
+    /// Refuses an answer whose first row has a value over the limit; rows before one are delivered.
+    pub(super) fn check_value(&self) -> Result<(), FetchError> {
+        match &self.cut {
+            Some(Cut::Value(reason)) if self.rows.is_empty() => {
+                Err(FetchError::new(ErrorKind::Data, reason.as_str()))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Plan {
     /// Checks the settings against the table's columns and writes the statements.
     pub(super) fn new(
         settings: &SourceSettings,
+        choice: &Choice,
         table: &QualifiedName,
         described: &[Column],
     ) -> Result<Self, FetchError> {
-        if described.is_empty() {
-            return Err(configuration(format!(
-                "table `{table}` not found, or no right to see it: check its name and the database, \
-                 and grant SELECT on it"
-            )));
-        }
         let find = |role: &str, name: &str| find(table, described, role, name);
-        let cursor = find("cursor", &settings.cursor_column)?;
-        cursor.fits(settings.mode).map_err(|needed| {
-            configuration(format!(
-                "cursor column `{}` of `{table}` is of type `{}`, mode `{}` needs {needed}",
-                cursor.name, cursor.type_name, settings.mode
-            ))
-        })?;
+        let mode = choice.mode;
+        let cursor = choice.cursor.as_deref().map(|cursor| find("cursor", cursor)).transpose()?;
+        if let Some(cursor) = &cursor {
+            cursor.fits(mode).map_err(|needed| {
+                configuration(format!(
+                    "cursor column `{}` of `{table}` is of type `{}`, mode `{mode}` needs {needed}",
+                    cursor.name, cursor.type_name
+                ))
+            })?;
+        }
         let key =
             settings.key.iter().map(|name| find("key", name)).collect::<Result<Vec<_>, _>>()?;
         if let Some(column) = key.iter().find(|column| !column.can_be_key()) {
@@ -91,6 +116,9 @@ impl Plan {
                 "key column `{}` of `{table}` is of type `{}`, which cannot order rows",
                 column.name, column.type_name
             )));
+        }
+        if mode == CursorMode::ChangeTracking {
+            choice::check_key(table, described, &key).map_err(configuration)?;
         }
         let delivered = match &settings.columns {
             None => described.to_vec(),
@@ -104,61 +132,65 @@ impl Plan {
         let (guard, select) =
             Guard::new(settings, table.to_string(), &read, &key_at).map_err(configuration)?;
         let utf16_at = (0..).zip(&read).filter(|(_, c)| c.is_utf16()).map(|(at, _)| at).collect();
-        let statements = statements(&Read {
-            table: &table.quoted(),
-            mode: settings.mode,
-            cursor: &cursor,
-            key: &key,
-            select: &select,
-            filter: settings.filter.as_deref(),
-        });
         Ok(Self {
-            mode: settings.mode,
-            settle_ms: settle_ms(settings.settle, &cursor)?,
+            table: table.to_string(),
+            quoted: table.quoted(),
+            mode,
+            settle_ms: settle_ms(settings.settle, cursor.as_ref())?,
+            width: select.len() + if cursor.is_some() { 1 } else { 2 },
             cursor,
             key,
             key_names: settings.key.clone(),
             columns,
             key_at,
             utf16_at,
-            width: select.len() + 1,
             guard,
-            statements,
+            select,
+            filter: settings.filter.clone(),
+            unbounded: false,
         })
     }
 
     /// Leaves the upper bound out of the statements.
     #[cfg(any(test, feature = "test-util"))]
-    pub(super) fn without_bound(mut self) -> Self {
-        for statement in &mut self.statements {
-            let unbounded = statement.replace(" < @hi", " IS NOT NULL");
-            assert_ne!(*statement, unbounded, "a statement without upper bound");
-            *statement = unbounded;
-        }
-        self
+    pub(super) fn without_bound(self) -> Self {
+        Self { unbounded: true, ..self }
     }
 
     /// Whether there can be rows that are never read.
     pub(super) fn cursor_is_nullable(&self) -> bool {
-        self.cursor.nullable
+        self.cursor.as_ref().is_some_and(|cursor| cursor.nullable)
     }
 
     /// Returns the statement and parameters for a window.
     pub(super) fn statement(
         &self,
         window: FetchWindow<'_>,
-    ) -> Result<(&str, Vec<Param>), FetchError> {
-        let [all, after, upto, both] = &self.statements;
-        let sql = match (window.after, window.upto) {
-            (None, None) => all,
-            (Some(_), None) => after,
-            (None, Some(_)) => upto,
-            (Some(_), Some(_)) => both,
+    ) -> Result<(String, Vec<Param>), FetchError> {
+        let Some(cursor) = &self.cursor else { return self.tracked_statement(window) };
+        let read = Read {
+            table: &self.quoted,
+            mode: self.mode,
+            cursor,
+            key: &self.key,
+            select: &self.select,
+            filter: self.filter.as_deref(),
         };
-        let rows = i64::try_from(window.rows_max).unwrap_or(i64::MAX).saturating_add(1);
-        let mut params = vec![Param::BigInt(rows)];
-        if self.mode == CursorMode::TimestampPk {
+        let after = match window.after {
+            None => Reach::Nothing,
+            Some(cursor) if cursor.key.is_empty() => Reach::Cursor,
+            Some(_) => Reach::Row,
+        };
+        let mut sql = read.text(Bounds { after, upto: window.upto.is_some() });
+        if self.unbounded {
+            sql = sql.replace(" < @hi", " IS NOT NULL").replace(" <= @hi", " IS NOT NULL");
+        }
+        let mut params = vec![Self::rows_param(window)];
+        if matches!(self.mode, CursorMode::TimestampPk | CursorMode::IntegerPk) {
             params.push(Param::Int(self.settle_ms));
+        }
+        if self.mode == CursorMode::IntegerPk {
+            params.extend(Marks::of(window.state).params());
         }
         for cursor in [window.after, window.upto].into_iter().flatten() {
             self.bind(cursor, &mut params)?;
@@ -166,40 +198,62 @@ impl Plan {
         Ok((sql, params))
     }
 
+    /// One row more than wanted: it says whether there is more.
+    pub(super) fn rows_param(window: FetchWindow<'_>) -> Param {
+        Param::BigInt(i64::try_from(window.rows_max).unwrap_or(i64::MAX).saturating_add(1))
+    }
+
     fn bind(&self, cursor: &Cursor, params: &mut Vec<Param>) -> Result<(), FetchError> {
         let data = |reason: String| FetchError::new(ErrorKind::Data, reason);
         if cursor.mode != self.mode {
-            return Err(data(format!(
-                "the checkpoint is of mode `{}`, the source of `{}`: restore the mode, or give the \
-                 poller a new name to start over",
-                cursor.mode, self.mode
-            )));
+            return Err(data(other_mode(cursor, self.mode)));
         }
+        let wrong = |error: CursorError| data(format!("checkpoint: {error}"));
         params.push(match self.mode {
             CursorMode::RowVersion => {
-                let version: RowVersion =
-                    cursor.value.parse().map_err(|error| data(format!("checkpoint: {error}")))?;
+                let version: RowVersion = cursor.value.parse().map_err(wrong)?;
                 Param::BigInt(i64::from_be_bytes(version.0.to_be_bytes()))
             }
-            CursorMode::TimestampPk => Param::Text(self.cursor.cursor_text(&cursor.value)),
+            CursorMode::TimestampPk => {
+                let column = self.cursor.as_ref();
+                let text = column.map(|column| column.cursor_text(&cursor.value));
+                Param::Text(text.unwrap_or_default())
+            }
+            CursorMode::IntegerPk => Param::BigInt(cursor.integer_value().map_err(wrong)?),
+            CursorMode::ChangeTracking => Param::Text(cursor.value.clone()),
         });
-        for (column, name) in self.key.iter().zip(&self.key_names) {
+        // A position without a key lies behind all rows that have its cursor.
+        if !cursor.key.is_empty() {
+            params.extend(self.key_params(cursor)?);
+        }
+        Ok(())
+    }
+
+    /// Returns the key of a position as parameters.
+    pub(super) fn key_params(&self, cursor: &Cursor) -> Result<Vec<Param>, FetchError> {
+        let param = |(column, name): (&Column, &String)| {
             let value = cursor.key.get(name).and_then(|value| column.key_param(value));
-            params.push(value.ok_or_else(|| {
-                data(format!(
+            value.ok_or_else(|| {
+                let reason = format!(
                     "the checkpoint has no value of type `{}` for key column `{name}`: \
                      restore the key, or give the poller a new name to start over",
                     column.type_name
-                ))
-            })?);
-        }
-        Ok(())
+                );
+                FetchError::new(ErrorKind::Data, reason)
+            })
+        };
+        self.key.iter().zip(&self.key_names).map(param).collect()
     }
 
     /// Adds a row of the server's answer.
     pub(super) fn read(&self, row: tiberius::Row, answer: &mut Answer) -> Result<(), SqlError> {
         if row.result_index() == 0 {
             answer.head = values(row);
+            return Ok(());
+        }
+        let tracked = self.cursor.is_none();
+        if tracked && row.len() == 1 {
+            answer.tail = values(row).pop();
             return Ok(());
         }
         if answer.rows.len() == answer.rows_max {
@@ -218,6 +272,8 @@ impl Plan {
                 *cell = Value::of_utf16(bytes);
             }
         }
+        let gone = tracked && cells.pop() == Some(Value::Text("D".to_owned()));
+        let op = if gone { Operation::Delete } else { Operation::Upsert };
         let position = cells.pop().unwrap_or(Value::Null);
         let sizes = cells.split_off(cells.len().saturating_sub(self.guard.width()));
         let key: Vec<_> = self.key_at.iter().filter_map(|at| cells.get(*at).cloned()).collect();
@@ -229,7 +285,7 @@ impl Plan {
             return Err(SqlError::new(ErrorKind::Data, "no further row is wanted"));
         }
         answer.bytes = bytes;
-        answer.rows.push(Row { op: Operation::Upsert, position, key, values: cells });
+        answer.rows.push(Row { op, position, key, values: cells });
         Ok(())
     }
 
@@ -244,43 +300,91 @@ impl Plan {
         answer: Answer,
         window: FetchWindow<'_>,
     ) -> Result<Rows, FetchError> {
-        let Answer { head, rows, more, cut, .. } = answer;
-        self.check_not_restored(&head, window)?;
-        if let Some(Cut::Value(reason)) = &cut
-            && rows.is_empty()
-        {
-            return Err(FetchError::new(ErrorKind::Data, reason.as_str()));
+        if self.cursor.is_none() {
+            return self.tracked_rows(answer, window);
         }
-        let lag = lag(&head, &rows);
-        Ok(Rows { columns: self.columns.clone(), rows, more: more || cut.is_some(), lag })
+        let remember = match self.mode {
+            CursorMode::RowVersion => {
+                check_version(&answer.head, window)?;
+                None
+            }
+            CursorMode::IntegerPk => self.marks_after(&answer.head, window)?,
+            CursorMode::TimestampPk | CursorMode::ChangeTracking => None,
+        };
+        answer.check_value()?;
+        // Of an answer that was not read to its end nothing is concluded.
+        let remember = remember.filter(|_| !answer.is_cut());
+        let lag = lag(&answer.head, &answer.rows);
+        let more = answer.has_more();
+        Ok(Rows { columns: self.columns.clone(), rows: answer.rows, more, lag, remember })
     }
 
-    fn check_not_restored(
+    /// Moves the marks on, unless the table's numbers were taken back.
+    fn marks_after(
         &self,
         head: &[Value],
         window: FetchWindow<'_>,
-    ) -> Result<(), FetchError> {
-        let (CursorMode::RowVersion, Some(after)) = (self.mode, window.after) else {
-            return Ok(());
+    ) -> Result<Option<Remember>, FetchError> {
+        let [hi, max, last, Value::Text(now)] = head else {
+            return Err(unexpected(head, "the table's highest number"));
         };
-        let [_, Value::Int(last)] = head else {
-            let reason = format!("the server told {head:?} instead of its last rowversion");
-            return Err(FetchError::new(ErrorKind::Internal, reason));
-        };
-        let last = RowVersion(u64::from_be_bytes(last.to_be_bytes()));
-        match after.value.parse::<RowVersion>() {
-            Ok(version) if version > last => Err(FetchError::new(
-                ErrorKind::Data,
-                format!(
-                    "the checkpoint is at rowversion `{version}`, the database's last one is \
-                     `{last}`: it was restored or replaced, and rows could be missed; give the poller a new name to \
-                     start over"
-                ),
-            )),
-            // A cursor that cannot be read has been refused before the statement was sent.
-            Ok(_) | Err(_) => Ok(()),
+        let number = |value: &Value| if let Value::Int(n) = value { Some(*n) } else { None };
+        let at = window.after.and_then(|after| after.integer_value().ok());
+        if let (Some(at), Some(last)) = (at, number(last))
+            && at > last
+        {
+            return Err(FetchError::position_lost(format!(
+                "the checkpoint is at `{at}`, the last identity of `{}` is `{last}`: the table was \
+                 emptied, reseeded or restored, and rows could be missed; give the poller a new name to \
+                 start over",
+                self.table
+            )));
         }
+        if self.settle_ms == 0 {
+            return Ok(None);
+        }
+        let seen = Seen { hi: number(hi), max: number(max), now };
+        Ok(Marks::of(window.state).after(&seen))
     }
+}
+
+/// Checks that the database has not gone back behind the checkpoint.
+fn check_version(head: &[Value], window: FetchWindow<'_>) -> Result<(), FetchError> {
+    let Some(after) = window.after else { return Ok(()) };
+    let [_, Value::Int(last)] = head else {
+        return Err(unexpected(head, "its last rowversion"));
+    };
+    let last = RowVersion(u64::from_be_bytes(last.to_be_bytes()));
+    match after.value.parse::<RowVersion>() {
+        Ok(version) if version > last => Err(FetchError::position_lost(format!(
+            "the checkpoint is at rowversion `{version}`, the database's last one is \
+             `{last}`: it was restored or replaced, and rows could be missed; give the poller a new name to \
+             start over"
+        ))),
+        // A cursor that cannot be read has been refused before the statement was sent.
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+pub(super) fn unexpected(head: &[Value], wanted: &str) -> FetchError {
+    FetchError::new(ErrorKind::Internal, format!("the server told {head:?} instead of {wanted}"))
+}
+
+/// Says that a table has no columns, which means that there is none.
+pub(super) fn not_found(table: &QualifiedName) -> FetchError {
+    configuration(format!(
+        "table `{table}` not found, or no right to see it: check its name and the database, and grant \
+         SELECT on it"
+    ))
+}
+
+/// Says that a checkpoint is of another mode than the source.
+pub(super) fn other_mode(cursor: &Cursor, mode: CursorMode) -> String {
+    format!(
+        "the checkpoint is of mode `{}`, the source of `{mode}`: restore the mode, or give the poller a \
+         new name to start over",
+        cursor.mode
+    )
 }
 
 fn configuration(reason: impl Into<String>) -> FetchError {
@@ -313,13 +417,8 @@ fn position(read: &mut Vec<Column>, column: &Column) -> usize {
     })
 }
 
-fn statements(read: &Read<'_>) -> [String; 4] {
-    [(false, false), (true, false), (false, true), (true, true)]
-        .map(|(after, upto)| read.text(Bounds { after, upto }))
-}
-
-fn settle_ms(settle: Duration, cursor: &Column) -> Result<i32, FetchError> {
-    let millis = settle.as_millis() + u128::from(cursor.rounding_ms());
+fn settle_ms(settle: Duration, cursor: Option<&Column>) -> Result<i32, FetchError> {
+    let millis = settle.as_millis() + u128::from(cursor.map_or(0, Column::rounding_ms));
     i32::try_from(millis).map_err(|error| {
         let reason = format!("the settle window is `{settle:?}`, must be at most 24 days");
         FetchError { source: Some(error.into()), ..configuration(reason) }
@@ -336,125 +435,4 @@ fn lag(head: &[Value], rows: &[Row]) -> Option<Duration> {
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::config::SqlConnection;
-    use crate::cursor::KeyValues;
-    use crate::source::mssql::SizeLimits;
-
-    use super::*;
-
-    fn column(name: &str, type_name: &str) -> Column {
-        Column {
-            name: name.to_owned(),
-            type_name: type_name.to_owned(),
-            max_length: 8,
-            precision: 0,
-            scale: 7,
-            nullable: false,
-            collation: None,
-        }
-    }
-
-    fn settings(mode: CursorMode, cursor: &str) -> SourceSettings {
-        SourceSettings {
-            poller: "p".to_owned(),
-            connection: SqlConnection::parse("Server=s;User ID=u;Password=p").unwrap(),
-            table: "t".to_owned(),
-            mode,
-            cursor_column: cursor.to_owned(),
-            key: vec!["ID".to_owned()],
-            columns: None,
-            filter: None,
-            settle: Duration::from_secs(5),
-            limits: SizeLimits::default(),
-        }
-    }
-
-    fn plan(settings: &SourceSettings) -> Result<Plan, FetchError> {
-        let table = QualifiedName::parse(&settings.table).unwrap();
-        let columns = [
-            column("id", "int"),
-            column("rv", "timestamp"),
-            column("at", "smalldatetime"),
-            column("place", "geography"),
-            column("price", "money"),
-        ];
-        Plan::new(settings, &table, &columns)
-    }
-
-    fn listed(mode: CursorMode, cursor: &str) -> SourceSettings {
-        SourceSettings { columns: Some(vec!["Price".to_owned()]), ..settings(mode, cursor) }
-    }
-
-    fn window<'a>(after: &'a Cursor, upto: Option<&'a Cursor>) -> FetchWindow<'a> {
-        FetchWindow { after: Some(after), upto, rows_max: 10 }
-    }
-
-    fn key(name: &str, value: impl Into<serde_json::Value>) -> KeyValues {
-        KeyValues::from_iter([(name.to_owned(), value.into())])
-    }
-
-    #[test]
-    fn a_type_without_lossless_form_must_be_left_out() {
-        let error = plan(&settings(CursorMode::RowVersion, "rv")).unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Configuration);
-        assert!(error.reason.contains("column `place` is of type `geography`"), "{error}");
-        let plan = plan(&listed(CursorMode::RowVersion, "rv")).unwrap();
-        assert_eq!((plan.columns, plan.key_at, plan.width), (vec!["price".to_owned()], vec![1], 3));
-    }
-
-    #[test]
-    fn a_column_that_cannot_order_rows_is_no_key() {
-        let key = vec!["place".to_owned()];
-        let settings = SourceSettings { key, ..listed(CursorMode::RowVersion, "rv") };
-        let error = plan(&settings).unwrap_err();
-        assert!(error.reason.contains("key column `place`"), "{error}");
-    }
-
-    #[test]
-    fn parameters_follow_the_order_of_the_text() {
-        let plan = plan(&listed(CursorMode::TimestampPk, "at")).unwrap();
-        let after = Cursor::timestamp("2013-01-01T10:00:00", key("ID", 1)).unwrap();
-        let upto = Cursor::timestamp("2013-01-01T11:00:00", key("ID", 2)).unwrap();
-        let (sql, params) = plan.statement(window(&after, Some(&upto))).unwrap();
-        assert!(sql.contains("@P6") && !sql.contains("@P7"), "{sql}");
-        assert_eq!(
-            params,
-            [
-                Param::BigInt(11),
-                // The window and half a minute, by which the type may round up.
-                Param::Int(35_000),
-                Param::Text("2013-01-01T10:00:00".to_owned()),
-                Param::BigInt(1),
-                Param::Text("2013-01-01T11:00:00".to_owned()),
-                Param::BigInt(2),
-            ]
-        );
-    }
-
-    #[test]
-    fn a_checkpoint_of_another_source_is_refused() {
-        let plan = plan(&listed(CursorMode::RowVersion, "rv")).unwrap();
-        let timestamp = Cursor::timestamp("2013-01-01", key("ID", 1)).unwrap();
-        let version = |key| Cursor::row_version(RowVersion(1), key);
-        for (cursor, expected) in [
-            (timestamp, "the checkpoint is of mode `timestamp+pk`"),
-            (version(key("other", 1)), "no value of type `int` for key column `ID`"),
-            (version(key("ID", serde_json::Value::Null)), "no value of type `int`"),
-            (Cursor { value: "1".to_owned(), ..version(key("ID", 1)) }, "rowversion `1` is not"),
-        ] {
-            let error = plan.statement(window(&cursor, None)).unwrap_err();
-            assert_eq!(error.kind, ErrorKind::Data);
-            assert!(error.reason.contains(expected), "{error}");
-        }
-        let high = Cursor::row_version(RowVersion(u64::MAX), key("ID", 1));
-        assert_eq!(plan.statement(window(&high, None)).unwrap().1[1], Param::BigInt(-1));
-    }
-
-    #[test]
-    fn a_settle_window_of_months_is_refused() {
-        let settle = Duration::from_secs(3600 * 24 * 60);
-        let settings = SourceSettings { settle, ..listed(CursorMode::TimestampPk, "at") };
-        assert!(plan(&settings).unwrap_err().reason.contains("at most 24 days"));
-    }
-}
+mod tests;

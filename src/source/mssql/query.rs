@@ -9,7 +9,7 @@
 //! one seek in an index over cursor and key.
 
 use crate::cursor::CursorMode;
-use crate::mssql::ident::quote;
+use crate::mssql::ident::{literal, quote};
 
 use super::describe::Column;
 
@@ -32,37 +32,62 @@ pub(super) struct Read<'a> {
 /// Which bounds a window has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    pub(super) after: bool,
+    pub(super) after: Reach,
     pub(super) upto: bool,
+}
+
+/// How a lower bound is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// There is none.
+    Nothing,
+    /// A row: cursor and key.
+    Row,
+    /// A cursor alone: behind all rows that have it.
+    Cursor,
 }
 
 impl Read<'_> {
     /// Returns the batch of statements for windows with these bounds.
     ///
-    /// `@P1` is the number of rows; in timestamp mode `@P2` is the settle window in milliseconds; then
-    /// follow, for each bound, the cursor and the values of the key.
+    /// `@P1` is the number of rows; in the modes that wait, `@P2` is the settle window in milliseconds;
+    /// in integer mode `@P3` to `@P5` are the marks. Then follow, for each bound, the cursor and the
+    /// values of the key.
     pub(super) fn text(&self, bounds: Bounds) -> String {
         let cursor = format!("t.{}", quote(&self.cursor.name));
         let mut params = Params(match self.mode {
-            CursorMode::RowVersion => 1,
+            CursorMode::RowVersion | CursorMode::ChangeTracking => 1,
             CursorMode::TimestampPk => 2,
+            CursorMode::IntegerPk => 5,
         });
         let mut conditions = Vec::new();
-        if bounds.after {
-            let position = self.position(&mut params);
-            conditions.push(self.bound(&cursor, &position, [">", ">", ">="]));
+        match bounds.after {
+            Reach::Nothing => {}
+            Reach::Row => {
+                conditions.push(bound(&self.position(&mut params), [">", ">", ">="]));
+            }
+            Reach::Cursor => conditions.push(format!("{cursor} > {}", self.leading(&mut params))),
         }
         if bounds.upto {
-            let position = self.position(&mut params);
-            conditions.push(self.bound(&cursor, &position, ["<", "<=", "<="]));
+            conditions.push(bound(&self.position(&mut params), ["<", "<=", "<="]));
         }
-        conditions.push(format!("{cursor} < @hi"));
+        match self.mode {
+            CursorMode::RowVersion | CursorMode::TimestampPk => {
+                conditions.push(format!("{cursor} < @hi"));
+            }
+            // The rows of a batch that is read again had settled when it was first read.
+            CursorMode::IntegerPk if bounds.upto => {}
+            CursorMode::IntegerPk => conditions.push(format!("{cursor} <= @hi")),
+            CursorMode::ChangeTracking => {}
+        }
         // A line of its own, so that a comment in it cannot hide what follows.
         conditions.extend(self.filter.map(|filter| format!("({filter}\n)")));
-        let order: Vec<String> =
-            self.key.iter().map(|column| format!("t.{}", quote(&column.name))).collect();
+        // A column may be in the order once only.
+        let key = self.key.iter().filter(|column| *column != self.cursor);
+        let key = key.map(|column| format!("t.{}", quote(&column.name)));
+        let order: Vec<String> = std::iter::once(cursor.clone()).chain(key).collect();
         format!(
-            "{}\nSELECT TOP (@P1) {}, {} AS [{CURSOR_ALIAS}]\nFROM {} AS t\nWHERE {}\nORDER BY {cursor}, {};",
+            "{}\nSELECT TOP (@P1) {}, {} AS [{CURSOR_ALIAS}]\nFROM {} AS t\nWHERE {}\nORDER BY {};",
             self.head(),
             self.select.join(", "),
             self.cursor_value(&cursor),
@@ -83,53 +108,87 @@ impl Read<'_> {
                  SELECT CONVERT(NVARCHAR(33), SYSUTCDATETIME(), 126) AS [__now];",
                 self.cursor.declared()
             ),
+            CursorMode::IntegerPk => self.integer_head(),
+            CursorMode::ChangeTracking => String::new(),
         }
+    }
+
+    /// The highest number is read before the clock: all that lie below it were taken earlier.
+    fn integer_head(&self) -> String {
+        let last = if self.cursor.identity {
+            format!("CAST(IDENT_CURRENT({}) AS BIGINT)", literal(self.table))
+        } else {
+            "CAST(NULL AS BIGINT)".to_owned()
+        };
+        format!(
+            "DECLARE @max BIGINT = (SELECT MAX(t.{}) FROM {} AS t);\n\
+             DECLARE @now DATETIME2(7) = SYSUTCDATETIME();\n\
+             DECLARE @hi BIGINT = CASE WHEN @P2 = 0 THEN @max\n\
+             WHEN CAST(NULLIF(@P5, N'') AS DATETIME2(7)) <= DATEADD(MILLISECOND, -@P2, @now) \
+             THEN CAST(NULLIF(@P4, N'') AS BIGINT)\n\
+             ELSE CAST(NULLIF(@P3, N'') AS BIGINT) END;\n\
+             SELECT @hi AS [__hi], @max AS [__max], {last} AS [__last], \
+             CONVERT(NVARCHAR(33), @now, 126) AS [__now];",
+            quote(&self.cursor.name),
+            self.table,
+        )
     }
 
     /// Returns the cursor in the form that is carried: a number, or the server's own text.
     fn cursor_value(&self, cursor: &str) -> String {
         match self.mode {
-            CursorMode::RowVersion => format!("CAST({cursor} AS BIGINT)"),
+            CursorMode::RowVersion | CursorMode::IntegerPk => format!("CAST({cursor} AS BIGINT)"),
             CursorMode::TimestampPk => {
                 let style = if self.cursor.type_name == "datetimeoffset" { 127 } else { 126 };
                 format!("CONVERT(NVARCHAR(33), {cursor}, {style})")
             }
+            CursorMode::ChangeTracking => "NULL".to_owned(),
         }
     }
 
-    /// Returns the expressions of a position: the cursor, then the key.
-    fn position(&self, params: &mut Params) -> (String, Vec<String>) {
-        let cursor = params.next();
-        let cursor = match self.mode {
-            CursorMode::RowVersion => format!("CAST(CAST({cursor} AS BIGINT) AS BINARY(8))"),
-            CursorMode::TimestampPk => format!("CAST({cursor} AS {})", self.cursor.declared()),
-        };
-        let key = self.key.iter().map(|column| column.cast(&params.next())).collect();
-        (cursor, key)
+    /// Returns the columns of a position, each with its value: the cursor, then the key.
+    fn position(&self, params: &mut Params) -> Vec<(String, String)> {
+        let cursor = (format!("t.{}", quote(&self.cursor.name)), self.leading(params));
+        let key = self
+            .key
+            .iter()
+            .map(|column| (format!("t.{}", quote(&column.name)), column.cast(&params.next())));
+        std::iter::once(cursor).chain(key).collect()
     }
 
-    /// Returns the condition that a row lies on one side of a position.
-    ///
-    /// `operators` are those for any part but the key's last, for the key's last, and for the leading
-    /// comparison, which is the one the index seeks by.
-    fn bound(
-        &self,
-        cursor: &str,
-        (position, key): &(String, Vec<String>),
-        [strict, last, leading]: [&str; 3],
-    ) -> String {
-        let mut ways = vec![format!("{cursor} {strict} {position}")];
-        let mut equal = String::new();
-        for (index, (column, value)) in self.key.iter().zip(key).enumerate() {
-            let column = format!("t.{}", quote(&column.name));
-            let operator = if index + 1 == key.len() { last } else { strict };
-            ways.push(match equal.as_str() {
-                "" => format!("{column} {operator} {value}"),
-                equal => format!("({equal}{column} {operator} {value})"),
-            });
+    fn leading(&self, params: &mut Params) -> String {
+        let cursor = params.next();
+        if self.mode == CursorMode::RowVersion {
+            return format!("CAST(CAST({cursor} AS BIGINT) AS BINARY(8))");
+        }
+        format!("CAST({cursor} AS {})", self.cursor.declared())
+    }
+}
+
+/// Returns the condition that a row lies on one side of a position, given as columns and their values
+/// from the leading one on.
+///
+/// `operators` are those for any column but the last, for the last, and for the leading comparison,
+/// which is the one the index seeks by.
+pub(super) fn bound(columns: &[(String, String)], [strict, last, leading]: [&str; 3]) -> String {
+    let mut ways = Vec::new();
+    let mut equal = String::new();
+    for (index, (column, value)) in columns.iter().enumerate() {
+        let operator = if index + 1 == columns.len() { last } else { strict };
+        ways.push(match equal.as_str() {
+            "" => format!("{column} {operator} {value}"),
+            equal => format!("({equal}{column} {operator} {value})"),
+        });
+        // The leading comparison says the first one's equality already.
+        if index > 0 {
             equal = format!("{equal}{column} = {value} AND ");
         }
-        format!("{cursor} {leading} {position} AND ({})", ways.join(" OR "))
+    }
+    match columns {
+        [] | [_] => ways.concat(),
+        [(column, value), ..] => {
+            format!("{column} {leading} {value} AND ({})", ways.join(" OR "))
+        }
     }
 }
 
@@ -159,10 +218,12 @@ mod tests {
             scale,
             nullable: false,
             collation: None,
+            identity: false,
+            primary: false,
         }
     }
 
-    fn check(read: &Read<'_>, after: bool, upto: bool, expected: &Expect) {
+    fn check(read: &Read<'_>, after: Reach, upto: bool, expected: &Expect) {
         expected.assert_eq(&read.text(Bounds { after, upto }));
     }
 
@@ -181,7 +242,7 @@ mod tests {
         };
         check(
             &read,
-            false,
+            Reach::Nothing,
             false,
             &expect![[r#"
             DECLARE @hi BINARY(8) = MIN_ACTIVE_ROWVERSION();
@@ -195,7 +256,7 @@ mod tests {
         );
         check(
             &read,
-            true,
+            Reach::Row,
             false,
             &expect![[r#"
             DECLARE @hi BINARY(8) = MIN_ACTIVE_ROWVERSION();
@@ -210,7 +271,7 @@ mod tests {
         );
         check(
             &read,
-            true,
+            Reach::Row,
             true,
             &expect![[r#"
             DECLARE @hi BINARY(8) = MIN_ACTIVE_ROWVERSION();
@@ -245,7 +306,7 @@ mod tests {
         };
         check(
             &read,
-            false,
+            Reach::Nothing,
             false,
             &expect![[r#"
             DECLARE @hi datetime2(7) = DATEADD(MILLISECOND, -@P2, SYSUTCDATETIME());
@@ -257,7 +318,7 @@ mod tests {
         );
         check(
             &read,
-            true,
+            Reach::Row,
             true,
             &expect![[r#"
             DECLARE @hi datetime2(7) = DATEADD(MILLISECOND, -@P2, SYSUTCDATETIME());
@@ -286,7 +347,7 @@ mod tests {
         };
         check(
             &read,
-            true,
+            Reach::Row,
             false,
             &expect![[r#"
             DECLARE @hi datetimeoffset(3) = DATEADD(MILLISECOND, -@P2, SYSUTCDATETIME());
@@ -296,6 +357,74 @@ mod tests {
             WHERE t.[at] >= CAST(@P3 AS datetimeoffset(3)) AND (t.[at] > CAST(@P3 AS datetimeoffset(3)) OR t.[id] > CAST(@P4 AS int))
             AND t.[at] < @hi
             ORDER BY t.[at], t.[id];"#]],
+        );
+    }
+
+    #[test]
+    fn integer_windows_end_at_the_settled_mark() {
+        let cursor = Column { identity: true, ..column("id", "int", 4, 0) };
+        let key = [cursor.clone()];
+        let select = ["t.[id]".to_owned()];
+        let read = Read {
+            table: "[dbo].[O'Brien]",
+            mode: CursorMode::IntegerPk,
+            cursor: &cursor,
+            key: &key,
+            select: &select,
+            filter: None,
+        };
+        check(
+            &read,
+            Reach::Row,
+            false,
+            &expect![[r#"
+                DECLARE @max BIGINT = (SELECT MAX(t.[id]) FROM [dbo].[O'Brien] AS t);
+                DECLARE @now DATETIME2(7) = SYSUTCDATETIME();
+                DECLARE @hi BIGINT = CASE WHEN @P2 = 0 THEN @max
+                WHEN CAST(NULLIF(@P5, N'') AS DATETIME2(7)) <= DATEADD(MILLISECOND, -@P2, @now) THEN CAST(NULLIF(@P4, N'') AS BIGINT)
+                ELSE CAST(NULLIF(@P3, N'') AS BIGINT) END;
+                SELECT @hi AS [__hi], @max AS [__max], CAST(IDENT_CURRENT(N'[dbo].[O''Brien]') AS BIGINT) AS [__last], CONVERT(NVARCHAR(33), @now, 126) AS [__now];
+                SELECT TOP (@P1) t.[id], CAST(t.[id] AS BIGINT) AS [__cursor]
+                FROM [dbo].[O'Brien] AS t
+                WHERE t.[id] >= CAST(@P6 AS int) AND (t.[id] > CAST(@P6 AS int) OR t.[id] > CAST(@P7 AS int))
+                AND t.[id] <= @hi
+                ORDER BY t.[id];"#]],
+        );
+        check(
+            &read,
+            Reach::Row,
+            true,
+            &expect![[r#"
+                DECLARE @max BIGINT = (SELECT MAX(t.[id]) FROM [dbo].[O'Brien] AS t);
+                DECLARE @now DATETIME2(7) = SYSUTCDATETIME();
+                DECLARE @hi BIGINT = CASE WHEN @P2 = 0 THEN @max
+                WHEN CAST(NULLIF(@P5, N'') AS DATETIME2(7)) <= DATEADD(MILLISECOND, -@P2, @now) THEN CAST(NULLIF(@P4, N'') AS BIGINT)
+                ELSE CAST(NULLIF(@P3, N'') AS BIGINT) END;
+                SELECT @hi AS [__hi], @max AS [__max], CAST(IDENT_CURRENT(N'[dbo].[O''Brien]') AS BIGINT) AS [__last], CONVERT(NVARCHAR(33), @now, 126) AS [__now];
+                SELECT TOP (@P1) t.[id], CAST(t.[id] AS BIGINT) AS [__cursor]
+                FROM [dbo].[O'Brien] AS t
+                WHERE t.[id] >= CAST(@P6 AS int) AND (t.[id] > CAST(@P6 AS int) OR t.[id] > CAST(@P7 AS int))
+                AND t.[id] <= CAST(@P8 AS int) AND (t.[id] < CAST(@P8 AS int) OR t.[id] <= CAST(@P9 AS int))
+                ORDER BY t.[id];"#]],
+        );
+        let other = [column("code", "int", 4, 0)];
+        let cursor = column("id", "int", 4, 0);
+        check(
+            &Read { cursor: &cursor, key: &other, ..read },
+            Reach::Cursor,
+            false,
+            &expect![[r#"
+                DECLARE @max BIGINT = (SELECT MAX(t.[id]) FROM [dbo].[O'Brien] AS t);
+                DECLARE @now DATETIME2(7) = SYSUTCDATETIME();
+                DECLARE @hi BIGINT = CASE WHEN @P2 = 0 THEN @max
+                WHEN CAST(NULLIF(@P5, N'') AS DATETIME2(7)) <= DATEADD(MILLISECOND, -@P2, @now) THEN CAST(NULLIF(@P4, N'') AS BIGINT)
+                ELSE CAST(NULLIF(@P3, N'') AS BIGINT) END;
+                SELECT @hi AS [__hi], @max AS [__max], CAST(NULL AS BIGINT) AS [__last], CONVERT(NVARCHAR(33), @now, 126) AS [__now];
+                SELECT TOP (@P1) t.[id], CAST(t.[id] AS BIGINT) AS [__cursor]
+                FROM [dbo].[O'Brien] AS t
+                WHERE t.[id] > CAST(@P6 AS int)
+                AND t.[id] <= @hi
+                ORDER BY t.[id], t.[code];"#]],
         );
     }
 }

@@ -38,8 +38,10 @@ impl StateDocument {
         if let Some(in_flight) = &mut next.in_flight {
             if failure.counted {
                 in_flight.attempt = in_flight.attempt.saturating_add(1);
+                in_flight.first_failed_at = in_flight.first_failed_at.or(Some(failure.now));
             }
-            in_flight.first_failed_at = in_flight.first_failed_at.or(Some(failure.now));
+            // Whoever lives to tell of a failure was not killed by the rows.
+            in_flight.crashes_survived = in_flight.crashes;
             in_flight.next_attempt_at = failure.next_attempt_at;
             in_flight.first_error.get_or_insert_with(|| failure.error.clone());
             in_flight.last_error = Some(failure.error);

@@ -12,11 +12,6 @@ use highwater::azure::{BlobService, IdentitySource, ServiceOptions};
 use highwater::clock::SystemClock;
 use highwater::config::StorageConnection;
 
-/// The emulator's own account; its key is public.
-pub(crate) const ACCOUNT: &str = "devstoreaccount1";
-pub(crate) const KEY: &str =
-    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
-
 /// A running Azurite; killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Azurite {
@@ -72,12 +67,6 @@ impl Drop for Azurite {
         self.child.kill().expect("a child can be killed");
         self.child.wait().expect("a killed child ends");
     }
-}
-
-/// Returns the connection string of the emulator at `address`, as an account with a key.
-pub(crate) fn with_key(address: SocketAddr, key: &str) -> String {
-    let endpoint = format!("BlobEndpoint=http://{address}/{ACCOUNT}");
-    format!("AccountName={ACCOUNT};AccountKey={key};{endpoint}")
 }
 
 /// Returns a client of what `connection` names.

@@ -18,6 +18,8 @@ pub(super) struct Mode {
     pub(super) bounded: bool,
     /// Whether it sees that a row was changed.
     pub(super) sees_updates: bool,
+    /// Whether rows wait for transactions that began before them and are still open.
+    pub(super) waits: bool,
     pub(super) source: fn(&AnyServer) -> Mssql,
 }
 
@@ -27,25 +29,50 @@ pub(super) const MODES: &[Mode] = &[
         name: "rowversion",
         bounded: true,
         sees_updates: true,
+        waits: true,
         source: |server| open(rowversion(server)),
     },
     Mode {
         name: "rowversion, bound left out",
         bounded: false,
         sees_updates: true,
+        waits: false,
         source: |server| open(rowversion(server)).without_bound(),
     },
     Mode {
         name: "timestamp+pk, settle 1 s",
         bounded: true,
         sees_updates: true,
+        waits: true,
         source: |server| open(timestamp(server, SETTLE)),
     },
     Mode {
         name: "timestamp+pk, settle 0",
         bounded: false,
         sees_updates: true,
+        waits: false,
         source: |server| open(timestamp(server, Duration::ZERO)),
+    },
+    Mode {
+        name: "integer+pk, settle 1 s",
+        bounded: true,
+        sees_updates: false,
+        waits: true,
+        source: |server| open(integer(server)),
+    },
+    Mode {
+        name: "integer+pk, bound left out",
+        bounded: false,
+        sees_updates: false,
+        waits: false,
+        source: |server| open(integer(server)).without_bound(),
+    },
+    Mode {
+        name: "change_tracking",
+        bounded: true,
+        sees_updates: true,
+        waits: false,
+        source: |server| open(server.settings("writes", CursorMode::ChangeTracking, "")),
     },
 ];
 
@@ -55,6 +82,11 @@ fn open(settings: SourceSettings) -> Mssql {
 
 fn rowversion(server: &AnyServer) -> SourceSettings {
     server.settings("writes", CursorMode::RowVersion, "rv")
+}
+
+fn integer(server: &AnyServer) -> SourceSettings {
+    let settings = server.settings("writes", CursorMode::IntegerPk, "id");
+    SourceSettings { settle: SETTLE, ..settings }
 }
 
 fn timestamp(server: &AnyServer, settle: Duration) -> SourceSettings {

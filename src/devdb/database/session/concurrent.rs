@@ -12,7 +12,7 @@ use rusqlite::{OptionalExtension, params_from_iter, types::Value as Stored};
 
 use super::{SqliteSession, bind_to};
 use crate::devdb::{
-    database::{catalog, errors::sql_error, store::loaded},
+    database::{errors::sql_error, store::loaded},
     tsql::parser::quoted,
     types::{Column, Reply, SqlError, Value},
 };
@@ -92,10 +92,7 @@ impl SqliteSession {
             return Ok(());
         }
         self.sqlite("BEGIN IMMEDIATE")?;
-        let saved = self.apply_pending().and_then(|()| {
-            let version = self.shared.last_version();
-            catalog::save_version(&self.connection, version).map_err(|error| sql_error(&error))
-        });
+        let saved = self.apply_pending().and_then(|()| self.save_versions(true));
         self.sqlite(if saved.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
         saved
     }

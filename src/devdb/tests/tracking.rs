@@ -1,0 +1,137 @@
+//! Change tracking: versions are given at commits, and each changed key comes once.
+
+use crate::devdb::{Database, Engine, Reply, Session, Value};
+
+const TABLE: &str = "CREATE TABLE dbo.T (a int NOT NULL, b nvarchar(9) NOT NULL, x int NULL, \
+                     PRIMARY KEY (b, a)); ALTER TABLE dbo.T ENABLE CHANGE_TRACKING";
+
+fn databases() -> [Database; 2] {
+    let databases = [Database::in_memory().unwrap(), Database::concurrent().unwrap()];
+    for database in &databases {
+        let switch = "ALTER DATABASE CURRENT SET CHANGE_TRACKING = ON (CHANGE_RETENTION = 2 DAYS)";
+        database.execute(&format!("{switch}; {TABLE}")).unwrap();
+    }
+    databases
+}
+
+fn session(database: &Database) -> Box<dyn Session> {
+    database.connect("Shop").unwrap()
+}
+
+/// Rows of the last result, as text.
+fn ask(session: &mut dyn Session, sql: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for reply in session.run(sql, &[]) {
+        match reply {
+            Reply::Rows { rows, .. } => {
+                let cell = |value: &Value| {
+                    if let Value::Int(number) = value {
+                        number.to_string()
+                    } else if let Value::Text(text) = value {
+                        text.clone()
+                    } else {
+                        format!("{value:?}")
+                    }
+                };
+                let row = |row: Vec<Value>| row.iter().map(cell).collect::<Vec<_>>().join(" ");
+                found = rows.into_iter().map(row).collect();
+            }
+            Reply::Error(error) => panic!("`{sql}`: {error}"),
+            Reply::Affected(_) | Reply::Done => {}
+        }
+    }
+    found
+}
+
+fn changes(session: &mut dyn Session, since: &str) -> Vec<String> {
+    ask(
+        session,
+        &format!(
+            "DECLARE @v BIGINT = {since}; SELECT c.SYS_CHANGE_VERSION, c.SYS_CHANGE_OPERATION, c.a, \
+             c.b, t.x FROM CHANGETABLE(CHANGES dbo.T, @v) AS c LEFT JOIN dbo.T AS t \
+             ON t.a = c.a AND t.b = c.b ORDER BY c.SYS_CHANGE_VERSION, c.b, c.a"
+        ),
+    )
+}
+
+fn versions(session: &mut dyn Session) -> String {
+    let sql = "SELECT CHANGE_TRACKING_CURRENT_VERSION(), \
+               CHANGE_TRACKING_MIN_VALID_VERSION(OBJECT_ID(N'dbo.T'))";
+    ask(session, sql).remove(0)
+}
+
+#[test]
+fn each_changed_key_comes_once_with_the_version_of_its_last_commit() {
+    for database in databases() {
+        let mut one = session(&database);
+        assert_eq!(versions(&mut *one), "0 0");
+        ask(&mut *one, "INSERT INTO dbo.T VALUES (1, 'k', 10), (2, 'k', 20)");
+        ask(&mut *one, "BEGIN TRAN; UPDATE dbo.T SET x = 11 WHERE a = 1");
+        ask(&mut *one, "INSERT INTO dbo.T VALUES (3, 'k', 30); COMMIT");
+        assert_eq!(versions(&mut *one), "2 0");
+        let expected = ["1 I 2 k 20", "2 U 1 k 11", "2 I 3 k 30"];
+        assert_eq!(changes(&mut *one, "NULL"), expected);
+        ask(&mut *one, "DELETE FROM dbo.T WHERE a = 2; UPDATE dbo.T SET a = 4 WHERE a = 3");
+        let expected = ["3 D 2 k Null", "4 D 3 k Null", "4 I 4 k 30"];
+        assert_eq!(changes(&mut *one, "2"), expected, "a key that moves is deleted and inserted");
+        ask(&mut *one, "BEGIN TRAN; DELETE FROM dbo.T; ROLLBACK");
+        assert_eq!((versions(&mut *one).as_str(), changes(&mut *one, "4")), ("4 0", vec![]));
+    }
+}
+
+#[test]
+fn versions_follow_the_order_of_commits() {
+    let [_, database] = databases();
+    let (mut first, mut second) = (session(&database), session(&database));
+    ask(&mut *first, "BEGIN TRAN; INSERT INTO dbo.T VALUES (1, 'k', 10)");
+    ask(&mut *second, "BEGIN TRAN; INSERT INTO dbo.T VALUES (2, 'k', 20)");
+    assert_eq!(changes(&mut *first, "0"), [""; 0], "not even one's own before the commit");
+    ask(&mut *second, "COMMIT");
+    assert_eq!(changes(&mut *first, "0"), ["1 I 2 k 20"]);
+    ask(&mut *first, "COMMIT");
+    assert_eq!(changes(&mut *first, "0"), ["1 I 2 k 20", "2 I 1 k 10"]);
+}
+
+#[test]
+fn what_is_forgotten_raises_the_lowest_version_to_ask_for() {
+    for database in databases() {
+        let mut one = session(&database);
+        ask(&mut *one, "INSERT INTO dbo.T VALUES (1, 'k', 10)");
+        database.forget_changes("[dbo].[t]").unwrap();
+        assert_eq!(versions(&mut *one), "1 1");
+        assert_eq!(changes(&mut *one, "0"), [""; 0]);
+        assert_eq!(database.forget_changes("dbo.U").unwrap_err().number, 4998);
+    }
+}
+
+#[test]
+fn tables_are_tracked_when_told_and_only_with_a_key() {
+    for database in databases() {
+        let number = |sql: &str| database.execute(sql).unwrap_err().number;
+        assert_eq!(number("ALTER TABLE dbo.T ENABLE CHANGE_TRACKING"), 4996);
+        database.execute("CREATE TABLE dbo.U (a int)").unwrap();
+        assert_eq!(number("ALTER TABLE dbo.U ENABLE CHANGE_TRACKING"), 4997);
+        assert_eq!(number("ALTER TABLE dbo.U DISABLE CHANGE_TRACKING"), 4998);
+        assert_eq!(number("ALTER TABLE dbo.V ENABLE CHANGE_TRACKING"), 208);
+        assert_eq!(number("SELECT * FROM CHANGETABLE(CHANGES dbo.U, 0) AS c"), 22105);
+        let expression = "SELECT * FROM CHANGETABLE(CHANGES dbo.T, 0 + 1) AS c";
+        assert_eq!(number(expression), 102);
+        database.execute("ALTER TABLE dbo.T DISABLE CHANGE_TRACKING").unwrap();
+        assert_eq!(versions(&mut *session(&database)), "0 Null");
+        database
+            .execute("ALTER TABLE dbo.T ENABLE CHANGE_TRACKING WITH (TRACK_COLUMNS_UPDATED = OFF)")
+            .unwrap();
+        database.execute(&format!("DROP TABLE dbo.T; {TABLE}")).unwrap();
+        assert_eq!(versions(&mut *session(&database)), "0 0");
+    }
+}
+
+#[test]
+fn primary_keys_are_in_the_catalogue() {
+    let [database, _] = databases();
+    let sql = "SELECT c.name, i.key_ordinal, x.is_primary_key FROM sys.index_columns AS i \
+               JOIN sys.indexes AS x ON x.object_id = i.object_id AND x.index_id = i.index_id \
+               JOIN sys.columns AS c ON c.object_id = i.object_id AND c.column_id = i.column_id \
+               WHERE i.object_id = OBJECT_ID('dbo.T') ORDER BY i.key_ordinal";
+    assert_eq!(ask(&mut *session(&database), sql), ["b 1 Bool(true)", "a 2 Bool(true)"]);
+}

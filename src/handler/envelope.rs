@@ -1,0 +1,53 @@
+//! One JSON object around the events of a batch: what `http` and `durable` send. Pure.
+
+use serde::Serialize;
+
+use super::Delivery;
+use crate::event::{ChangeEvent, SourceLabel};
+
+/// Everything but the events, in the order in which it is written.
+#[derive(Serialize)]
+struct Head<'a> {
+    batch_id: &'a str,
+    poller: &'a str,
+    generation: u64,
+    fencing_token: u64,
+    attempt: u32,
+    replay_id: Option<&'a str>,
+    source: &'a SourceLabel,
+    rows: usize,
+}
+
+/// Returns one object around `events`, those of `delivery` or a part of them with a `batch_id` of its
+/// own; the events' own JSON goes into it as it is.
+pub(super) fn encode(
+    delivery: &Delivery<'_>,
+    batch_id: &str,
+    events: &[&ChangeEvent],
+) -> Result<Vec<u8>, serde_json::Error> {
+    let head = Head {
+        batch_id,
+        poller: &delivery.source.poller,
+        generation: delivery.generation.0,
+        fencing_token: delivery.fencing_token.0,
+        attempt: delivery.attempt,
+        replay_id: delivery.replay_id,
+        source: delivery.source,
+        rows: events.len(),
+    };
+    let head = serde_json::to_string(&head)?;
+    let (start, end) = (r#","events":["#, "]}");
+    let events_bytes: usize = events.iter().map(|event| event.json.len() + 1).sum();
+    // Allocated once: a batch is the largest thing in memory.
+    let mut body = Vec::with_capacity(head.len() + start.len() + events_bytes + end.len());
+    body.extend_from_slice(head.strip_suffix('}').unwrap_or(&head).as_bytes());
+    body.extend_from_slice(start.as_bytes());
+    for (index, event) in events.iter().enumerate() {
+        if index > 0 {
+            body.push(b',');
+        }
+        body.extend_from_slice(event.json.as_bytes());
+    }
+    body.extend_from_slice(end.as_bytes());
+    Ok(body)
+}

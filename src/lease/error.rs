@@ -1,0 +1,44 @@
+//! Why there is no lease, or none any more.
+
+use thiserror::Error;
+
+use crate::state::{FormatError, Refusal, StoreError};
+
+/// Why a lease could not be taken, kept or used.
+#[derive(Debug, Error)]
+pub enum LeaseError {
+    /// The lease has passed to another. Nothing may be written any more.
+    #[error("lease lost")]
+    Lost(#[source] Refusal),
+    /// The document is gone.
+    #[error("state document is gone")]
+    Gone,
+    /// The lease could not be renewed before its deadline.
+    #[error("lease not renewed within its time")]
+    Lapsed,
+    /// The tick has used up its time.
+    #[error("tick used up its time")]
+    OutOfTime,
+    /// The transition is not allowed for a reason that is not the lease.
+    #[error("transition refused")]
+    Refused(#[source] Refusal),
+    /// The store gave no usable answer in time: whether the write happened is not known.
+    #[error("state store")]
+    Store(#[from] StoreError),
+    /// Somebody replaced the document by one that cannot be read.
+    #[error("read back the state document")]
+    Format(#[from] FormatError),
+}
+
+impl From<Refusal> for LeaseError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Superseded { .. } => Self::Lost(refusal),
+            Refusal::Held { .. }
+            | Refusal::Paused { .. }
+            | Refusal::BackingOff { .. }
+            | Refusal::Backwards { .. }
+            | Refusal::TokensExhausted => Self::Refused(refusal),
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! What a source asks to have kept, and when it is written.
+
+use super::*;
+use crate::cursor::SourceState;
+use crate::policy::OnFailure;
+use crate::source::Remember;
+
+fn state(mark: &str) -> SourceState {
+    SourceState::from_iter([("mark".to_owned(), mark.into())])
+}
+
+fn ask(world: &World, mark: &str, at_once: bool) {
+    world.source.ask_to_remember(Some(Remember { state: state(mark), at_once }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_rides_on_the_commit_and_costs_no_write() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    ask(&world, "1", true);
+    tick(&poller).await.unwrap();
+    assert_eq!(world.store.take_calls(), calls(0, 2, 0));
+    assert_eq!(world.document().await.source_state, state("1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_waits_until_the_last_row_of_its_fetch_is_committed() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(4);
+    ask(&world, "1", false);
+    world.handler.then_fail(HandlerError::TooLarge("413".to_owned()));
+    world.handler.then(async { Ok(()) });
+    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    tick(&poller).await.unwrap_err();
+    let document = world.document().await;
+    assert_eq!(document.checkpoint.metadata.row_count, 2, "the first half is committed");
+    assert_eq!(document.source_state, SourceState::new());
+    sleep(2).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(world.document().await.source_state, state("1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_was_cut_short_remembers_nothing() {
+    let world = World::with(Limits { batch_bytes_max: 300, batches_max: Some(1), ..limits() });
+    let poller = world.seasoned("a").await;
+    world.source.fill(2);
+    ask(&world, "1", false);
+    tick(&poller).await.unwrap();
+    assert_eq!(world.document().await.source_state, SourceState::new());
+    tick(&poller).await.unwrap();
+    assert_eq!(world.document().await.source_state, state("1"));
+}
+
+fn bisecting(on_failure: OnFailure) -> World {
+    let policy = FailurePolicy { on_failure, bisect_on_error: true, ..FailurePolicy::default() };
+    World { policy, ..World::new() }
+}
+
+fn refuse(world: &World, bad: i64) {
+    let refused = || Err(HandlerError::Rejected("422".to_owned()));
+    world.handler.judge_by(move |ids| if ids.contains(&bad) { refused() } else { Ok(()) });
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_before_a_bad_one_are_committed_without_it() {
+    let world = bisecting(OnFailure::Retry);
+    let poller = world.seasoned("a").await;
+    world.source.fill(8);
+    ask(&world, "1", true);
+    refuse(&world, 6);
+    for _ in 0..3 {
+        tick(&poller).await.unwrap_err();
+        sleep(600).await;
+    }
+    let document = world.document().await;
+    assert_eq!(document.checkpoint.cursor.unwrap().key["id"], 5);
+    assert_eq!(document.source_state, SourceState::new());
+    world.handler.judge_by(|_| Ok(()));
+    tick(&poller).await.unwrap();
+    assert_eq!(world.document().await.source_state, state("1"));
+}
+
+/// Ticks, and looks at each document that is written: only the one with the last row has a mark.
+async fn tick_watched(world: &World, poller: &Poller, last: i64) {
+    // Slow enough that each write is seen by itself.
+    for _ in 0..40 {
+        world.store.break_next(Call::Store, Fault::Slow(Duration::from_secs(1)));
+    }
+    let watch = async {
+        loop {
+            let document = world.document().await;
+            let at = document.checkpoint.cursor.as_ref();
+            let is_last = at.is_some_and(|at| at.key["id"] == last);
+            assert!(is_last || document.source_state.is_empty(), "{:?}", document.checkpoint);
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    };
+    tokio::select! {
+        _ = tick(poller) => {}
+        () = watch => {}
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_is_set_aside_is_committed_without_it_unless_it_is_the_last() {
+    for bad in 1..=8 {
+        let world = bisecting(OnFailure::Quarantine);
+        let poller = world.seasoned("a").await;
+        world.source.fill(8);
+        ask(&world, "1", true);
+        refuse(&world, bad);
+        tick_watched(&world, &poller, 8).await;
+        assert_eq!(world.document().await.source_state, state("1"), "row {bad}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_behind_which_others_are_probed_is_committed_without_it() {
+    for bad in 1..=7 {
+        let world = bisecting(OnFailure::Quarantine);
+        let poller = world.seasoned("a").await;
+        world.source.fill(8);
+        ask(&world, "1", true);
+        let failed = || Err(HandlerError::Retryable("500".to_owned()));
+        world.handler.judge_by(move |ids| if ids.contains(&bad) { failed() } else { Ok(()) });
+        for _ in 0..20 {
+            sleep(600).await;
+            tick_watched(&world, &poller, 8).await;
+        }
+        let document = world.document().await;
+        assert_eq!(document.checkpoint.cursor.unwrap().key["id"], 8, "row {bad} was set aside");
+        assert_eq!(document.source_state, state("1"), "row {bad}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_range_that_is_read_again_says_nothing_of_what_lies_behind_it() {
+    let world = World::with(Limits { batches_max: Some(1), ..limits() });
+    let poller = world.seasoned("a").await;
+    world.source.fill(4);
+    ask(&world, "1", true);
+    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    tick(&poller).await.unwrap_err();
+    for id in 5..9 {
+        world.source.put(id, "new");
+    }
+    sleep(2).await;
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: true });
+    let document = world.document().await;
+    assert_eq!(document.checkpoint.cursor.unwrap().key["id"], 4, "no row behind the range");
+    assert_eq!(document.source_state, SourceState::new());
+    tick(&poller).await.unwrap();
+    assert_eq!(world.document().await.source_state, state("1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_failed_remembers_nothing() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(2);
+    ask(&world, "1", true);
+    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    tick(&poller).await.unwrap_err();
+    assert_eq!(world.document().await.source_state, SourceState::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_tick_writes_it_only_where_rows_wait_for_it() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    ask(&world, "1", false);
+    tick(&poller).await.unwrap();
+    assert_eq!(world.store.take_calls(), calls(0, 0, 0));
+    // In memory it stands all the same, and rides on whatever is written next.
+    world.source.ask_to_remember(None);
+    world.source.fill(1);
+    tick(&poller).await.unwrap();
+    assert_eq!(world.document().await.source_state, state("1"));
+    world.store.take_calls();
+    ask(&world, "2", true);
+    tick(&poller).await.unwrap();
+    assert_eq!(world.store.take_calls(), calls(0, 1, 0));
+    assert_eq!(world.document().await.source_state, state("2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poller_that_never_ran_is_given_a_document_for_it() {
+    let world = World::new();
+    ask(&world, "1", true);
+    tick(&world.instance("a")).await.unwrap();
+    assert_eq!(world.document().await.source_state, state("1"));
+    assert!(!world.document().await.marked);
+    world.source.fill(1);
+    tick(&world.instance("b")).await.unwrap();
+    tick(&world.instance("c")).await.unwrap();
+    assert!(world.document().await.marked, "the marker comes with the first lease");
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_the_lease_first_it_rides_on_the_release() {
+    let world = World::with(Limits { lease_first: true, ..limits() });
+    let poller = world.seasoned("a").await;
+    ask(&world, "1", false);
+    tick(&poller).await.unwrap();
+    assert_eq!(world.store.take_calls(), calls(0, 2, 0));
+    assert_eq!(world.document().await.source_state, state("1"));
+}

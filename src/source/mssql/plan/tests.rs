@@ -1,0 +1,155 @@
+use crate::config::SqlConnection;
+use crate::cursor::{KeyValues, SourceState};
+use crate::source::mssql::SizeLimits;
+
+use super::*;
+
+fn column(name: &str, type_name: &str) -> Column {
+    Column {
+        name: name.to_owned(),
+        type_name: type_name.to_owned(),
+        max_length: 8,
+        precision: 0,
+        scale: 7,
+        nullable: false,
+        collation: None,
+        identity: false,
+        primary: false,
+    }
+}
+
+static NOTHING: std::sync::LazyLock<SourceState> = std::sync::LazyLock::new(SourceState::new);
+
+fn settings(mode: CursorMode, cursor: &str) -> SourceSettings {
+    SourceSettings {
+        poller: "p".to_owned(),
+        connection: SqlConnection::parse("Server=s;User ID=u;Password=p").unwrap(),
+        table: "t".to_owned(),
+        mode: Some(mode),
+        cursor_column: Some(cursor.to_owned()),
+        key: vec!["ID".to_owned()],
+        columns: None,
+        filter: None,
+        settle: Duration::from_secs(5),
+        limits: SizeLimits::default(),
+    }
+}
+
+fn plan(settings: &SourceSettings) -> Result<Plan, FetchError> {
+    let table = QualifiedName::parse(&settings.table).unwrap();
+    let columns = [
+        column("id", "int"),
+        column("rv", "timestamp"),
+        column("at", "smalldatetime"),
+        column("place", "geography"),
+        column("price", "money"),
+    ];
+    let choice = Choice { mode: settings.mode.unwrap(), cursor: settings.cursor_column.clone() };
+    Plan::new(settings, &choice, &table, &columns)
+}
+
+fn listed(mode: CursorMode, cursor: &str) -> SourceSettings {
+    SourceSettings { columns: Some(vec!["Price".to_owned()]), ..settings(mode, cursor) }
+}
+
+fn window<'a>(after: &'a Cursor, upto: Option<&'a Cursor>) -> FetchWindow<'a> {
+    FetchWindow { after: Some(after), upto, rows_max: 10, state: &NOTHING }
+}
+
+fn key(name: &str, value: impl Into<serde_json::Value>) -> KeyValues {
+    KeyValues::from_iter([(name.to_owned(), value.into())])
+}
+
+#[test]
+fn a_type_without_lossless_form_must_be_left_out() {
+    let error = plan(&settings(CursorMode::RowVersion, "rv")).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Configuration);
+    assert!(error.reason.contains("column `place` is of type `geography`"), "{error}");
+    let plan = plan(&listed(CursorMode::RowVersion, "rv")).unwrap();
+    assert_eq!((plan.columns, plan.key_at, plan.width), (vec!["price".to_owned()], vec![1], 3));
+}
+
+#[test]
+fn a_column_that_cannot_order_rows_is_no_key() {
+    let key = vec!["place".to_owned()];
+    let settings = SourceSettings { key, ..listed(CursorMode::RowVersion, "rv") };
+    let error = plan(&settings).unwrap_err();
+    assert!(error.reason.contains("key column `place`"), "{error}");
+}
+
+#[test]
+fn parameters_follow_the_order_of_the_text() {
+    let plan = plan(&listed(CursorMode::TimestampPk, "at")).unwrap();
+    let after = Cursor::timestamp("2013-01-01T10:00:00", key("ID", 1)).unwrap();
+    let upto = Cursor::timestamp("2013-01-01T11:00:00", key("ID", 2)).unwrap();
+    let (sql, params) = plan.statement(window(&after, Some(&upto))).unwrap();
+    assert!(sql.contains("@P6") && !sql.contains("@P7"), "{sql}");
+    assert_eq!(
+        params,
+        [
+            Param::BigInt(11),
+            // The window and half a minute, by which the type may round up.
+            Param::Int(35_000),
+            Param::Text("2013-01-01T10:00:00".to_owned()),
+            Param::BigInt(1),
+            Param::Text("2013-01-01T11:00:00".to_owned()),
+            Param::BigInt(2),
+        ]
+    );
+}
+
+#[test]
+fn a_checkpoint_of_another_source_is_refused() {
+    let plan = plan(&listed(CursorMode::RowVersion, "rv")).unwrap();
+    let timestamp = Cursor::timestamp("2013-01-01", key("ID", 1)).unwrap();
+    let version = |key| Cursor::row_version(RowVersion(1), key);
+    for (cursor, expected) in [
+        (timestamp, "the checkpoint is of mode `timestamp+pk`"),
+        (version(key("other", 1)), "no value of type `int` for key column `ID`"),
+        (version(key("ID", serde_json::Value::Null)), "no value of type `int`"),
+        (Cursor { value: "1".to_owned(), ..version(key("ID", 1)) }, "rowversion `1` is not"),
+    ] {
+        let error = plan.statement(window(&cursor, None)).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Data);
+        assert!(error.reason.contains(expected), "{error}");
+    }
+    let high = Cursor::row_version(RowVersion(u64::MAX), key("ID", 1));
+    assert_eq!(plan.statement(window(&high, None)).unwrap().1[1], Param::BigInt(-1));
+}
+
+#[test]
+fn a_settle_window_of_months_is_refused() {
+    let settle = Duration::from_secs(3600 * 24 * 60);
+    let settings = SourceSettings { settle, ..listed(CursorMode::TimestampPk, "at") };
+    assert!(plan(&settings).unwrap_err().reason.contains("at most 24 days"));
+}
+
+#[test]
+fn an_answer_that_was_cut_moves_no_mark() {
+    let plan = plan(&listed(CursorMode::IntegerPk, "id")).unwrap();
+    let state = SourceState::new();
+    let window = FetchWindow { after: None, upto: None, rows_max: 10, state: &state };
+    for (cut, remembers) in [(None, true), (Some(Cut::Full), false)] {
+        let now = Value::Text("2026-01-01T12:00:00".to_owned());
+        let head = vec![Value::Null, Value::Int(3), Value::Null, now];
+        let rows = plan.finish(Answer { head, cut, ..Answer::new(10) }, window).unwrap();
+        assert_eq!((rows.remember.is_some(), rows.more), (remembers, !remembers));
+    }
+}
+
+#[test]
+fn the_bound_is_left_out_in_every_mode_that_goes_by_one() {
+    for (mode, cursor) in [
+        (CursorMode::RowVersion, "rv"),
+        (CursorMode::TimestampPk, "at"),
+        (CursorMode::IntegerPk, "id"),
+    ] {
+        let after = |window| plan(&listed(mode, cursor)).unwrap().statement(window).unwrap().0;
+        let window = FetchWindow { after: None, upto: None, rows_max: 10, state: &NOTHING };
+        let bounded = after(window);
+        let plan = plan(&listed(mode, cursor)).unwrap().without_bound();
+        let unbounded = plan.statement(window).unwrap().0;
+        assert_ne!(bounded, unbounded, "{mode}");
+        assert!(unbounded.contains(&format!("t.[{cursor}] IS NOT NULL")), "{unbounded}");
+    }
+}

@@ -1,0 +1,394 @@
+//! Mode `change_tracking`: first the rows that the table has, then what has changed since.
+//!
+//! # Why so
+//!
+//! Versions are given at the commit, so no change can appear later below a version that was current:
+//! that version is read first and bounds the read. Each changed key comes once, with its last version;
+//! if it changes again in between, it has left the range and comes with the later one. A row that a
+//! filter keeps out is told apart from one that was deleted by the change itself.
+//!
+//! What is older than the retention is cleaned up, and the server answers as if nothing had happened.
+//! So the lowest version that may still be asked for is read *after* the changes: if it has passed
+//! what was asked for, nothing of the answer is used. Since it also moves on while a table rests, the
+//! version up to which all is known is kept in the document and renewed now and then.
+
+use serde_json::Value as Json;
+
+use crate::cursor::{Cursor, CursorError, CursorMode, SourceState, TrackedPhase, TrackedPosition};
+use crate::error::ErrorKind;
+use crate::mssql::Param;
+use crate::mssql::ident::{literal, quote};
+use crate::source::{FetchError, FetchWindow, Remember, Rows};
+use crate::value::Value;
+
+use super::decode;
+use super::plan::{Answer, Plan, unexpected};
+use super::query::bound;
+
+/// Up to which version all changes were delivered.
+const COMPLETE_TO: &str = "complete_to";
+/// When that was noted, by the server's clock.
+const NOTED_AT: &str = "noted_at";
+/// How often a resting table's version is noted anew; far less than any sensible retention.
+const NOTED_EVERY_MS: i64 = 300_000;
+
+/// Text and parameters of a statement while they are put together.
+struct Statement {
+    params: Vec<Param>,
+}
+
+impl Statement {
+    /// Adds a parameter; returns its name.
+    fn bind(&mut self, param: Param) -> String {
+        self.params.push(param);
+        format!("@P{}", self.params.len())
+    }
+}
+
+/// Where a fetch begins and ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Range {
+    after: Option<TrackedPosition>,
+    upto: Option<TrackedPosition>,
+    /// Whether rows of the table are read.
+    rows: bool,
+    /// Changes later than this version are read.
+    changes_since: Option<i64>,
+}
+
+impl Range {
+    fn of(window: FetchWindow<'_>) -> Result<Self, FetchError> {
+        let after = window.after.map(position).transpose()?;
+        let upto = window.upto.map(position).transpose()?;
+        let known = known(window.state);
+        let ends_in_rows = upto.is_some_and(|upto| upto.phase == TrackedPhase::Snapshot);
+        let Some(at) = after else {
+            return Ok(Self { after, upto, rows: true, changes_since: None });
+        };
+        let in_rows = at.phase == TrackedPhase::Snapshot;
+        // All of a version's changes may have one number: those behind the key are still to come.
+        let whole = in_rows || window.after.is_some_and(|cursor| cursor.key.is_empty());
+        let since = if whole { at.version } else { at.version - 1 };
+        // Once changes up to a version are known, the table's rows were read to their end.
+        let rows = in_rows && (ends_in_rows || known.is_none_or(|known| known < at.version));
+        let changes_since = (!ends_in_rows).then(|| known.map_or(since, |known| since.max(known)));
+        Ok(Self { after, upto, rows, changes_since })
+    }
+}
+
+impl Plan {
+    /// Returns the statement and parameters for a window.
+    pub(super) fn tracked_statement(
+        &self,
+        window: FetchWindow<'_>,
+    ) -> Result<(String, Vec<Param>), FetchError> {
+        let range = Range::of(window)?;
+        let mut statement = Statement { params: vec![Self::rows_param(window)] };
+        let mut parts = vec![
+            "DECLARE @cur BIGINT = CHANGE_TRACKING_CURRENT_VERSION();\n\
+             SELECT @cur AS [__cur], CONVERT(NVARCHAR(33), SYSUTCDATETIME(), 126) AS [__now];"
+                .to_owned(),
+        ];
+        if range.rows {
+            parts.push(self.rows_text(window, range, &mut statement)?);
+        }
+        if let Some(since) = range.changes_since {
+            parts.push(self.changes_text(window, range, since, &mut statement)?);
+        }
+        parts.push(self.kept_since_text());
+        Ok((parts.join("\n"), statement.params))
+    }
+
+    /// Returns the statement that has to follow an answer which was not read to its end; `None` where
+    /// nothing is missing.
+    ///
+    /// What says whether the changes were all kept comes last, so a cut answer is without it.
+    pub(super) fn missing_statement(&self, answer: &Answer) -> Option<String> {
+        (self.cursor.is_none() && answer.is_cut()).then(|| self.kept_since_text())
+    }
+
+    fn kept_since_text(&self) -> String {
+        format!(
+            "SELECT CHANGE_TRACKING_MIN_VALID_VERSION(OBJECT_ID({})) AS [__min];",
+            literal(&self.quoted)
+        )
+    }
+
+    /// Reads rows of the table in the order of the key.
+    fn rows_text(
+        &self,
+        window: FetchWindow<'_>,
+        range: Range,
+        statement: &mut Statement,
+    ) -> Result<String, FetchError> {
+        let is_row =
+            |at: Option<TrackedPosition>| at.is_some_and(|at| at.phase == TrackedPhase::Snapshot);
+        let mut conditions = Vec::new();
+        for (cursor, at, operators) in [
+            (window.after, range.after, [">", ">", ">="]),
+            (window.upto, range.upto, ["<", "<=", "<="]),
+        ] {
+            let Some(cursor) = cursor.filter(|cursor| is_row(at) && !cursor.key.is_empty()) else {
+                continue;
+            };
+            conditions.push(bound(&self.key_values("t", cursor, statement)?, operators));
+        }
+        conditions.extend(self.filter.as_ref().map(|filter| format!("({filter}\n)")));
+        let filter = match conditions.as_slice() {
+            [] => String::new(),
+            some => format!("\nWHERE {}", some.join("\nAND ")),
+        };
+        Ok(format!(
+            "SELECT TOP (@P1) {}, CAST(NULL AS BIGINT) AS [__version], N'U' AS [__op]\n\
+             FROM {} AS t{filter}\nORDER BY {};",
+            self.select.join(", "),
+            self.quoted,
+            self.key_names_of("t").join(", "),
+        ))
+    }
+
+    /// Reads changes in the order of their versions, with the rows as they are now.
+    fn changes_text(
+        &self,
+        window: FetchWindow<'_>,
+        range: Range,
+        since: i64,
+        statement: &mut Statement,
+    ) -> Result<String, FetchError> {
+        let since = statement.bind(Param::BigInt(since));
+        let version = "c.SYS_CHANGE_VERSION";
+        let mut conditions = vec![format!("{version} <= @cur")];
+        for (cursor, at, operators) in [
+            (window.after, range.after, [">", ">", ">="]),
+            (window.upto, range.upto, ["<", "<=", "<="]),
+        ] {
+            let at = at.filter(|at| at.phase == TrackedPhase::Changes);
+            let Some((cursor, at)) = cursor.filter(|cursor| !cursor.key.is_empty()).zip(at) else {
+                continue;
+            };
+            let mut columns = vec![(version.to_owned(), statement.bind(Param::BigInt(at.version)))];
+            columns.extend(self.key_values("c", cursor, statement)?);
+            conditions.push(bound(&columns, operators));
+        }
+        let same: Vec<String> = self
+            .key_names_of("t")
+            .into_iter()
+            .zip(self.key_names_of("c"))
+            .map(|(row, change)| format!("{row} = {change}"))
+            .collect();
+        let same = same.join(" AND ");
+        let gone = format!(
+            "c.SYS_CHANGE_OPERATION = N'D' OR {} IS NULL",
+            self.key_names_of("t").first().map_or("NULL", String::as_str)
+        );
+        if let Some(filter) = &self.filter {
+            // Inside, its columns can be none but the table's.
+            conditions.push(format!(
+                "({gone} OR EXISTS (SELECT 1 FROM {} AS t WHERE {same} AND ({filter}\n)))",
+                self.quoted
+            ));
+        }
+        // Behind rows that fill a page, changes would be read in vain.
+        let condition = if range.rows { "IF @@ROWCOUNT < @P1\n" } else { "" };
+        Ok(format!(
+            "{condition}SELECT TOP (@P1) {}, {version} AS [__version], \
+             CASE WHEN {gone} THEN N'D' ELSE N'U' END AS [__op]\n\
+             FROM CHANGETABLE(CHANGES {}, {since}) AS c LEFT JOIN {} AS t ON {same}\n\
+             WHERE {}\nORDER BY {version}, {};",
+            self.select_of_change().join(", "),
+            self.quoted,
+            self.quoted,
+            conditions.join("\nAND "),
+            self.key_names_of("c").join(", "),
+        ))
+    }
+
+    /// Returns the select list with the key from the change, as a deleted row has no other.
+    fn select_of_change(&self) -> Vec<String> {
+        let mut select = self.select.clone();
+        for (at, selected) in select.iter_mut().enumerate() {
+            if self.key_at.contains(&at) {
+                *selected = selected.replacen("t.[", "c.[", 1);
+            }
+        }
+        select
+    }
+
+    fn key_names_of(&self, alias: &str) -> Vec<String> {
+        self.key.iter().map(|column| format!("{alias}.{}", quote(&column.name))).collect()
+    }
+
+    /// Returns the key columns, each with the expression of its value in a position.
+    fn key_values(
+        &self,
+        alias: &str,
+        cursor: &Cursor,
+        statement: &mut Statement,
+    ) -> Result<Vec<(String, String)>, FetchError> {
+        let params = self.key_params(cursor)?.into_iter();
+        let values =
+            self.key.iter().zip(params).map(|(column, param)| column.cast(&statement.bind(param)));
+        let values: Vec<String> = values.collect();
+        Ok(self.key_names_of(alias).into_iter().zip(values).collect())
+    }
+
+    /// Returns the rows, unless what follows the checkpoint is no longer there.
+    pub(super) fn tracked_rows(
+        &self,
+        answer: Answer,
+        window: FetchWindow<'_>,
+    ) -> Result<Rows, FetchError> {
+        let range = Range::of(window)?;
+        let (current, now) = match answer.head.as_slice() {
+            [Value::Int(current), Value::Text(now)] => (*current, now.as_str()),
+            [Value::Null, _] => return Err(self.not_tracked(range)),
+            head => return Err(unexpected(head, "its current version of changes")),
+        };
+        // Without it nothing is delivered, whatever else has come.
+        let Some(Value::Int(kept_since)) = answer.tail else {
+            return Err(self.not_tracked(range));
+        };
+        match verdict(range, current, kept_since) {
+            Verdict::Good => {}
+            Verdict::Expired(since) => return Err(self.expired(since, kept_since)),
+            Verdict::TakenBack(at) => return Err(Self::taken_back(at, current)),
+        }
+        // A batch that is read again has the positions that it had.
+        let started = range.after.or(range.upto).map_or(current, |at| at.version);
+        answer.check_value()?;
+        let more = answer.has_more();
+        let mut rows = answer.rows;
+        for row in &mut rows {
+            let at = if let Value::Int(version) = row.position {
+                TrackedPosition { version, phase: TrackedPhase::Changes }
+            } else {
+                TrackedPosition { version: started, phase: TrackedPhase::Snapshot }
+            };
+            row.position = Value::Text(at.to_string());
+        }
+        // Only a fetch that ended where the table's changes end knows them all.
+        let whole = !more && range.upto.is_none() && range.changes_since.is_some();
+        let remember =
+            if whole { noted(window.state, range, current, now, rows.is_empty()) } else { None };
+        let more = more || (!rows.is_empty() && unread(range));
+        Ok(Rows { columns: self.columns.clone(), rows, more, lag: None, remember })
+    }
+
+    /// Returns the position behind all changes so far, from what the server said of its versions.
+    pub(super) fn tracked_present(&self, answer: &[Value]) -> Result<Cursor, FetchError> {
+        let [Value::Int(version), Value::Int(_)] = answer else {
+            return Err(FetchError::new(ErrorKind::Configuration, self.tracking_advice()));
+        };
+        let at = TrackedPosition { version: *version, phase: TrackedPhase::Changes };
+        Ok(Cursor::tracked(at, crate::cursor::KeyValues::new()))
+    }
+
+    fn expired(&self, since: i64, kept_since: i64) -> FetchError {
+        FetchError::position_lost(format!(
+            "changes of `{}` were delivered up to version `{since}`, and are kept from version \
+             `{kept_since}` on only: some were cleaned up before they were read; give the poller a new \
+             name to start over with all rows, and raise `CHANGE_RETENTION`",
+            self.table
+        ))
+    }
+
+    fn taken_back(at: i64, current: i64) -> FetchError {
+        FetchError::position_lost(format!(
+            "the checkpoint is at version `{at}` of the changes, the database's current one is \
+             `{current}`: it was restored or replaced, and rows could be missed; give the poller a new \
+             name to start over",
+        ))
+    }
+
+    /// Says that there are no changes to be read: to somebody who begins, or to somebody who had some.
+    fn not_tracked(&self, range: Range) -> FetchError {
+        let advice = self.tracking_advice();
+        match range.after {
+            None => FetchError::new(ErrorKind::Configuration, advice),
+            Some(_) => lost_tracking(&advice),
+        }
+    }
+
+    fn tracking_advice(&self) -> String {
+        format!(
+            "changes of `{}` are not tracked, or there is no right to see them: run `ALTER TABLE {} ENABLE \
+             CHANGE_TRACKING` and `GRANT VIEW CHANGE TRACKING`, or choose another mode",
+            self.table, self.quoted
+        )
+    }
+}
+
+/// Says that changes which were tracked are so no more.
+pub(super) fn lost_tracking(reason: &str) -> FetchError {
+    FetchError::position_lost(format!(
+        "{reason}; what changed meanwhile is not known: give the poller a new name to start over"
+    ))
+}
+
+/// Whether there can be more although no row says so: changes are read after the table's rows only.
+fn unread(range: Range) -> bool {
+    range.rows && range.changes_since.is_none() && range.upto.is_none()
+}
+
+/// What the server's versions say of a position.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Good,
+    /// Changes later than this version are not all kept.
+    Expired(i64),
+    /// The position is at a version that the database has not reached.
+    TakenBack(i64),
+}
+
+fn verdict(range: Range, current: i64, kept_since: i64) -> Verdict {
+    if let Some(at) = range.after.filter(|at| at.version > current) {
+        return Verdict::TakenBack(at.version);
+    }
+    // Rows that are still being read will need the changes since they began to be.
+    let since = range.changes_since.or(range.after.map(|at| at.version));
+    match since.filter(|since| *since < kept_since) {
+        Some(since) => Verdict::Expired(since),
+        None => Verdict::Good,
+    }
+}
+
+/// Returns what to remember of changes that are known up to `current`.
+fn noted(
+    state: &SourceState,
+    range: Range,
+    current: i64,
+    now: &str,
+    is_empty: bool,
+) -> Option<Remember> {
+    let since = range.changes_since?;
+    let noted_at = state.get(NOTED_AT).and_then(Json::as_str).and_then(decode::millis);
+    let recent = noted_at
+        .zip(decode::millis(now))
+        .is_some_and(|(then, now)| (then..then + NOTED_EVERY_MS).contains(&now));
+    // A table that rests is noted now and then, at once: no other write may come for days. That its
+    // rows were read to their end is worth a note, but no write.
+    let due = current > since && !recent;
+    if is_empty && !due && !range.rows {
+        return None;
+    }
+    let state = SourceState::from_iter([
+        (COMPLETE_TO.to_owned(), current.to_string().into()),
+        (NOTED_AT.to_owned(), now.into()),
+    ]);
+    Some(Remember { state, at_once: is_empty && due })
+}
+
+fn known(state: &SourceState) -> Option<i64> {
+    state.get(COMPLETE_TO).and_then(Json::as_str).and_then(|digits| digits.parse().ok())
+}
+
+fn position(cursor: &Cursor) -> Result<TrackedPosition, FetchError> {
+    let data = |reason| FetchError::new(ErrorKind::Data, reason);
+    if cursor.mode != CursorMode::ChangeTracking {
+        return Err(data(super::plan::other_mode(cursor, CursorMode::ChangeTracking)));
+    }
+    cursor.value.parse().map_err(|error: CursorError| data(format!("checkpoint: {error}")))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! Where a poller begins that never ran: at the beginning, or, when told so once, with what comes next.
+
+use highwater::cursor::CursorMode::{self, ChangeTracking, IntegerPk, RowVersion, TimestampPk};
+use highwater::error::chain;
+use highwater::poller::{Init, outcome_row};
+
+use crate::ticks::{Ticks, commit};
+
+const TABLE: &str = "CREATE TABLE dbo.t (id int IDENTITY NOT NULL PRIMARY KEY, x int NULL, \
+                     at datetime2(7) NOT NULL DEFAULT SYSUTCDATETIME(), rv rowversion NOT NULL); \
+                     ALTER TABLE dbo.t ENABLE CHANGE_TRACKING";
+
+async fn poller_of(mode: CursorMode) -> Ticks {
+    let mut ticks = Ticks::concurrent(TABLE, mode).await;
+    ticks.settings.cursor_column = match mode {
+        RowVersion => Some("rv".to_owned()),
+        TimestampPk => Some("at".to_owned()),
+        IntegerPk => Some("id".to_owned()),
+        ChangeTracking => None,
+    };
+    ticks.start_now = true;
+    ticks
+}
+
+#[tokio::test]
+async fn in_every_mode_what_comes_after_the_start_is_delivered_and_nothing_before() {
+    for mode in [RowVersion, TimestampPk, IntegerPk, ChangeTracking] {
+        let mut ticks = poller_of(mode).await;
+        ticks.at(0).run("INSERT INTO dbo.t (x) VALUES (1), (2)");
+        ticks.at(60);
+        let started = ticks.process().init().await.unwrap();
+        let Init::Started { after: Some(after) } = started else { panic!("{started:?}") };
+        assert_eq!((after.mode, after.key.len()), (mode, 0), "behind all rows that have it");
+        assert_eq!(ticks.tick().await.0, [0; 0], "{mode}");
+        ticks.run("INSERT INTO dbo.t (x) VALUES (3)");
+        ticks.tick_at(61).await;
+        ticks.run("INSERT INTO dbo.t (x) VALUES (4)");
+        for second in [67, 74, 81] {
+            ticks.tick_at(second).await;
+        }
+        assert_eq!(ticks.handler.ids(), [3, 4], "{mode}");
+        // Started is started: rows are not skipped a second time.
+        assert_eq!(ticks.process().init().await.unwrap(), Init::StartedBefore);
+    }
+}
+
+#[tokio::test]
+async fn what_was_written_before_the_start_and_commits_after_it_comes_where_the_mode_can_tell() {
+    for mode in [RowVersion, ChangeTracking] {
+        let mut ticks = poller_of(mode).await;
+        let late = ticks.at(0).begin("INSERT INTO dbo.t (x) VALUES (1)").await;
+        ticks.run("INSERT INTO dbo.t (x) VALUES (2)");
+        ticks.process().init().await.unwrap();
+        commit(late).await;
+        assert!(ticks.tick_at(1).await.0.contains(&1), "{mode}");
+    }
+}
+
+#[tokio::test]
+async fn times_that_a_type_cannot_tell_apart_are_not_skipped() {
+    for declared in ["date", "smalldatetime", "datetime", "datetime2(0)", "datetimeoffset(3)"] {
+        let mut ticks = Ticks::concurrent(
+            &format!("CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, at {declared} NOT NULL)"),
+            TimestampPk,
+        )
+        .await;
+        ticks.settings.cursor_column = Some("at".to_owned());
+        ticks.start_now = true;
+        ticks.at(30);
+        ticks.process().init().await.unwrap();
+        ticks.at(31).run("INSERT INTO dbo.t VALUES (1, SYSUTCDATETIME())");
+        ticks.world.database.set_now("2026-01-03T00:00:00").unwrap();
+        assert_eq!(ticks.tick().await.0, [1], "{declared}");
+    }
+}
+
+#[tokio::test]
+async fn no_tick_starts_from_now_by_itself_nor_after_the_state_was_lost() {
+    let mut ticks = poller_of(RowVersion).await;
+    ticks.run("INSERT INTO dbo.t (x) VALUES (1)");
+    let report = ticks.report().await;
+    let row = outcome_row(&report.result);
+    assert_eq!((row.event, row.status), ("not_started", 500));
+    let error = chain(&report.result.unwrap_err());
+    assert!(error.contains("run `highwater init <poller>` once"), "{error}");
+    assert_eq!(ticks.process().init().await.unwrap(), {
+        let after = ticks.document().await.checkpoint.cursor;
+        Init::Started { after }
+    });
+    ticks.run("INSERT INTO dbo.t (x) VALUES (2)");
+    assert_eq!(ticks.tick().await.0, [2]);
+    ticks.lose_document().await;
+    let error = chain(&ticks.process().init().await.unwrap_err());
+    assert!(error.contains("state document is gone"), "{error}");
+}
+
+#[tokio::test]
+async fn a_poller_that_starts_at_the_beginning_may_be_started_too() {
+    let mut ticks = poller_of(RowVersion).await;
+    ticks.start_now = false;
+    ticks.run("INSERT INTO dbo.t (x) VALUES (1)");
+    assert_eq!(ticks.process().init().await.unwrap(), Init::Started { after: None });
+    assert_eq!(ticks.tick().await.0, [1]);
+}
+
+#[tokio::test]
+async fn an_untracked_table_has_no_present_end() {
+    let mut ticks = poller_of(ChangeTracking).await;
+    ticks.run("ALTER TABLE dbo.t DISABLE CHANGE_TRACKING");
+    let error = chain(&ticks.process().init().await.unwrap_err());
+    assert!(error.contains("changes of `dbo.t` are not tracked"), "{error}");
+}

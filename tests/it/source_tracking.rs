@@ -1,0 +1,283 @@
+//! Mode `change_tracking`: rows first, then what changed, deletes too; never past what was forgotten.
+
+use highwater::cursor::CursorMode::ChangeTracking;
+use highwater::event::Operation;
+use highwater::poller::outcome_row;
+use highwater::source::mssql::Mssql;
+use highwater::source::{FetchWindow, Rows, Source as _};
+use highwater::value::Value;
+
+use crate::ticks::{Ticks, commit};
+
+const TRACKED: &str = "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, note nvarchar(9) NULL); \
+                       ALTER TABLE dbo.t ENABLE CHANGE_TRACKING";
+
+async fn tracked(rows: &str) -> Ticks {
+    let ticks = Ticks::concurrent(TRACKED, ChangeTracking).await;
+    ticks.at(0).run(rows);
+    ticks
+}
+
+impl Ticks {
+    /// What the handler was given since `from`, as `-2` for a delete of key 2.
+    fn signed(&self, from: usize) -> Vec<i64> {
+        let received = self.handler.received();
+        received[from..]
+            .iter()
+            .flat_map(|delivery| delivery.ids.iter().copied().zip(delivery.ops.clone()))
+            .map(|(id, op)| if op == Operation::Delete { -id } else { id })
+            .collect()
+    }
+
+    async fn changes(&mut self) -> Vec<i64> {
+        let from = self.handler.received().len();
+        self.tick().await;
+        self.signed(from)
+    }
+}
+
+#[tokio::test]
+async fn the_tables_rows_come_first_and_then_what_changed_with_deletes() {
+    let mut ticks = tracked("INSERT INTO dbo.t VALUES (1, 'a'), (2, 'b'), (3, 'c')").await;
+    assert_eq!(ticks.changes().await, [1, 2, 3]);
+    assert_eq!(ticks.document().await.checkpoint.cursor.unwrap().value, "snapshot@1");
+    ticks.run("UPDATE dbo.t SET note = 'z' WHERE id = 2; DELETE FROM dbo.t WHERE id = 1");
+    ticks.run("INSERT INTO dbo.t VALUES (4, 'd')");
+    // The new row lies behind the last one read, and is a change all the same: it comes once.
+    assert_eq!(ticks.changes().await, [2, -1, 4]);
+    assert_eq!(ticks.document().await.checkpoint.cursor.unwrap().value, "4");
+    assert_eq!(ticks.changes().await, [0; 0]);
+}
+
+#[tokio::test]
+async fn changes_of_one_transaction_are_not_torn_by_the_end_of_a_batch() {
+    let mut ticks = tracked("INSERT INTO dbo.t VALUES (0, 'a')").await;
+    ticks.changes().await;
+    ticks.run("INSERT INTO dbo.t VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd'), (5, 'e')");
+    ticks.run("DELETE FROM dbo.t WHERE id IN (2, 4)");
+    // Batches are of two; all but the deletes share a version.
+    assert_eq!(ticks.changes().await, [1, 3, 5, -2, -4]);
+    assert_eq!(ticks.changes().await, [0; 0]);
+}
+
+#[tokio::test]
+async fn what_changes_while_the_rows_are_read_comes_again() {
+    let mut ticks = tracked("INSERT INTO dbo.t VALUES (1, 'a'), (2, 'b'), (3, 'c')").await;
+    let database = ticks.world.database.clone();
+    ticks.handler.then(async move {
+        database.execute("UPDATE dbo.t SET note = 'z' WHERE id = 1").unwrap();
+        database.execute("DELETE FROM dbo.t WHERE id = 3").unwrap();
+        Ok::<(), highwater::handler::HandlerError>(())
+    });
+    assert_eq!(ticks.changes().await, [1, 2, 1, -3], "row 3 was gone before it was read");
+}
+
+#[tokio::test]
+async fn late_commits_get_later_versions_and_are_not_passed_by() {
+    let mut ticks = tracked("INSERT INTO dbo.t VALUES (9, 'a')").await;
+    ticks.changes().await;
+    let late = ticks.begin("INSERT INTO dbo.t VALUES (1, 'late')").await;
+    ticks.run("INSERT INTO dbo.t VALUES (2, 'early')");
+    assert_eq!(ticks.changes().await, [2]);
+    commit(late).await;
+    assert_eq!(ticks.changes().await, [1]);
+}
+
+#[tokio::test]
+async fn a_position_whose_changes_were_cleaned_up_stops_and_skips_nothing() {
+    let mut ticks = tracked("INSERT INTO dbo.t VALUES (1, 'a')").await;
+    ticks.changes().await;
+    ticks.run("UPDATE dbo.t SET note = 'b'");
+    ticks.changes().await;
+    ticks.run("DELETE FROM dbo.t");
+    ticks.world.database.forget_changes("dbo.t").unwrap();
+    for _ in 0..2 {
+        let report = ticks.report().await;
+        let row = outcome_row(&report.result);
+        assert_eq!((row.event, row.status), ("position_lost", 500));
+        let error = highwater::error::chain(&report.result.unwrap_err());
+        assert!(error.contains("up to version `2`, and are kept from version `3` on"), "{error}");
+        assert_eq!(ticks.document().await.checkpoint.cursor.unwrap().value, "2");
+    }
+}
+
+/// A source that closes a batch after a few rows.
+fn read_into_small_batches(ticks: &mut Ticks) -> Mssql {
+    ticks.settings.limits.batch_bytes_max = 80;
+    Mssql::new(ticks.settings.clone()).unwrap()
+}
+
+#[tokio::test]
+async fn an_answer_that_was_cut_is_checked_before_it_is_delivered() {
+    let noted = "'abcdefghi'";
+    let mut ticks = tracked(&format!("INSERT INTO dbo.t VALUES (1, {noted}), (2, {noted})")).await;
+    ticks.changes().await;
+    let at = ticks.document().await.checkpoint.cursor;
+    let state = highwater::cursor::SourceState::new();
+    let window = FetchWindow { after: at.as_ref(), upto: None, rows_max: 10, state: &state };
+    for (id, note) in [(3, "a"), (4, "b"), (5, "c"), (6, "d"), (7, "e"), (8, "f")] {
+        ticks.run(&format!("INSERT INTO dbo.t VALUES ({id}, '{note}bcdefghi')"));
+    }
+    let source = read_into_small_batches(&mut ticks);
+    let rows = source.fetch(window).await.unwrap();
+    assert!((1..6).contains(&rows.rows.len()) && rows.more, "cut: {rows:?}");
+    assert_eq!(rows.remember, None, "what lies behind was not read");
+    ticks.world.database.forget_changes("dbo.t").unwrap();
+    let source = read_into_small_batches(&mut ticks);
+    let error = source.fetch(window).await.unwrap_err();
+    assert!(error.position_lost, "{error}");
+    assert!(
+        error.reason.contains("up to version `1`, and are kept from version `7` on"),
+        "{error}"
+    );
+    // Told before a value over the limit, since that would be raised in vain.
+    ticks.settings.limits.value_bytes_max = 4;
+    let source = read_into_small_batches(&mut ticks);
+    let error = source.fetch(window).await.unwrap_err();
+    assert!(error.position_lost, "{error}");
+}
+
+#[tokio::test]
+async fn a_value_over_the_limit_is_named_among_rows_and_among_changes() {
+    let mut ticks = tracked("INSERT INTO dbo.t VALUES (1, 'abcdefghi')").await;
+    ticks.settings.limits.value_bytes_max = 10;
+    let named = "column `note` of `dbo.t` has a value of 18 bytes in the row with key {\"id\":1}";
+    let error = ticks.failure().await;
+    assert!(error.contains(named), "{error}");
+    ticks.run("UPDATE dbo.t SET note = 'a' WHERE id = 1");
+    assert_eq!(ticks.changes().await, [1]);
+    ticks
+        .run("INSERT INTO dbo.t VALUES (2, 'b'); UPDATE dbo.t SET note = 'abcdefghi' WHERE id = 1");
+    ticks.run("DELETE FROM dbo.t WHERE id = 2");
+    let error = ticks.failure().await;
+    assert!(error.contains(named), "{error}");
+    ticks.run("DELETE FROM dbo.t WHERE id = 1");
+    assert_eq!(ticks.changes().await, [-2, -1]);
+}
+
+#[tokio::test]
+async fn rows_that_are_still_being_read_when_their_changes_expire_stop_the_poller_too() {
+    let mut ticks = tracked("INSERT INTO dbo.t VALUES (1, 'a'), (2, 'b'), (3, 'c')").await;
+    let database = ticks.world.database.clone();
+    ticks.handler.then(async move {
+        database.execute("DELETE FROM dbo.t WHERE id = 1").unwrap();
+        database.forget_changes("dbo.t").unwrap();
+        Ok::<(), highwater::handler::HandlerError>(())
+    });
+    let error = ticks.failure().await;
+    assert!(error.contains("up to version `1`, and are kept from version `2` on"), "{error}");
+}
+
+#[tokio::test]
+async fn a_resting_tables_position_is_renewed_before_it_expires() {
+    let mut ticks = tracked("INSERT INTO dbo.t VALUES (1, 'a')").await;
+    ticks.changes().await;
+    ticks.run("UPDATE dbo.t SET note = 'b'");
+    ticks.changes().await;
+    ticks.run("CREATE TABLE dbo.u (id int PRIMARY KEY); ALTER TABLE dbo.u ENABLE CHANGE_TRACKING");
+    ticks.run("INSERT INTO dbo.u VALUES (1)");
+    assert_eq!(ticks.tick_at(100).await, (vec![], 0), "not each tick writes");
+    assert_eq!(ticks.tick_at(301).await, (vec![], 1));
+    assert_eq!(ticks.tick_at(700).await, (vec![], 0), "nothing happened since");
+    ticks.world.database.forget_changes("dbo.t").unwrap();
+    ticks.run("INSERT INTO dbo.t VALUES (2, 'c')");
+    assert_eq!(ticks.changes().await, [2]);
+}
+
+#[tokio::test]
+async fn a_failed_batch_comes_again_as_it_was() {
+    let mut ticks = tracked("INSERT INTO dbo.t VALUES (1, 'a'), (2, 'b')").await;
+    let refuse = || highwater::handler::HandlerError::Retryable("503".to_owned());
+    ticks.handler.then_fail(refuse());
+    ticks.failure().await;
+    // A version later, the rows still are those of the first one.
+    ticks.run("INSERT INTO dbo.t VALUES (3, 'c')");
+    assert_eq!(ticks.changes().await, [1, 2, 3, 3]);
+    ticks.run("DELETE FROM dbo.t WHERE id = 1; UPDATE dbo.t SET note = 'z'");
+    ticks.handler.then_fail(refuse());
+    ticks.failure().await;
+    assert_eq!(ticks.changes().await, [-1, 2, 3]);
+    let received = ticks.handler.received();
+    let ids: Vec<_> = received.iter().map(|delivery| &delivery.batch_id).collect();
+    assert_eq!(ids[0], ids[1], "the rows");
+    assert_eq!(ids[3], ids[4], "the changes");
+}
+
+#[tokio::test]
+async fn tracking_that_is_off_or_was_off_is_an_error() {
+    let mut ticks = tracked("ALTER TABLE dbo.t DISABLE CHANGE_TRACKING").await;
+    let error = ticks.failure().await;
+    assert!(error.contains("run `ALTER TABLE [dbo].[t] ENABLE CHANGE_TRACKING`"), "{error}");
+    ticks.run("ALTER TABLE dbo.t ENABLE CHANGE_TRACKING; INSERT INTO dbo.t VALUES (1, 'a')");
+    assert_eq!(ticks.changes().await, [1]);
+    ticks.run("UPDATE dbo.t SET note = 'b'");
+    assert_eq!(ticks.changes().await, [1]);
+    ticks.run("ALTER TABLE dbo.t DISABLE CHANGE_TRACKING");
+    let error = ticks.failure().await;
+    assert!(error.contains("what changed meanwhile is not known"), "{error}");
+}
+
+#[tokio::test]
+async fn a_filter_keeps_rows_out_but_no_deletes() {
+    let mut ticks = tracked("INSERT INTO dbo.t VALUES (1, 'eu'), (2, 'us'), (3, 'eu')").await;
+    ticks.settings.filter = Some("id > 0 AND note = 'eu' -- only these".to_owned());
+    assert_eq!(ticks.changes().await, [1, 3]);
+    ticks.run("UPDATE dbo.t SET note = 'us' WHERE id = 1; DELETE FROM dbo.t WHERE id = 2");
+    ticks.run("UPDATE dbo.t SET note = 'eu' WHERE id = 3");
+    assert_eq!(ticks.changes().await, [-2, 3]);
+}
+
+#[tokio::test]
+async fn the_key_has_to_be_the_primary_key() {
+    let mut ticks = tracked("CREATE TABLE dbo.u (a int, b int, PRIMARY KEY (a, b))").await;
+    ticks.settings.table = "u".to_owned();
+    ticks.settings.key = vec!["a".to_owned()];
+    let error = ticks.failure().await;
+    assert!(error.contains("needs the primary key of `dbo.u`, `a`, `b`: name"), "{error}");
+    ticks.run("CREATE TABLE dbo.v (a int)");
+    ticks.settings.table = "v".to_owned();
+    let error = ticks.failure().await;
+    assert!(error.contains("`dbo.v` has no primary key"), "{error}");
+}
+
+#[tokio::test]
+async fn a_composite_key_is_read_back_from_a_deleted_row() {
+    let mut ticks = tracked(
+        "CREATE TABLE dbo.[u v] ([a b] nvarchar(9) NOT NULL, c bigint NOT NULL, x int, \
+         PRIMARY KEY (c, [a b])); ALTER TABLE dbo.[u v] ENABLE CHANGE_TRACKING; \
+         INSERT INTO dbo.[u v] VALUES ('p', 1, 1), ('q', 1, 2), ('p', 2, 3)",
+    )
+    .await;
+    ticks.settings.table = "[u v]".to_owned();
+    ticks.settings.key = vec!["a b".to_owned(), "c".to_owned()];
+    ticks.settings.columns = Some(vec!["x".to_owned()]);
+    let source = Mssql::new(ticks.settings.clone()).unwrap();
+    let state = highwater::cursor::SourceState::new();
+    let fetch = |after: Option<highwater::cursor::Cursor>| {
+        let (source, state) = (&source, &state);
+        async move {
+            let window = FetchWindow { after: after.as_ref(), upto: None, rows_max: 2, state };
+            let rows: Rows = source.fetch(window).await.unwrap();
+            let events = highwater::normalize::normalize(source.shape(), &rows).unwrap();
+            (rows, events)
+        }
+    };
+    let (rows, first) = fetch(None).await;
+    assert_eq!(rows.columns, ["x"]);
+    let pk = |event: &highwater::event::ChangeEvent| {
+        (event.cursor.key["a b"].clone(), event.cursor.key["c"].clone())
+    };
+    assert_eq!(
+        first.iter().map(pk).collect::<Vec<_>>(),
+        [("p".into(), 1.into()), ("p".into(), 2.into())]
+    );
+    ticks.run("DELETE FROM dbo.[u v] WHERE c = 1");
+    let (rows, second) = fetch(Some(first[1].cursor.clone())).await;
+    assert_eq!(
+        second.iter().map(pk).collect::<Vec<_>>(),
+        [("p".into(), 1.into()), ("q".into(), 1.into())]
+    );
+    assert!(second.iter().all(|event| event.op == Operation::Delete));
+    assert!(second[0].json.contains(r#""after":null"#), "{}", second[0].json);
+    assert_eq!(rows.rows[0].values, [Value::Null]);
+}

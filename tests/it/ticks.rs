@@ -1,0 +1,166 @@
+//! Whole ticks over the real wire, each in a process of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater::cursor::CursorMode::{self, IntegerPk};
+use highwater::devdb::{Database, Options, Server};
+use highwater::error::chain;
+use highwater::lease::{Instance, LeaseTerms};
+use highwater::metrics::Metrics;
+use highwater::mssql::Connection;
+use highwater::poller::{Limits, Poller, PollerParts, TickReport, TickRequest};
+use highwater::source::mssql::{Mssql, SourceSettings};
+use highwater::state::{
+    MemoryStore, OnMissingState, Precondition, StateDocument, StateKey, StateStore, decode, encode,
+};
+use highwater::testing::{Calls, FaultyStore, RecordingHandler};
+
+use crate::sql::World;
+
+/// A poller of which nothing lives on between two ticks but its state document.
+pub(crate) struct Ticks {
+    pub(crate) world: World,
+    pub(crate) settings: SourceSettings,
+    pub(crate) handler: Arc<RecordingHandler>,
+    pub(crate) lease_first: bool,
+    pub(crate) start_now: bool,
+    memory: Arc<MemoryStore>,
+    store: Arc<FaultyStore>,
+    lives: u32,
+}
+
+impl Ticks {
+    pub(crate) fn new(world: World, settings: SourceSettings) -> Self {
+        let memory = Arc::new(MemoryStore::default());
+        let store = Arc::new(FaultyStore::new(memory.clone()));
+        let handler = Arc::default();
+        Self {
+            world,
+            settings,
+            handler,
+            lease_first: false,
+            start_now: false,
+            memory,
+            store,
+            lives: 0,
+        }
+    }
+
+    /// A server in which several transactions write at once, and a poller of `dbo.t` by `id`.
+    pub(crate) async fn numbered(tsql: &str) -> Self {
+        Self::concurrent(tsql, IntegerPk).await
+    }
+
+    pub(crate) async fn concurrent(tsql: &str, mode: CursorMode) -> Self {
+        let database = Database::concurrent().unwrap();
+        database.execute(tsql).unwrap();
+        let server = Server::start(database.clone(), Options::default()).await.unwrap();
+        let world = World { server, database };
+        let settings = world.settings("t", mode, "id");
+        Self::new(world, settings)
+    }
+
+    pub(crate) fn process(&mut self) -> Poller {
+        self.lives += 1;
+        let second = Duration::from_secs(1);
+        let poller = Poller::new(PollerParts {
+            name: "orders".to_owned(),
+            source: Arc::new(Mssql::new(self.settings.clone()).unwrap()),
+            handler: self.handler.clone(),
+            store: self.store.clone(),
+            instance: Arc::new(Instance::new(format!("life {}", self.lives))),
+            terms: LeaseTerms::of(30 * second),
+            limits: Limits {
+                batch_rows_max: 2,
+                batch_bytes_max: 1 << 20,
+                batches_max: None,
+                tick_time_max: 60 * second,
+                handler_stop_after: 120 * second,
+                handler_stall_max: None,
+                state_refresh: 300 * second,
+                status_interval: Duration::ZERO,
+                retry_delay_min: Duration::ZERO,
+                retry_delay_max: second,
+                lease_first: self.lease_first,
+                on_missing_state: OnMissingState::Stop,
+            },
+            policy: highwater::policy::FailurePolicy::default(),
+            metrics: Arc::new(Metrics::default()),
+        });
+        if self.start_now { poller.starting_now() } else { poller }
+    }
+
+    pub(crate) async fn report(&mut self) -> TickReport {
+        self.process().tick(&TickRequest::default()).await
+    }
+
+    /// Ticks in a new process; returns the keys delivered and the writes it took.
+    pub(crate) async fn tick(&mut self) -> (Vec<i64>, u64) {
+        let before = self.handler.ids().len();
+        let report = self.report().await;
+        report.result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        let Calls { puts, .. } = self.store.take_calls();
+        (self.handler.ids().split_off(before), puts)
+    }
+
+    pub(crate) async fn tick_at(&mut self, second: u32) -> (Vec<i64>, u64) {
+        self.at(second);
+        self.tick().await
+    }
+
+    pub(crate) async fn failure_at(&mut self, second: u32) -> String {
+        self.at(second);
+        self.failure().await
+    }
+
+    /// Ticks in a new process, which has to fail.
+    pub(crate) async fn failure(&mut self) -> String {
+        let report = self.report().await;
+        self.store.take_calls();
+        chain(&report.result.unwrap_err())
+    }
+
+    pub(crate) async fn document(&self) -> StateDocument {
+        let key = StateKey::Document("orders".to_owned());
+        let stored = self.memory.load(&key).await.unwrap().stored.unwrap();
+        decode("orders", &stored.bytes).unwrap()
+    }
+
+    pub(crate) async fn overwrite(&self, document: &StateDocument) {
+        let key = StateKey::Document("orders".to_owned());
+        let etag = self.memory.load(&key).await.unwrap().stored.unwrap().etag;
+        self.memory.store(&key, encode(document), Precondition::Matches(etag)).await.unwrap();
+    }
+
+    /// Lets the document be gone, while the marker of it stays.
+    pub(crate) async fn lose_document(&mut self) {
+        let marker = StateKey::Marker("orders".to_owned());
+        let kept = self.memory.load(&marker).await.unwrap().stored.unwrap();
+        let memory = Arc::new(MemoryStore::default());
+        memory.store(&marker, kept.bytes, Precondition::Absent).await.unwrap();
+        self.store = Arc::new(FaultyStore::new(memory.clone()));
+        self.memory = memory;
+    }
+
+    pub(crate) fn at(&self, second: u32) -> &Self {
+        let (minute, second) = (second / 60, second % 60);
+        self.world.database.set_now(&format!("2026-01-01T10:{minute:02}:{second:02}")).unwrap();
+        self
+    }
+
+    pub(crate) fn run(&self, tsql: &str) {
+        self.world.database.execute(tsql).unwrap();
+    }
+
+    pub(crate) async fn begin(&self, tsql: &str) -> Connection {
+        let mut writer = Connection::new(self.world.connection(), None);
+        let sql = format!("BEGIN TRAN; {tsql}");
+        writer.query(&sql, &[], |_| Ok(())).await.unwrap();
+        writer
+    }
+}
+
+pub(crate) async fn commit(mut writer: Connection) {
+    writer.query("COMMIT", &[], |_| Ok(())).await.unwrap();
+}
