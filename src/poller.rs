@@ -16,6 +16,7 @@
 
 mod batch;
 mod deliver;
+mod entries;
 mod failure;
 mod init;
 mod memory;
@@ -36,6 +37,7 @@ use tokio::time::{Instant, sleep};
 
 use self::batch::{Batch, Fetched, Next};
 use self::deliver::Hand;
+pub use self::entries::Found;
 pub use self::init::Init;
 use self::memory::Memory;
 use self::observe::Observation;
