@@ -7,6 +7,7 @@
 
 mod init;
 mod output;
+mod pause;
 mod quarantine;
 mod serve;
 mod state;
@@ -50,6 +51,10 @@ enum Command {
     },
     /// Start a poller that never ran: from now where its `SOURCE__START` says so, else from the beginning.
     Init(init::Options),
+    /// Keep a poller from running, in whatever process, until it is resumed.
+    Pause(pause::PauseOptions),
+    /// Let a poller run again, whoever or whatever paused it.
+    Resume(pause::ResumeOptions),
     /// List and show the rows that a poller has set aside.
     #[command(subcommand)]
     Quarantine(quarantine::Options),
@@ -89,6 +94,8 @@ pub async fn run() -> ExitCode {
             }))
         }
         Command::Init(options) => end(init::run(vars, &options).await),
+        Command::Pause(options) => end(pause::pause(vars, &options).await),
+        Command::Resume(options) => end(pause::resume(vars, &options).await),
         Command::Quarantine(options) => end(quarantine::run(vars, &options).await),
         Command::State(options) => end(state::run(&options)),
         #[cfg(feature = "demo")]

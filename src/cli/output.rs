@@ -9,6 +9,8 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 use crate::app::BuildError;
 use crate::error::{ErrorKind, chain};
@@ -203,6 +205,11 @@ fn printable(cells: Vec<String>) -> Vec<String> {
         format!("{cut}…")
     };
     cells.into_iter().map(cell).collect()
+}
+
+/// Returns a time as state documents have it.
+pub(super) fn time_text(at: OffsetDateTime) -> String {
+    at.format(&Rfc3339).unwrap_or_else(|_| at.to_string())
 }
 
 /// Prints a command's data.

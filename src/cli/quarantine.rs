@@ -3,9 +3,8 @@
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
-use super::output::{Exit, Failed, OutputOption, Record, say};
+use super::output::{Exit, Failed, OutputOption, Record, say, time_text};
 use super::poller;
 use crate::config::Vars;
 use crate::cursor::KeyValues;
@@ -104,7 +103,7 @@ impl Record for Listed {
                 key_text(&row.key),
                 row.reason.as_str().to_owned(),
                 row.attempts.to_string(),
-                row.quarantined_at.format(&Rfc3339).unwrap_or_default(),
+                time_text(row.quarantined_at),
                 row.error.clone(),
             ],
             Self::Unreadable { event_id, unreadable } => {
