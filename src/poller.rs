@@ -17,11 +17,13 @@
 mod audit;
 mod batch;
 mod deliver;
+mod entries;
 mod failure;
 mod init;
 mod known;
 mod memory;
 mod observe;
+mod operate;
 mod outcome;
 mod part;
 mod quarantine;
@@ -39,9 +41,11 @@ use tokio::time::{Instant, sleep};
 use self::audit::Auditor;
 use self::batch::{Batch, Fetched, Next};
 use self::deliver::Hand;
+pub use self::entries::Found;
 pub use self::init::Init;
 use self::memory::Memory;
 use self::observe::Observation;
+pub use self::operate::{Operator, Pausing, Resuming};
 use self::outcome::refused_outcome;
 pub use self::outcome::{LoadError, OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
 pub use self::stop::StopSignal;
@@ -324,6 +328,12 @@ impl Poller {
             }
             self.commit(&mut lease, &hand.batch, &next, seen).await?;
             match next {
+                // The commit found that somebody has paused the poller meanwhile.
+                Ok(Next::Batch(_)) if lease.document().paused.is_some() => {
+                    self.release(&mut lease, seen).await;
+                    memory.remember(lease);
+                    return Ok(TickOutcome::Committed { more: true });
+                }
                 Ok(Next::Batch(next)) => hand.batch = *next,
                 Ok(end @ (Next::Nothing(_) | Next::NotNow | Next::Later(_))) => {
                     memory.remember(lease);
