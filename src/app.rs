@@ -127,6 +127,10 @@ impl App {
             };
             let built = Poller::new(parts);
             let built = if poller.source.start_now { built.starting_now() } else { built };
+            let built = match poller.source.audit_after {
+                Some(wait) => built.auditing(wait),
+                None => built,
+            };
             pollers.insert(poller.name.clone(), Arc::new(built));
         }
         let functions = functions(&config, &pollers, &surroundings.function_folders());

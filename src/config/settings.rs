@@ -66,6 +66,7 @@ pub const SETTINGS: &[Setting] = &[
     SOURCE_COLUMNS,
     SOURCE_FILTER,
     SOURCE_SETTLE,
+    SOURCE_AUDIT_AFTER,
     SOURCE_START,
     HANDLER_KIND,
     HANDLER_URL,
@@ -199,6 +200,11 @@ pub(super) const SOURCE_SETTLE: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__SETTLE",
     Text("5s"),
     "`timestamp+pk`, `integer+pk`: how late a commit may come after its row was written; rows wait as long.",
+);
+pub(super) const SOURCE_AUDIT_AFTER: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__SOURCE__AUDIT_AFTER",
+    Words("off"),
+    "`timestamp+pk`, `integer+pk`: how long after their delivery rows are read again, to find and deliver those that were committed later than `SETTLE`.",
 );
 pub(super) const SOURCE_START: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__START",

@@ -13,6 +13,9 @@ use crate::cursor::CursorMode;
 /// <https://learn.microsoft.com/dotnet/api/overview/azure/identity-readme#environment-variables>
 const AZURE_TENANT_ID: &str = "AZURE_TENANT_ID";
 
+/// Rows that are read again at once have had no time to be joined by late ones.
+const AUDIT_AFTER_MIN: Duration = Duration::from_secs(1);
+
 /// Where a poller reads rows.
 #[derive(Clone, Debug)]
 pub struct SourceConfig {
@@ -34,6 +37,8 @@ pub struct SourceConfig {
     pub filter: Option<String>,
     /// How long commits may come late; zero in the modes that need no such limit.
     pub settle: Duration,
+    /// How long after their delivery rows are read again; `None` for never.
+    pub audit_after: Option<Duration>,
     /// Whether a poller that never ran waits to be started, behind what there is then.
     pub start_now: bool,
 }
@@ -63,6 +68,15 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfi
             reader.read(&settings::SOURCE_SETTLE, at, parse::duration)
         }
     };
+    let audit_after = match mode {
+        Some(Some(mode)) if !mode.goes_by_time() => {
+            reader.read_if_set(&settings::SOURCE_AUDIT_AFTER, at, |_| no_settle(mode))
+        }
+        Some(_) | None => {
+            let read = parse::duration_from(AUDIT_AFTER_MIN);
+            reader.read_if_set(&settings::SOURCE_AUDIT_AFTER, at, read)
+        }
+    };
     let starts = [("beginning", false), ("now", true)];
     let start_now = reader.read(&settings::SOURCE_START, at, parse::one_of(&starts));
     let (connection_setting, connection) = connection?;
@@ -76,6 +90,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfi
         columns,
         filter,
         settle: settle?,
+        audit_after,
         start_now: start_now?,
     })
 }

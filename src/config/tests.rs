@@ -37,6 +37,7 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__SOURCE__COLUMNS = shop_id, order_id, total
     HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER = total > 0
     HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE = 0
+    HIGHWATER__POLLERS__ORDERS__SOURCE__AUDIT_AFTER = 10m
     HIGHWATER__POLLERS__ORDERS__SOURCE__START = now
     HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = http
     HIGHWATER__POLLERS__ORDERS__HANDLER__URL = http://orders.internal/api/changes?code=hunter2hunter2
@@ -168,6 +169,7 @@ fn defaults_are_those_of_the_table() {
                         columns: None,
                         filter: None,
                         settle: 0ns,
+                        audit_after: None,
                         start_now: false,
                     },
                     handler: Stdout,
@@ -258,6 +260,9 @@ fn a_full_example_of_a_poller_reads_back() {
                     "total > 0",
                 ),
                 settle: 0ns,
+                audit_after: Some(
+                    600s,
+                ),
                 start_now: true,
             },
             handler: Http(
@@ -455,6 +460,7 @@ fn settings_are_checked_against_each_other() {
         HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX = 45s
         HIGHWATER__POLLERS__ORDERS__LEASE__TTL = 14s
         HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE = 5s
+        HIGHWATER__POLLERS__ORDERS__SOURCE__AUDIT_AFTER = 5m
         HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN = 10m
         HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = http
         HIGHWATER__POLLERS__STOCK__HANDLER__KIND = http
@@ -469,10 +475,12 @@ fn settings_are_checked_against_each_other() {
     check_mistakes(
         &[MINIMAL, bad],
         &expect![[r#"
-            8 mistakes in the settings
+            9 mistakes in the settings
             setting `AzureWebJobsStorage` is `(not shown)`, expected a storage connection that can be used: `AccountKey` is not base64; copy it whole
             setting `HIGHWATER__POLLERS__ORDERS__HANDLER__URL` is not set, expected absolute URL that batches are posted to, or of the function app
             setting `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN` is `10m`, expected at most `5m`, as `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MAX` says
+            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__AUDIT_AFTER` is `5m`, expected nothing, as mode `rowversion` waits for no time to pass
+              hint: remove it, or set the mode to `timestamp+pk` or `integer+pk`
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE` is `5s`, expected nothing, as mode `rowversion` waits for no time to pass
               hint: remove it, or set the mode to `timestamp+pk` or `integer+pk`
             setting `HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX` is `45s`, expected a duration below `45s`, which is `HIGHWATER__FUNCTION_TIMEOUT` less 15 seconds

@@ -4,9 +4,11 @@
 //! A test that needs what only the embedded one has (faults, its clock) uses `sql::World`, and runs
 //! against it whatever the variable says.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use highwater::clock::{Clock, SystemClock};
 use highwater::config::{ProcessVars, SqlConnection, Vars as _};
 use highwater::cursor::CursorMode;
 use highwater::devdb::{Database, Options, Server};
@@ -43,7 +45,17 @@ pub(crate) struct AnyServer {
     database: String,
     embedded: Option<(Server, Database)>,
     /// How far the embedded server's clock has been moved.
-    passed_ms: AtomicU64,
+    passed_ms: Arc<AtomicU64>,
+}
+
+/// Tells the embedded server's time.
+#[derive(Debug)]
+struct ServerClock(Arc<AtomicU64>);
+
+impl Clock for ServerClock {
+    fn now(&self) -> time::OffsetDateTime {
+        (START + Duration::from_millis(self.0.load(Ordering::Relaxed))).assume_utc()
+    }
 }
 
 impl AnyServer {
@@ -82,7 +94,7 @@ impl AnyServer {
         let text = server.connection_string();
         let embedded = Some((server, database));
         let new =
-            Self { text, database: "Highwater".to_owned(), embedded, passed_ms: AtomicU64::new(0) };
+            Self { text, database: "Highwater".to_owned(), embedded, passed_ms: Arc::default() };
         new.pass(0).await;
         new
     }
@@ -91,7 +103,7 @@ impl AnyServer {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let database = format!("highwater_test_{}_{number}", std::process::id());
-        let new = Self { text, database, embedded: None, passed_ms: AtomicU64::new(0) };
+        let new = Self { text, database, embedded: None, passed_ms: Arc::default() };
         let mut session = Session::open(&new.text, "master").await;
         session.run(&format!("CREATE DATABASE [{}]", new.database)).await;
         let options = "READ_COMMITTED_SNAPSHOT ON WITH ROLLBACK IMMEDIATE";
@@ -125,6 +137,14 @@ impl AnyServer {
             "[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:7]"
         );
         database.set_now(&now.format(format).unwrap()).unwrap();
+    }
+
+    /// Returns the server's clock, for what is to go by the same time.
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
+        if self.is_named() {
+            return Arc::new(SystemClock);
+        }
+        Arc::new(ServerClock(self.passed_ms.clone()))
     }
 
     pub(crate) fn connection(&self) -> SqlConnection {

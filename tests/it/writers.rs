@@ -24,7 +24,7 @@ use highwater::poller::{Limits, Poller, PollerParts, TickRequest};
 use highwater::source::mssql::Mssql;
 use highwater::state::{MemoryStore, OnMissingState};
 
-use self::modes::Mode;
+use self::modes::{AUDIT_AFTER, Mode};
 use crate::any_server::{AnyServer, Session};
 
 /// Every write of a row gives it another `n`.
@@ -38,7 +38,17 @@ const PAGE: usize = 50;
 
 /// Keeps the `n` of every row it is handed, page by page.
 #[derive(Debug, Default)]
-struct Sink(Mutex<Vec<Vec<i64>>>);
+struct Sink {
+    pages: Mutex<Vec<Vec<i64>>>,
+    events: Mutex<Vec<String>>,
+}
+
+impl Sink {
+    /// Returns the id of every event that came.
+    fn events(&self) -> Vec<String> {
+        self.events.lock().unwrap().clone()
+    }
+}
 
 #[async_trait]
 impl Handler for Sink {
@@ -48,7 +58,9 @@ impl Handler for Sink {
             event["after"]["n"].as_i64().unwrap()
         };
         let page = delivery.events.iter().map(|event| n(event.json.as_ref())).collect();
-        self.0.lock().unwrap().push(page);
+        self.pages.lock().unwrap().push(page);
+        let ids = delivery.events.iter().map(|event| event.id.to_string());
+        self.events.lock().unwrap().extend(ids);
         Ok(())
     }
 }
@@ -61,8 +73,17 @@ struct Polled {
 
 impl Polled {
     fn new(server: &AnyServer, mode: &Mode) -> Self {
+        Self::on(Arc::new(MemoryStore::with_clock(server.clock())), server, mode)
+    }
+
+    /// Goes on from what `store` holds, as another process would.
+    fn on(store: Arc<MemoryStore>, server: &AnyServer, mode: &Mode) -> Self {
         let sink = Arc::new(Sink::default());
-        let poller = poller((mode.source)(server), sink.clone(), PAGE);
+        let parts = parts((mode.source)(server), sink.clone(), PAGE);
+        // Read each time, so that the seed's clock is seen.
+        let limits = Limits { state_refresh: Duration::ZERO, ..parts.limits };
+        let poller = Poller::new(PollerParts { store, limits, ..parts });
+        let poller = if mode.audits { poller.auditing(AUDIT_AFTER) } else { poller };
         Self { poller, sink }
     }
 
@@ -72,7 +93,7 @@ impl Polled {
     }
 
     fn pages(&self) -> Vec<Vec<i64>> {
-        self.sink.0.lock().unwrap().clone()
+        self.sink.pages.lock().unwrap().clone()
     }
 
     fn delivered(&self) -> Vec<i64> {
@@ -126,8 +147,12 @@ struct Verdict {
 
 /// Returns a poller that ticks as long as there is more.
 pub(crate) fn poller(source: Mssql, handler: Arc<dyn Handler>, batch_rows_max: usize) -> Poller {
+    Poller::new(parts(source, handler, batch_rows_max))
+}
+
+fn parts(source: Mssql, handler: Arc<dyn Handler>, batch_rows_max: usize) -> PollerParts {
     let second = Duration::from_secs(1);
-    Poller::new(PollerParts {
+    PollerParts {
         name: "orders".to_owned(),
         source: Arc::new(source),
         handler,
@@ -150,7 +175,7 @@ pub(crate) fn poller(source: Mssql, handler: Arc<dyn Handler>, batch_rows_max: u
         },
         policy: highwater::policy::FailurePolicy::default(),
         metrics: Arc::new(Metrics::default()),
-    })
+    }
 }
 
 /// Inserts rows; returns the key and `n` of each.

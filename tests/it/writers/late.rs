@@ -1,5 +1,9 @@
 //! A transaction that writes first and commits last, step by step.
 
+use std::sync::Arc;
+
+use highwater::state::MemoryStore;
+
 use super::{Ledger, Polled, TABLE, Verdict, insert, modes::MODES};
 use crate::any_server::AnyServer;
 
@@ -38,6 +42,33 @@ async fn a_late_commit_is_delivered_in_every_bounded_mode_and_lost_in_every_othe
         let expected =
             Verdict { committed: 2, delivered: 2 - lost, lost, duplicate: 0, phantom: 0 };
         assert_eq!(ledger.judge(&delivered), expected, "{}", mode.name);
+    }
+}
+
+#[tokio::test]
+async fn a_late_commit_is_found_by_another_process_which_delivers_its_window_again() {
+    for mode in MODES.iter().filter(|mode| mode.audits) {
+        let server = AnyServer::start(TABLE).await;
+        let store = Arc::new(MemoryStore::with_clock(server.clock()));
+        let (mut early, mut late) = (server.session().await, server.session().await);
+        let first = Polled::on(store.clone(), &server, mode);
+        late.run("BEGIN TRAN").await;
+        insert(&mut late, &[1]).await;
+        server.pass(10).await;
+        insert(&mut early, &[2]).await;
+        server.pass(10).await;
+        first.poll().await;
+        late.run("COMMIT").await;
+        let before = first.sink.events();
+        drop(first);
+        let second = Polled::on(store, &server, mode);
+        server.pass(SETTLED_MS).await;
+        second.poll().await;
+        assert_eq!(second.delivered(), [1, 2], "{}: the whole window", mode.name);
+        assert_eq!(second.sink.events()[1..], before, "{}: with its event ids", mode.name);
+        server.pass(SETTLED_MS).await;
+        second.poll().await;
+        assert_eq!(second.delivered().len(), 2, "{}: once", mode.name);
     }
 }
 

@@ -10,6 +10,9 @@ use crate::any_server::AnyServer;
 /// How far behind the server's clock a bounded mode stays, where it goes by time.
 pub(super) const SETTLE: Duration = Duration::from_secs(1);
 
+/// How long after its delivery a window is read again: longer than any transaction is open.
+pub(super) const AUDIT_AFTER: Duration = Duration::from_secs(1);
+
 /// One way to poll.
 #[derive(Debug)]
 pub(super) struct Mode {
@@ -20,6 +23,8 @@ pub(super) struct Mode {
     pub(super) sees_updates: bool,
     /// Whether rows wait for transactions that began before them and are still open.
     pub(super) waits: bool,
+    /// Whether closed windows are read again.
+    pub(super) audits: bool,
     pub(super) source: fn(&AnyServer) -> Mssql,
 }
 
@@ -30,6 +35,7 @@ pub(super) const MODES: &[Mode] = &[
         bounded: true,
         sees_updates: true,
         waits: true,
+        audits: false,
         source: |server| open(rowversion(server)),
     },
     Mode {
@@ -37,6 +43,7 @@ pub(super) const MODES: &[Mode] = &[
         bounded: false,
         sees_updates: true,
         waits: false,
+        audits: false,
         source: |server| open(rowversion(server)).without_bound(),
     },
     Mode {
@@ -44,6 +51,7 @@ pub(super) const MODES: &[Mode] = &[
         bounded: true,
         sees_updates: true,
         waits: true,
+        audits: false,
         source: |server| open(timestamp(server, SETTLE)),
     },
     Mode {
@@ -51,6 +59,15 @@ pub(super) const MODES: &[Mode] = &[
         bounded: false,
         sees_updates: true,
         waits: false,
+        audits: false,
+        source: |server| open(timestamp(server, Duration::ZERO)),
+    },
+    Mode {
+        name: "timestamp+pk, settle 0, audited",
+        bounded: true,
+        sees_updates: true,
+        waits: false,
+        audits: true,
         source: |server| open(timestamp(server, Duration::ZERO)),
     },
     Mode {
@@ -58,6 +75,7 @@ pub(super) const MODES: &[Mode] = &[
         bounded: true,
         sees_updates: false,
         waits: true,
+        audits: false,
         source: |server| open(integer(server)),
     },
     Mode {
@@ -65,6 +83,15 @@ pub(super) const MODES: &[Mode] = &[
         bounded: false,
         sees_updates: false,
         waits: false,
+        audits: false,
+        source: |server| open(integer(server)).without_bound(),
+    },
+    Mode {
+        name: "integer+pk, no bound, audited",
+        bounded: true,
+        sees_updates: false,
+        waits: false,
+        audits: true,
         source: |server| open(integer(server)).without_bound(),
     },
     Mode {
@@ -72,6 +99,7 @@ pub(super) const MODES: &[Mode] = &[
         bounded: true,
         sees_updates: true,
         waits: false,
+        audits: false,
         source: |server| open(server.settings("writes", CursorMode::ChangeTracking, "")),
     },
 ];

@@ -169,7 +169,7 @@ async fn finish(
 fn show(how: &str, mode: &Mode, verdict: Verdict) {
     let Verdict { committed, delivered, lost, duplicate, phantom } = verdict;
     say(&format!(
-        "writers {how:8} | {:28} | committed {committed:5} | delivered {delivered:5} | lost {lost:4} \
+        "writers {how:8} | {:31} | committed {committed:5} | delivered {delivered:5} | lost {lost:4} \
          | duplicate {duplicate:2} | phantom {phantom:2}",
         mode.name
     ));
