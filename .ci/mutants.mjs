@@ -18,6 +18,10 @@ import { join } from "node:path";
 const POLLER = "src/poller.rs";
 const STATE = "src/state.rs";
 const TRANSITIONS = "src/state/transitions.rs";
+const AUDIT = "src/state/audit.rs";
+const NOT_TAKEN = "src/state/transitions/failure.rs";
+const LOOK_BACK = "src/poller/audit.rs";
+const KNOWN = "src/poller/known.rs";
 const FENCE = "src/state/fence.rs";
 const FORMAT = "src/state/format.rs";
 const LEASE = "src/lease.rs";
@@ -94,6 +98,18 @@ const BREAKS = [
   ["resting position not renewed", TRACKING, "let due = current > since && !recent;", "let due = false;"],
   ["changes ordered by half a key", CHOICE, "primary(described).count() == key.len() && ", ""],
   ["choice forgotten", CHOICE, "if let Some(Reasoned { choice, .. }) = before {", "if let Some(Reasoned { choice, .. }) = before.filter(|_| false) {"],
+  ["late rows move the checkpoint", TRANSITIONS, "if commit.audit == AuditStep::ReadAgain {", "if false && commit.audit == AuditStep::ReadAgain {"],
+  ["late rows keep others waiting", NOT_TAKEN, "        next.put_late_rows_back();\n", ""],
+  ["late rows looked for too early", AUDIT, "(age >= wait && ", "(wait >= wait && "],
+  ["late rows told without their ids", LOOK_BACK, "ids.binary_search(&event.id.number()).is_err()", "ids.len() < 1"],
+  ["window forgotten before its rows are taken", LOOK_BACK, "                    found.late = Some(batch);\n", "                    found.finished = Some(window);\n                    found.late = Some(batch);\n"],
+  ["window not compared", LOOK_BACK, "if sum == window.ids {", "if sum.rows >= window.ids.rows.min(sum.rows) {"],
+  ["window read up to where rows were not taken", LOOK_BACK, "None if *end == window.upto => return", "None => return"],
+  ["window moved on by rows of another", AUDIT, ".filter(|window| window.begin() == after)", ""],
+  ["windows merged across a gap", AUDIT, "next.after.as_ref() == Some(&self.upto)\n            && ", ""],
+  ["windows kept by a reset", TRANSITIONS, "        next.audit = Audit::default();\n", ""],
+  ["windows without room not counted", AUDIT, "self.rows_skipped = self.rows_skipped.saturating_add(rows);", "drop(rows.to_string());"],
+  ["ids of other rows taken for a window's", KNOWN, "if sum == window.ids {", "if sum.rows >= window.ids.rows {"],
   ["marker ignored", MEMORY, "match self.limits.on_missing_state {", "match OnMissingState::Recreate {"],
   ["generation not above the marker's", MEMORY, "let floor = marker.map_or(1, |marker| marker.generation.0 + 1);", "let floor = u64::from(marker.is_none());"],
   ["document begun without a generation", STATE, "self.generation == Generation(0)", "false && self.generation == Generation(0)"],

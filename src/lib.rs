@@ -5,7 +5,8 @@
 //! hand them to a handler, and move the position only after the handler has succeeded.
 //!
 //! **Promise.** Every committed row, in its latest state when read, is delivered at least once (under
-//! the condition that its mode states), in cursor order within a poller. A stale instance can never
+//! the condition that its mode states), in cursor order within a poller; rows that a poller finds to have
+//! been committed later than that condition allows come when they are found. A stale instance can never
 //! move the checkpoint, nor write a fenced target once the newer owner has reached it. Handlers must
 //! be idempotent.
 //!
@@ -16,10 +17,12 @@
 //!  1 load       state document: from memory, or one read; its fingerprint must match
 //!  2 skip?      lease held by another, paused, backing off ─► done, nothing written
 //!  3 fetch      one query, TOP (batch_rows_max + 1): the extra row says whether there is more
-//!  4 normalise  rows ─► change events (pure); no rows ─► done, nothing written
+//!  4 normalise  rows ─► change events (pure); no rows ─► a closed window that is due is read again;
+//!               nothing came late ─► done, nothing written
 //!  5 acquire    ONE write under the tag of what was loaded; the in-flight record rides on it
 //!  6 handle     while the lease is renewed; what is accepted for good rides on a renewal
-//!  7 commit     ONE write; it releases too, or announces the next batch and goes back to 6
+//!  7 commit     ONE write; it releases too, or announces the next batch and goes back to 6: new rows,
+//!               and behind them late ones, which never move the checkpoint
 //!  ◄─ TickReport ─► one log line, metrics ─► InvocationResponse (always a JSON object)
 //! ```
 //!
@@ -67,6 +70,7 @@
 //! | generation | orders tokens across a document that was lost and made again | |
 //! | in-flight record | the batch being handled and what happened to it so far | |
 //! | settle window | how far behind "now" a time-based poller stays | |
+//! | closed window | a range that was delivered, and is read again for what was committed late | |
 //! | fingerprint | hash of what gives a checkpoint its meaning | |
 
 // Vocabulary: no async, no I/O.

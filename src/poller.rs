@@ -3,7 +3,7 @@
 //! ```text
 //! 1 load       the state document, from memory where that is fresh enough
 //! 2 skip?      lease held by another, paused, backing off
-//! 3 fetch      one query, no rows: idle, nothing written
+//! 3 fetch      one query, no rows: look back; nothing late: idle, nothing written
 //! 4 normalise  rows to change events
 //! 5 acquire    one write under the tag of the document that gave the position
 //! 6 handle     while the lease is renewed; what is accepted for good rides on a renewal

@@ -116,6 +116,18 @@
 //! - resting position not renewed
 //! - changes ordered by half a key
 //! - choice forgotten
+//! - late rows move the checkpoint
+//! - late rows keep others waiting
+//! - late rows looked for too early
+//! - late rows told without their ids
+//! - window forgotten before its rows are taken
+//! - window not compared
+//! - window read up to where rows were not taken
+//! - window moved on by rows of another
+//! - windows merged across a gap
+//! - windows kept by a reset
+//! - windows without room not counted
+//! - ids of other rows taken for a window's
 //! - marker ignored
 //! - generation not above the marker's
 //! - document begun without a generation

@@ -202,6 +202,27 @@ async fn the_window_stays_due_while_its_rows_are_in_hand() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_commit_of_late_rows_whose_answer_is_lost_is_recognised_as_landed() {
+    for fault in [Fault::LostAnswer, Fault::LostRequest, Fault::Unreachable] {
+        let world = timed();
+        let (poller, open) = with_open_transaction(&world).await;
+        world.source.put_late(7, open);
+        let store = world.store.clone();
+        world.handler.then(async move {
+            store.break_next(Call::Store, fault);
+            Ok(())
+        });
+        sleep(WAIT).await;
+        assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+        assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
+        assert_eq!(world.handler.ids(), [1, 2, 7], "{fault:?}");
+        let document = world.document().await;
+        assert!(document.audit.windows.is_empty(), "{fault:?}");
+        assert_eq!(checkpoint(&document), 3, "{fault:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_late_row_that_is_refused_is_set_aside_by_the_policy() {
     let policy = FailurePolicy {
         on_failure: OnFailure::Quarantine,
@@ -229,6 +250,31 @@ async fn a_late_row_that_is_refused_is_set_aside_by_the_policy() {
     let document = world.document().await;
     assert!(document.audit.windows.is_empty(), "done with");
     assert_eq!(checkpoint(&document), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn behind_rows_that_were_not_taken_and_are_gone_the_window_is_read_on() {
+    let policy = FailurePolicy { bisect_on_error: true, ..FailurePolicy::default() };
+    let world = World { policy, ..timed() };
+    let poller = auditing(&world, "a");
+    let open = [7, 8, 9].map(|id| (id, world.source.reserve()));
+    world.source.put(1, "first");
+    tick(&poller).await.unwrap();
+    let [seven, eight, nine] = open;
+    world.source.put_late(seven.0, seven.1);
+    world.source.put_late(eight.0, eight.1);
+    let refused = || Err(HandlerError::Rejected("422".to_owned()));
+    world.handler.judge_by(move |ids| if ids.contains(&8) { refused() } else { Ok(()) });
+    sleep(WAIT).await;
+    tick(&poller).await.unwrap_err();
+    assert_eq!(world.document().await.audit.windows[0].end().value, eight.1.to_string());
+    world.handler.judge_by(|_| Ok(()));
+    world.source.put(8, "changed");
+    world.source.put_late(nine.0, nine.1);
+    let before = world.handler.ids().len();
+    sleep(WAIT).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(world.handler.ids()[before..], [8, 9], "new rows, then what else was late");
 }
 
 #[tokio::test(start_paused = true)]

@@ -133,10 +133,11 @@ fn what_there_is_no_room_for_is_counted_and_not_merged_beyond_the_limit() {
     assert_eq!(audit.rows_skipped, 2 * WINDOW_ROWS_MAX);
 }
 
+type Change = fn(&mut ClosedWindow);
+
 #[test]
 fn windows_with_a_gap_between_them_or_that_were_begun_are_not_merged() {
     let full = vec![WINDOW_ROWS_MAX; WINDOWS_MAX - 2];
-    type Change = fn(&mut ClosedWindow);
     let changes: [(&str, Change); 3] = [
         ("gap", |one| one.upto = at(1_000)),
         ("delivered again", |one| one.again_upto = Some(at(1))),

@@ -15,6 +15,7 @@ pub(super) const AUDIT_AFTER: Duration = Duration::from_secs(1);
 
 /// One way to poll.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "none of these facts excludes another")]
 pub(super) struct Mode {
     pub(super) name: &'static str,
     /// Whether it promises that nothing is lost.
