@@ -298,12 +298,14 @@ impl Surroundings {
         let settings = SourceSettings {
             poller: poller.name.clone(),
             connection: source.connection.clone(),
-            table: source.table.clone(),
+            relation: source.relation.clone(),
             mode: source.mode,
             cursor_column: source.cursor.clone(),
             key: source.key.clone(),
             columns: source.columns.clone(),
+            columns_excluded: source.columns_excluded.clone(),
             filter: source.filter.clone(),
+            filter_params: source.filter_params.clone(),
             settle: source.settle,
             limits: SizeLimits {
                 value_bytes_max: poller.limits.value_bytes_max,

@@ -24,6 +24,8 @@ mod source_auto;
 mod source_connection;
 mod source_faults;
 mod source_integer;
+mod source_query;
+mod source_shapes;
 mod source_start;
 mod source_tracking;
 mod sql;

@@ -1,11 +1,12 @@
 //! A development server with a table, a source that reads it, and a poller's loop over both.
 
+use std::collections::BTreeMap;
 use std::io::{Read as _, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flate2::read::GzDecoder;
-use highwater::config::SqlConnection;
+use highwater::config::{Relation, SqlConnection};
 use highwater::cursor::{Cursor, CursorMode, SourceState};
 use highwater::devdb::{Database, Options, Server, Value};
 use highwater::error::chain;
@@ -72,12 +73,14 @@ pub(crate) fn settings(
     SourceSettings {
         poller: "orders".to_owned(),
         connection,
-        table: table.to_owned(),
+        relation: Relation::Table(table.to_owned()),
         mode: Some(mode),
         cursor_column: (mode != CursorMode::ChangeTracking).then(|| cursor.to_owned()),
         key: vec!["id".to_owned()],
         columns: None,
+        columns_excluded: Vec::new(),
         filter: None,
+        filter_params: BTreeMap::new(),
         settle: Duration::from_secs(5),
         limits: SizeLimits::default(),
     }

@@ -14,6 +14,7 @@
 
 use serde_json::Value as Json;
 
+use crate::config::Filter;
 use crate::cursor::{Cursor, CursorError, CursorMode, SourceState, TrackedPhase, TrackedPosition};
 use crate::error::ErrorKind;
 use crate::mssql::Param;
@@ -42,6 +43,13 @@ impl Statement {
     fn bind(&mut self, param: Param) -> String {
         self.params.push(param);
         format!("@P{}", self.params.len())
+    }
+
+    /// Adds the values of a filter; returns its condition.
+    fn filter(&mut self, filter: &Filter) -> String {
+        let first = self.params.len() + 1;
+        self.params.extend(filter.values().map(|value| Param::Text(value.to_owned())));
+        filter.sql(|at| format!("@P{}", first + at))
     }
 }
 
@@ -133,7 +141,7 @@ impl Plan {
             };
             conditions.push(bound(&self.key_values("t", cursor, statement)?, operators));
         }
-        conditions.extend(self.filter.as_ref().map(|filter| format!("({filter}\n)")));
+        conditions.extend(self.filter.as_ref().map(|filter| statement.filter(filter)));
         let filter = match conditions.as_slice() {
             [] => String::new(),
             some => format!("\nWHERE {}", some.join("\nAND ")),
@@ -184,8 +192,9 @@ impl Plan {
         if let Some(filter) = &self.filter {
             // Inside, its columns can be none but the table's.
             conditions.push(format!(
-                "({gone} OR EXISTS (SELECT 1 FROM {} AS t WHERE {same} AND ({filter}\n)))",
-                self.quoted
+                "({gone} OR EXISTS (SELECT 1 FROM {} AS t WHERE {same} AND {}))",
+                self.quoted,
+                statement.filter(filter)
             ));
         }
         // Behind rows that fill a page, changes would be read in vain.
