@@ -306,6 +306,7 @@ impl Surroundings {
             columns_excluded: source.columns_excluded.clone(),
             filter: source.filter.clone(),
             filter_params: source.filter_params.clone(),
+            soft_delete: source.soft_delete.clone(),
             settle: source.settle,
             limits: SizeLimits {
                 value_bytes_max: poller.limits.value_bytes_max,

@@ -48,6 +48,8 @@ pub struct SourceConfig {
     pub filter: Option<String>,
     /// Values that the condition names, by their names without `@`.
     pub filter_params: BTreeMap<String, String>,
+    /// Column that tells that a row counts as deleted.
+    pub soft_delete: Option<String>,
     /// How long commits may come late; zero in the modes that need no such limit.
     pub settle: Duration,
     /// Whether a poller that never ran waits to be started, behind what there is then.
@@ -80,6 +82,10 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfi
     let filter_params = read_filter_params(reader, segment);
     let filter = reader.read_if_set(&settings::SOURCE_FILTER, at, parse::any);
     check_filter(reader, segment, filter.as_deref(), &filter_params);
+    let soft_delete = reader.read_if_set(&settings::SOURCE_SOFT_DELETE, at, |text| match mode {
+        Some(Some(CursorMode::IntegerPk)) => Err(no_soft_delete()),
+        Some(_) | None => parse::any(text),
+    });
     let settle = match mode {
         Some(Some(mode @ (CursorMode::RowVersion | CursorMode::ChangeTracking))) => {
             reader.read_if_set(&settings::SOURCE_SETTLE, at, |_| no_settle(mode));
@@ -103,6 +109,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfi
         columns_excluded: columns_excluded.unwrap_or_default(),
         filter,
         filter_params,
+        soft_delete,
         settle: settle?,
         start_now: start_now?,
     })
@@ -267,6 +274,11 @@ const MODES: [(&str, Option<CursorMode>); 5] = [
 fn no_cursor() -> Result<String, Expected> {
     Err(Expected::new("nothing, as mode `change_tracking` has no cursor column")
         .hint("remove it, or set the mode to `auto`"))
+}
+
+fn no_soft_delete() -> Expected {
+    Expected::new("nothing, as mode `integer+pk` sees inserted rows only")
+        .hint("remove it, or set the mode to one that sees updates")
 }
 
 fn no_settle(mode: CursorMode) -> Result<Duration, Expected> {

@@ -38,6 +38,7 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__SOURCE__COLUMNS = shop_id, order_id, total
     HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER = total > @least
     HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__LEAST = decimal(9, 2):0
+    HIGHWATER__POLLERS__ORDERS__SOURCE__SOFT_DELETE = deleted_at
     HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE = 0
     HIGHWATER__POLLERS__ORDERS__SOURCE__START = now
     HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = http
@@ -173,6 +174,7 @@ fn defaults_are_those_of_the_table() {
                         columns_excluded: [],
                         filter: None,
                         filter_params: {},
+                        soft_delete: None,
                         settle: 0ns,
                         start_now: false,
                     },
@@ -269,6 +271,9 @@ fn a_full_example_of_a_poller_reads_back() {
                 filter_params: {
                     "LEAST": "decimal(9, 2):0",
                 },
+                soft_delete: Some(
+                    "deleted_at",
+                ),
                 settle: 0ns,
                 start_now: true,
             },

@@ -83,6 +83,8 @@ pub struct SourceSettings {
     pub filter: Option<String>,
     /// Values that the condition names as `@name`, by these names; as text, or as `int:5`.
     pub filter_params: BTreeMap<String, String>,
+    /// Column that tells that a row counts as deleted.
+    pub soft_delete: Option<String>,
     /// How late a commit may come in the modes that cannot know: `timestamp+pk`, `integer+pk`.
     pub settle: Duration,
     /// How much is read at once.

@@ -81,6 +81,7 @@ pub(crate) fn settings(
         columns_excluded: Vec::new(),
         filter: None,
         filter_params: BTreeMap::new(),
+        soft_delete: None,
         settle: Duration::from_secs(5),
         limits: SizeLimits::default(),
     }

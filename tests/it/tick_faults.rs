@@ -118,6 +118,7 @@ fn source(server: &Server, timeout_ms: u64) -> Mssql {
         columns_excluded: Vec::new(),
         filter: None,
         filter_params: BTreeMap::new(),
+        soft_delete: None,
         settle: Duration::ZERO,
         limits: SizeLimits::default(),
     };

@@ -54,6 +54,11 @@ pub(in crate::config) const SOURCE_FILTER_PARAMS: Setting = Setting::new(
     Words("required for each `@param` of the filter"),
     "Value of that parameter, as text or with its type in front: `int:5`, `varchar(9):EU`.",
 );
+pub(in crate::config) const SOURCE_SOFT_DELETE: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__SOURCE__SOFT_DELETE",
+    Words("none"),
+    "Column that tells that a row counts as deleted: a flag that is not 0, or anything else that is not `NULL`.",
+);
 pub(in crate::config) const SOURCE_SETTLE: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__SETTLE",
     Text("5s"),

@@ -59,6 +59,13 @@ fn columns_are_listed_or_left_out() {
 }
 
 #[test]
+fn a_mode_that_sees_no_updates_has_no_soft_deletes() {
+    assert_eq!(source(&[("SOFT_DELETE", "gone")]).unwrap().soft_delete.as_deref(), Some("gone"));
+    let errors = source(&[("MODE", "integer+pk"), ("SOFT_DELETE", "gone")]).unwrap_err();
+    assert!(errors.contains("as mode `integer+pk` sees inserted rows only"), "{errors}");
+}
+
+#[test]
 fn a_filter_and_its_values_fit_each_other() {
     let read = source(&[("FILTER", "region = @region"), ("FILTER_PARAMS__REGION", "EU")]).unwrap();
     assert_eq!(read.filter_params["REGION"], "EU");

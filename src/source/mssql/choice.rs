@@ -189,6 +189,7 @@ mod tests {
             columns_excluded: Vec::new(),
             filter: None,
             filter_params: std::collections::BTreeMap::new(),
+            soft_delete: None,
             settle: Duration::ZERO,
             limits: SizeLimits::default(),
         }

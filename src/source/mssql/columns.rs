@@ -1,6 +1,7 @@
 //! Which columns are read: those that settings name must be there, and a slip gets a suggestion. Pure.
 
 use crate::config::closest;
+use crate::cursor::CursorMode;
 use crate::error::ErrorKind;
 use crate::source::FetchError;
 
@@ -37,6 +38,29 @@ pub(super) fn delivered(
         delivered.retain(|other| *other != column);
     }
     Ok(delivered)
+}
+
+/// Returns the condition that a row counts as deleted; `None` where no column tells.
+///
+/// # Errors
+///
+/// [`FetchError`] if the column is not there or cannot tell, or the mode would not see its change.
+pub(super) fn deleted(
+    settings: &SourceSettings,
+    origin: &Origin,
+    mode: CursorMode,
+    described: &[Column],
+) -> Result<Option<String>, FetchError> {
+    let Some(name) = &settings.soft_delete else { return Ok(None) };
+    if mode == CursorMode::IntegerPk {
+        let reason = format!(
+            "soft-delete column `{name}` is named, mode `{mode}` sees inserted rows only: choose \
+             another mode, or remove it"
+        );
+        return Err(configuration(reason));
+    }
+    let column = find(origin, described, "soft-delete", name)?;
+    column.deleted().map(Some).map_err(configuration)
 }
 
 /// Finds a column by name: as written, or else in another case, as most collations have it.

@@ -3,6 +3,7 @@
 use crate::cursor::CursorMode;
 use crate::error::ErrorKind;
 use crate::mssql::SqlError;
+use crate::mssql::ident::quote;
 use crate::value::Value;
 
 use super::values;
@@ -70,6 +71,20 @@ impl Column {
                 | "json"
                 | "vector"
         )
+    }
+
+    /// Returns the condition that a row counts as deleted by the column, or why it cannot tell.
+    pub(super) fn deleted(&self) -> Result<String, String> {
+        let column = format!("t.{}", quote(&self.name));
+        match self.type_name.as_str() {
+            "bit" | "tinyint" | "smallint" | "int" | "bigint" => Ok(format!("{column} <> 0")),
+            _ if self.nullable => Ok(format!("{column} IS NOT NULL")),
+            _ => Err(format!(
+                "column `{}` is of type `{}` and never NULL, so every row would count as deleted: name a \
+                 flag or a column that is NULL until then as `SOURCE__SOFT_DELETE`",
+                self.name, self.type_name
+            )),
+        }
     }
 
     /// Returns a cursor's normal text with the digits that the type can read.
@@ -168,6 +183,19 @@ mod tests {
             collation: None,
             identity: false,
             primary: false,
+        }
+    }
+
+    #[test]
+    fn a_flag_or_what_is_null_until_then_marks_a_deleted_row() {
+        let deleted =
+            |type_name, nullable| Column { nullable, ..column(type_name, 8, 0, 0) }.deleted().ok();
+        for type_name in ["bit", "int"] {
+            assert_eq!(deleted(type_name, false).as_deref(), Some("t.[c] <> 0"));
+        }
+        for type_name in ["datetime2", "date", "nvarchar", "uniqueidentifier"] {
+            assert_eq!(deleted(type_name, true).as_deref(), Some("t.[c] IS NOT NULL"));
+            assert_eq!(deleted(type_name, false), None);
         }
     }
 

@@ -162,6 +162,7 @@ mod tests {
             columns_excluded: Vec::new(),
             filter: None,
             filter_params: std::collections::BTreeMap::new(),
+            soft_delete: None,
             settle: Duration::ZERO,
             limits: SizeLimits { value_bytes_max: 20, batch_bytes_max: 1_000 },
         };

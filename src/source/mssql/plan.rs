@@ -45,13 +45,15 @@ pub(super) struct Plan {
     pub(super) key_at: Vec<usize>,
     /// Cells of a row that are the bytes of UTF-16 text.
     utf16_at: Vec<usize>,
-    /// Cells of a row: columns, then the sizes of the guarded ones, the position being the last, or the
-    /// last two under change tracking.
+    /// Cells of a row: columns, then the sizes of the guarded ones, the position and, where there are
+    /// deleted ones, what happened.
     width: usize,
     guard: Guard,
     /// The select list, without the cursor.
     pub(super) select: Vec<String>,
     pub(super) filter: Option<Filter>,
+    /// Whether a row counts as deleted, as a condition.
+    pub(super) deleted: Option<String>,
     pub(super) settle_ms: i32,
     /// Set by tests that show what the upper bound is for.
     unbounded: bool,
@@ -131,6 +133,7 @@ impl Plan {
             choice::check_key(origin, described, &key).map_err(configuration)?;
         }
         let delivered = columns::delivered(settings, origin, choice, described)?;
+        let deleted = columns::deleted(settings, origin, mode, described)?;
         let names: Vec<String> = delivered.iter().map(|column| column.name.clone()).collect();
         let mut read = delivered;
         let key_at: Vec<_> =
@@ -143,7 +146,8 @@ impl Plan {
             quoted: origin.sql(),
             mode,
             settle_ms: settle_ms(settings.settle, cursor.as_ref())?,
-            width: select.len() + if cursor.is_some() { 1 } else { 2 },
+            width: select.len() + 1 + usize::from(cursor.is_none() || deleted.is_some()),
+            deleted,
             cursor,
             key,
             key_names: settings.key.clone(),
@@ -180,6 +184,7 @@ impl Plan {
             cursor,
             key: &self.key,
             select: &self.select,
+            deleted: self.deleted.as_deref(),
             filter: self.filter.as_ref(),
         };
         let after = match window.after {
@@ -280,7 +285,8 @@ impl Plan {
                 *cell = Value::of_utf16(bytes);
             }
         }
-        let gone = tracked && cells.pop() == Some(Value::Text("D".to_owned()));
+        let tells = tracked || self.deleted.is_some();
+        let gone = tells && cells.pop() == Some(Value::Text("D".to_owned()));
         let op = if gone { Operation::Delete } else { Operation::Upsert };
         let position = cells.pop().unwrap_or(Value::Null);
         let sizes = cells.split_off(cells.len().saturating_sub(self.guard.width()));

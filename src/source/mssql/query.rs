@@ -27,6 +27,8 @@ pub(super) struct Read<'a> {
     pub(super) key: &'a [Column],
     /// The select list, without the cursor.
     pub(super) select: &'a [String],
+    /// The condition that a row counts as deleted.
+    pub(super) deleted: Option<&'a str>,
     pub(super) filter: Option<&'a Filter>,
 }
 
@@ -88,10 +90,11 @@ impl Read<'_> {
         let key = key.map(|column| format!("t.{}", quote(&column.name)));
         let order: Vec<String> = std::iter::once(cursor.clone()).chain(key).collect();
         format!(
-            "{}\nSELECT TOP (@P1) {}, {} AS [{CURSOR_ALIAS}]\nFROM {} AS t\nWHERE {}\nORDER BY {};",
+            "{}\nSELECT TOP (@P1) {}, {} AS [{CURSOR_ALIAS}]{}\nFROM {} AS t\nWHERE {}\nORDER BY {};",
             self.head(),
             self.select.join(", "),
             self.cursor_value(&cursor),
+            self.deleted.map(|deleted| format!(", {}", operation(deleted))).unwrap_or_default(),
             self.table,
             conditions.join("\nAND "),
             order.join(", "),
@@ -164,6 +167,11 @@ impl Read<'_> {
         }
         format!("CAST({cursor} AS {})", self.cursor.declared())
     }
+}
+
+/// Returns the column that tells deleted rows from others.
+pub(super) fn operation(deleted: &str) -> String {
+    format!("CASE WHEN {deleted} THEN N'D' ELSE N'U' END AS [__op]")
 }
 
 /// Returns the condition that a row lies on one side of a position, given as columns and their values
@@ -242,6 +250,7 @@ mod tests {
             cursor: &cursor,
             key: &key,
             select: &select,
+            deleted: None,
             filter: Some(&filter),
         };
         check(
@@ -306,6 +315,7 @@ mod tests {
             cursor: &cursor,
             key: &key,
             select: &select,
+            deleted: None,
             filter: None,
         };
         check(
@@ -347,6 +357,7 @@ mod tests {
             cursor: &cursor,
             key: &key,
             select: &select,
+            deleted: None,
             filter: None,
         };
         check(
@@ -375,6 +386,7 @@ mod tests {
             cursor: &cursor,
             key: &key,
             select: &select,
+            deleted: None,
             filter: None,
         };
         check(

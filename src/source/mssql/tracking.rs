@@ -24,7 +24,7 @@ use crate::value::Value;
 
 use super::decode;
 use super::plan::{Answer, Plan, unexpected};
-use super::query::bound;
+use super::query::{bound, operation};
 
 /// Up to which version all changes were delivered.
 const COMPLETE_TO: &str = "complete_to";
@@ -147,9 +147,10 @@ impl Plan {
             some => format!("\nWHERE {}", some.join("\nAND ")),
         };
         Ok(format!(
-            "SELECT TOP (@P1) {}, CAST(NULL AS BIGINT) AS [__version], N'U' AS [__op]\n\
+            "SELECT TOP (@P1) {}, CAST(NULL AS BIGINT) AS [__version], {}\n\
              FROM {} AS t{filter}\nORDER BY {};",
             self.select.join(", "),
+            self.deleted.as_deref().map_or_else(|| "N'U' AS [__op]".to_owned(), operation),
             self.quoted,
             self.key_names_of("t").join(", "),
         ))
@@ -197,14 +198,16 @@ impl Plan {
                 statement.filter(filter)
             ));
         }
+        let deleted = self.deleted.iter().fold(gone, |gone, soft| format!("{gone} OR {soft}"));
         // Behind rows that fill a page, changes would be read in vain.
         let condition = if range.rows { "IF @@ROWCOUNT < @P1\n" } else { "" };
         Ok(format!(
             "{condition}SELECT TOP (@P1) {}, {version} AS [__version], \
-             CASE WHEN {gone} THEN N'D' ELSE N'U' END AS [__op]\n\
+             {}\n\
              FROM CHANGETABLE(CHANGES {}, {since}) AS c LEFT JOIN {} AS t ON {same}\n\
              WHERE {}\nORDER BY {version}, {};",
             self.select_of_change().join(", "),
+            operation(&deleted),
             self.quoted,
             self.quoted,
             conditions.join("\nAND "),

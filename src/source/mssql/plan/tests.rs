@@ -32,6 +32,7 @@ fn settings(mode: CursorMode, cursor: &str) -> SourceSettings {
         columns_excluded: Vec::new(),
         filter: None,
         filter_params: std::collections::BTreeMap::new(),
+        soft_delete: None,
         settle: Duration::from_secs(5),
         limits: SizeLimits::default(),
     }

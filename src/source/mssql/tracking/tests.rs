@@ -42,6 +42,7 @@ fn plan(filter: Option<&str>) -> Plan {
         columns_excluded: Vec::new(),
         filter: filter.map(str::to_owned),
         filter_params: std::collections::BTreeMap::new(),
+        soft_delete: None,
         settle: Duration::ZERO,
         limits: SizeLimits::default(),
     };
