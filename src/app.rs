@@ -312,6 +312,7 @@ impl Surroundings {
                 value_bytes_max: poller.limits.value_bytes_max,
                 batch_bytes_max: poller.limits.batch_bytes_max,
             },
+            on_schema_change: source.on_schema_change,
         };
         let retry = RetryTerms::within(poller.limits.tick_time_max);
         let mssql = Mssql::new(settings).map_err(wrong)?.with_retries(retry);

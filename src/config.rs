@@ -47,7 +47,7 @@ pub use self::mistake::{ConfigErrors, Mistake, Shown};
 pub use self::poller::{LeaseConfig, LimitsConfig, PollerConfig};
 pub(crate) use self::settings::LOG_DEFAULT;
 pub use self::settings::{Fallback, SETTINGS, STATE_TABLE_DEFAULT, Setting, settings_table};
-pub use self::source::{Relation, SourceConfig};
+pub use self::source::{OnSchemaChange, Relation, SourceConfig};
 pub use self::sql_connection::{Encrypt, SqlAuth, SqlConnection, connection_keys_table};
 pub use self::state::StateConfig;
 pub(crate) use self::storage_connection::{DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY};

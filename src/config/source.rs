@@ -25,6 +25,16 @@ pub enum Relation {
     Query(String),
 }
 
+/// What to do where columns are added, removed or retyped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnSchemaChange {
+    /// Deliver rows as they are now.
+    #[default]
+    Follow,
+    /// Deliver nothing until somebody has looked.
+    Stop,
+}
+
 /// Where a poller reads rows.
 #[derive(Clone, Debug)]
 pub struct SourceConfig {
@@ -52,6 +62,8 @@ pub struct SourceConfig {
     pub soft_delete: Option<String>,
     /// How long commits may come late; zero in the modes that need no such limit.
     pub settle: Duration,
+    /// What to do where columns are added, removed or retyped.
+    pub on_schema_change: OnSchemaChange,
     /// Whether a poller that never ran waits to be started, behind what there is then.
     pub start_now: bool,
 }
@@ -95,6 +107,9 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfi
             reader.read(&settings::SOURCE_SETTLE, at, parse::duration)
         }
     };
+    let answers = [("follow", OnSchemaChange::Follow), ("stop", OnSchemaChange::Stop)];
+    let on_schema_change =
+        reader.read(&settings::SOURCE_ON_SCHEMA_CHANGE, at, parse::one_of(&answers));
     let starts = [("beginning", false), ("now", true)];
     let start_now = reader.read(&settings::SOURCE_START, at, parse::one_of(&starts));
     let (connection_setting, connection) = connection?;
@@ -111,6 +126,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfi
         filter_params,
         soft_delete,
         settle: settle?,
+        on_schema_change: on_schema_change?,
         start_now: start_now?,
     })
 }

@@ -40,6 +40,7 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__LEAST = decimal(9, 2):0
     HIGHWATER__POLLERS__ORDERS__SOURCE__SOFT_DELETE = deleted_at
     HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE = 0
+    HIGHWATER__POLLERS__ORDERS__SOURCE__ON_SCHEMA_CHANGE = stop
     HIGHWATER__POLLERS__ORDERS__SOURCE__START = now
     HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = http
     HIGHWATER__POLLERS__ORDERS__HANDLER__URL = http://orders.internal/api/changes?code=hunter2hunter2
@@ -176,6 +177,7 @@ fn defaults_are_those_of_the_table() {
                         filter_params: {},
                         soft_delete: None,
                         settle: 0ns,
+                        on_schema_change: Follow,
                         start_now: false,
                     },
                     handler: Stdout,
@@ -275,6 +277,7 @@ fn a_full_example_of_a_poller_reads_back() {
                     "deleted_at",
                 ),
                 settle: 0ns,
+                on_schema_change: Stop,
                 start_now: true,
             },
             handler: Http(

@@ -19,6 +19,7 @@ mod choice;
 mod columns;
 mod decode;
 mod describe;
+mod fetch;
 mod form;
 mod limit;
 mod mark;
@@ -26,6 +27,7 @@ mod origin;
 mod plan;
 mod present;
 mod query;
+mod schema;
 mod tracking;
 
 use std::collections::BTreeMap;
@@ -37,7 +39,7 @@ use azure_core::credentials::TokenCredential;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
-use crate::config::{Filter, Relation, SqlConnection};
+use crate::config::{Filter, OnSchemaChange, Relation, SqlConnection};
 use crate::cursor::{Cursor, CursorMode, SourceFingerprint};
 use crate::error::ErrorKind;
 use crate::mssql::ident::quote;
@@ -48,14 +50,9 @@ use super::{FetchError, FetchWindow, Rows, Source, SourceShape};
 use choice::{Choice, Reasoned, Survey};
 use describe::Column;
 use origin::Origin;
-use plan::{Answer, Plan, Reading};
+use plan::{Plan, Reading};
 
 pub use limit::SizeLimits;
-
-/// Invalid object name, invalid column name: the table is not as it was described.
-const TABLE_CHANGED: [u32; 2] = [208, 207];
-/// Change tracking is not enabled on the table.
-const NOT_TRACKED: u32 = 22105;
 
 /// Whether the changes of the object that `@P1` names are tracked and may be seen.
 const TRACKED: &str = "SELECT CHANGE_TRACKING_MIN_VALID_VERSION(OBJECT_ID(@P1)) AS [v]";
@@ -89,6 +86,8 @@ pub struct SourceSettings {
     pub settle: Duration,
     /// How much is read at once.
     pub limits: SizeLimits,
+    /// What to do where columns are added, removed or retyped.
+    pub on_schema_change: OnSchemaChange,
 }
 
 /// Reads changed rows of one table over one connection.
@@ -231,11 +230,8 @@ impl Mssql {
             return Ok((Arc::clone(known), connection));
         }
         let columns = self.describe(connection).await?;
+        let made = self.make_plan(&columns)?;
         let choice = &self.decided()?.choice;
-        let read = Reading { origin: &self.origin, filter: self.filter.as_ref(), choice };
-        let made = Plan::new(&self.settings, read, &columns)?;
-        #[cfg(any(test, feature = "test-util"))]
-        let made = if self.unbounded { made.without_bound() } else { made };
         if let Some(column) = choice.cursor.as_deref().filter(|_| made.cursor_is_nullable()) {
             self.count_null_cursors(connection, column).await;
         }
@@ -250,6 +246,16 @@ impl Mssql {
             );
         }
         Ok((Arc::clone(plan.insert(Arc::new(made))), connection))
+    }
+
+    /// Returns what to read where the table has these columns.
+    fn make_plan(&self, described: &[Column]) -> Result<Plan, FetchError> {
+        let choice = &self.decided()?.choice;
+        let read = Reading { origin: &self.origin, filter: self.filter.as_ref(), choice };
+        let made = Plan::new(&self.settings, read, described)?;
+        #[cfg(any(test, feature = "test-util"))]
+        let made = if self.unbounded { made.without_bound() } else { made };
+        Ok(made)
     }
 
     /// Warns of rows that are never read. A count that fails must not stop the poller.
@@ -341,40 +347,6 @@ impl Source for Mssql {
             );
             sleep(pause).await;
         }
-    }
-}
-
-impl Mssql {
-    /// Fetches once, from the first row on: what an earlier try has read is forgotten.
-    async fn try_fetch(
-        &self,
-        state: &mut State,
-        window: FetchWindow<'_>,
-    ) -> Result<Rows, FetchError> {
-        // A range that is read again is read whole.
-        let fit = state.rows_fit.filter(|_| window.upto.is_none()).unwrap_or(usize::MAX);
-        let window = FetchWindow { rows_max: window.rows_max.min(fit), ..window };
-        let (plan, connection) = self.plan(state).await?;
-        let (sql, params) = plan.statement(window)?;
-        let mut answer = Answer::new(window.rows_max);
-        let read = connection.query(&sql, &params, |row| plan.read(row, &mut answer)).await;
-        if let Err(error) = read
-            && !answer.is_cut()
-        {
-            if error.number().is_some_and(|number| TABLE_CHANGED.contains(&number)) {
-                state.plan = None;
-            }
-            if error.number() == Some(NOT_TRACKED) {
-                return Err(tracking::lost_tracking(&error.to_string()));
-            }
-            return Err(error.into());
-        }
-        if let Some(sql) = plan.missing_statement(&answer) {
-            let read = connection.query(&sql, &[], |row| Ok(values(row).pop())).await?;
-            answer.tail = read.into_iter().flatten().next();
-        }
-        state.rows_fit = plan.rows_that_fit(&answer).or(state.rows_fit);
-        plan.finish(answer, window)
     }
 }
 

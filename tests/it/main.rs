@@ -26,6 +26,7 @@ mod source_deletes;
 mod source_faults;
 mod source_integer;
 mod source_query;
+mod source_schema;
 mod source_shapes;
 mod source_start;
 mod source_tracking;

@@ -122,7 +122,8 @@ async fn an_answer_that_was_cut_is_checked_before_it_is_delivered() {
     let source = read_into_small_batches(&mut ticks);
     let rows = source.fetch(window).await.unwrap();
     assert!((1..6).contains(&rows.rows.len()) && rows.more, "cut: {rows:?}");
-    assert_eq!(rows.remember, None, "what lies behind was not read");
+    let known = rows.remember.is_some_and(|it| it.state.contains_key("complete_to"));
+    assert!(!known, "what lies behind was not read");
     ticks.world.database.forget_changes("dbo.t").unwrap();
     let source = read_into_small_batches(&mut ticks);
     let error = source.fetch(window).await.unwrap_err();

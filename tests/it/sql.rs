@@ -84,6 +84,7 @@ pub(crate) fn settings(
         soft_delete: None,
         settle: Duration::from_secs(5),
         limits: SizeLimits::default(),
+        on_schema_change: highwater::config::OnSchemaChange::Follow,
     }
 }
 

@@ -121,6 +121,7 @@ fn source(server: &Server, timeout_ms: u64) -> Mssql {
         soft_delete: None,
         settle: Duration::ZERO,
         limits: SizeLimits::default(),
+        on_schema_change: highwater::config::OnSchemaChange::Follow,
     };
     let (time_max, pause_min) = (Duration::from_millis(60), Duration::from_millis(2));
     Mssql::new(settings).unwrap().with_retries(RetryTerms { time_max, pause_min })

@@ -64,6 +64,11 @@ pub(in crate::config) const SOURCE_SETTLE: Setting = Setting::new(
     Text("5s"),
     "`timestamp+pk`, `integer+pk`: how late a commit may come after its row was written; rows wait as long.",
 );
+pub(in crate::config) const SOURCE_ON_SCHEMA_CHANGE: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__SOURCE__ON_SCHEMA_CHANGE",
+    Text("follow"),
+    "When columns that are read are added, removed or retyped: `follow` them, or `stop`.",
+);
 pub(in crate::config) const SOURCE_START: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__START",
     Text("beginning"),

@@ -192,6 +192,7 @@ mod tests {
             soft_delete: None,
             settle: Duration::ZERO,
             limits: SizeLimits::default(),
+            on_schema_change: crate::config::OnSchemaChange::Follow,
         }
     }
 

@@ -165,6 +165,7 @@ mod tests {
             soft_delete: None,
             settle: Duration::ZERO,
             limits: SizeLimits { value_bytes_max: 20, batch_bytes_max: 1_000 },
+            on_schema_change: crate::config::OnSchemaChange::Follow,
         };
         let read = [
             column("id", "nvarchar", 100),

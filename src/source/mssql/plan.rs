@@ -12,11 +12,12 @@ use crate::value::Value;
 
 use super::choice::{self, Choice};
 use super::columns;
-use super::describe::Column;
+use super::describe::{self, Column};
 use super::limit::{Cut, Guard};
 use super::mark::{Marks, Seen};
 use super::origin::Origin;
 use super::query::{Bounds, Reach, Read};
+use super::schema::Schema;
 use super::{SourceSettings, decode, values};
 
 /// What is read, and how it is ordered.
@@ -49,6 +50,9 @@ pub(super) struct Plan {
     /// deleted ones, what happened.
     width: usize,
     guard: Guard,
+    /// All columns, as the server described them, and what matters of those that are read.
+    pub(super) described: Vec<Column>,
+    pub(super) schema: Schema,
     /// The select list, without the cursor.
     pub(super) select: Vec<String>,
     pub(super) filter: Option<Filter>,
@@ -65,8 +69,10 @@ pub(super) struct Answer {
     /// What the server says of itself.
     pub(super) head: Vec<Value>,
     pub(super) rows: Vec<Row>,
-    /// What it says last, under change tracking.
+    /// What it says behind them, under change tracking.
     pub(super) tail: Option<Value>,
+    /// What it says last: the columns.
+    pub(super) described: Vec<Column>,
     /// Most rows that are kept; the one behind them only says that there is more.
     rows_max: usize,
     /// Bytes of all values.
@@ -141,8 +147,12 @@ impl Plan {
         let (guard, select) =
             Guard::new(settings, origin.to_string(), &read, &key_at).map_err(configuration)?;
         let utf16_at = (0..).zip(&read).filter(|(_, c)| c.is_utf16()).map(|(at, _)| at).collect();
+        let ordering: Vec<&Column> = cursor.iter().chain(&key).collect();
+        let schema = Schema::of(&read, &ordering);
         Ok(Self {
             table: origin.to_string(),
+            described: described.to_vec(),
+            schema,
             quoted: origin.sql(),
             mode,
             settle_ms: settle_ms(settings.settle, cursor.as_ref())?,
@@ -265,6 +275,10 @@ impl Plan {
             return Ok(());
         }
         let tracked = self.cursor.is_none();
+        if if tracked { answer.tail.is_some() } else { row.result_index() > 1 } {
+            answer.described.push(describe::column(row)?);
+            return Ok(());
+        }
         if tracked && row.len() == 1 {
             answer.tail = values(row).pop();
             return Ok(());

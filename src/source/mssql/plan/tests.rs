@@ -35,6 +35,7 @@ fn settings(mode: CursorMode, cursor: &str) -> SourceSettings {
         soft_delete: None,
         settle: Duration::from_secs(5),
         limits: SizeLimits::default(),
+        on_schema_change: crate::config::OnSchemaChange::Follow,
     }
 }
 

@@ -45,6 +45,7 @@ fn plan(filter: Option<&str>) -> Plan {
         soft_delete: None,
         settle: Duration::ZERO,
         limits: SizeLimits::default(),
+        on_schema_change: crate::config::OnSchemaChange::Follow,
     };
     let columns = [column("b", "money", true), column("a", "int", true), column("x", "int", false)];
     let choice = Choice::of(&settings).unwrap().unwrap();
