@@ -183,6 +183,13 @@ pub(crate) async fn failure(settings: SourceSettings) -> (FetchError, String) {
 
 /// Runs `work`; returns what it gave, and what was logged meanwhile.
 pub(crate) async fn logged<T>(work: impl Future<Output = T>) -> (T, String) {
+    // An event that another thread sends first, without anybody to listen there, would count as one
+    // that nobody ever listens to.
+    static EVERYWHERE: std::sync::Once = std::sync::Once::new();
+    EVERYWHERE.call_once(|| {
+        let quiet = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
+        tracing::subscriber::set_global_default(quiet).unwrap();
+    });
     let log = Log::default();
     let writer = log.clone();
     let subscriber =
