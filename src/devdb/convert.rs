@@ -25,6 +25,12 @@ pub(crate) fn cast(
         return Ok(Value::Null);
     }
     let (from, to) = (from.map(Type::base), to.base());
+    if let Value::Text(text) = value
+        && to.is_binary()
+        && matches!(style, 1 | 2)
+    {
+        return cast(&Value::Bytes(hex_bytes(text, style)?), None, to, 0);
+    }
     match to {
         Type::Bit => match value {
             Value::Text(text) if text.eq_ignore_ascii_case("true") => Ok(Value::Bool(true)),
@@ -327,6 +333,17 @@ fn binary(value: &Value, from: Option<Type>) -> Result<Vec<u8>, SqlError> {
     }
 }
 
+/// Bytes of hex digits, behind `0x` in style 1.
+fn hex_bytes(text: &str, style: i64) -> Result<Vec<u8>, SqlError> {
+    let digits = if style == 1 { text.strip_prefix("0x") } else { Some(text) };
+    let bytes = digits.filter(|digits| digits.len() % 2 == 0).and_then(|digits| {
+        let pairs = (0..digits.len()).step_by(2).map(|at| digits.get(at..at + 2));
+        pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
+    });
+    let text = "Error converting data type nvarchar to varbinary.";
+    bytes.ok_or_else(|| SqlError::new(8114, 16, text))
+}
+
 /// Numbers keep their low bytes at the right, strings their first bytes at the left.
 fn fixed_binary(value: &Value, from: Option<Type>, length: u16) -> Result<Value, SqlError> {
     let mut bytes = binary(value, from)?;
@@ -444,6 +461,18 @@ mod tests {
 
     fn of(text: &str, to: Type) -> Value {
         cast(&Value::Text(text.into()), None, to, 0).unwrap()
+    }
+
+    #[test]
+    fn hex_digits_become_bytes_by_their_style() {
+        let bytes = |text: &str, style| {
+            cast(&Value::Text(text.to_owned()), None, Type::VarBinary(Some(2)), style)
+        };
+        assert_eq!(bytes("0x00ff", 1), Ok(Value::Bytes(vec![0, 255])));
+        assert_eq!(bytes("00FF01", 2), Ok(Value::Bytes(vec![0, 255])));
+        for (text, style) in [("00ff", 1), ("0x0", 1), ("0x00", 2), ("xx", 2)] {
+            assert_eq!(bytes(text, style).unwrap_err().number, 8114, "{text}");
+        }
     }
 
     #[test]

@@ -24,7 +24,8 @@
 //!   without `COLLATE`), `CONVERT` (styles 0, 126, 127, and 1 and 2 of binary values), `DATEADD`, `DATEDIFF`, the aggregates, and the
 //!   functions of `function.rs`;
 //! - the catalogue views `sys.tables`, `sys.columns`, `sys.types`, `sys.change_tracking_tables`, and of
-//!   primary keys `sys.indexes` and `sys.index_columns`, as far as they have columns.
+//!   primary keys `sys.indexes` and `sys.index_columns`, as far as they have columns; and
+//!   `sys.dm_exec_describe_first_result_set` of a query that is a constant.
 //!
 //! - every type by its name; `xml`, `text`, `ntext`, `image`, `sql_variant`, `hierarchyid`, `geometry`
 //!   and `geography` are kept as strings and have none of their functions.
@@ -36,6 +37,7 @@
 
 pub(crate) mod coerce;
 pub(crate) mod definition;
+mod describe;
 mod expression;
 mod function;
 mod hints;

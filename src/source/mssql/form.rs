@@ -43,6 +43,26 @@ impl Column {
         }
     }
 
+    /// Returns the type with its collation, for people and to compare.
+    pub(super) fn declared_whole(&self) -> String {
+        let collate = self.collation.iter().map(|name| format!(" COLLATE {name}"));
+        self.declared() + &collate.collect::<String>()
+    }
+
+    /// Returns what the order of rows by the column depends on: it stays while a type only grows.
+    pub(super) fn order(&self) -> String {
+        let name = self.type_name.as_str();
+        match name {
+            "tinyint" | "smallint" | "int" | "bigint" => "integer".to_owned(),
+            "decimal" | "numeric" => format!("decimal {}", self.scale),
+            "varchar" | "nvarchar" => {
+                format!("{name} {}", self.collation.as_deref().unwrap_or_default())
+            }
+            "varbinary" => name.to_owned(),
+            _ => self.declared_whole(),
+        }
+    }
+
     /// Returns the expression of a value's size in bytes, where it can be more than `bytes_max`.
     pub(super) fn size(&self, bytes_max: usize) -> Option<String> {
         let column = format!("t.{}", quote(&self.name));
