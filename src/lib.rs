@@ -39,7 +39,7 @@
 //! | adapters | `state::{blob, file, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, http, queue, stdout}`, [`mssql`], [`azure`] | their port, their crate |
 //! | engine | [`poller`], [`lease`], [`metrics`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`] | vocabulary |
-//! | pure rules | [`config`], [`policy`], [`quarantine`], [`state`], [`normalize`] | vocabulary |
+//! | pure rules | [`config`], [`policy`], [`quarantine`], [`state`], [`journal`], [`normalize`] | vocabulary |
 //! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`] | each other |
 //!
 //! Imports point downwards only; `tests/it/tidy.rs` enforces the map.
@@ -79,6 +79,7 @@ pub mod value;
 // Pure rules and ports.
 pub mod config;
 pub mod handler;
+pub mod journal;
 pub mod normalize;
 pub mod policy;
 pub mod quarantine;

@@ -23,6 +23,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("config", &["cursor", "policy", "state"], &["base64", "secrecy", "tracing_subscriber", "url"]),
     ("source", &["cursor", "error", "event", "value"], &[]),
     ("quarantine", &["event", "state"], &[]),
+    ("journal", &["cursor", "event", "state"], &[]),
     ("handler", &["event", "state"], &[]),
     ("normalize", &["cursor", "event", "source", "value"], &[]),
     // Engine.
