@@ -10,18 +10,26 @@
 //! from the journal can be behind the true one, which delivers rows again, but never ahead of it, which
 //! would skip some.
 //!
-//! Nothing here reads a clock or does I/O.
+//! The rules read no clock and do no I/O; a [`JournalStore`] only appends bytes.
 
 mod changes;
+#[cfg(any(test, feature = "test-util"))]
+pub mod conformance;
 mod entry;
+mod file;
 mod fold;
+mod memory;
 mod record;
+mod store;
 mod verify;
 
 pub use self::changes::{ApplyError, Changes};
 pub use self::entry::{Details, Entry, Happened, JournalMode, VERSION};
+pub use self::file::FileJournal;
 pub use self::fold::{Finding, Folded, fold, read_lines};
+pub use self::memory::MemoryJournal;
 pub use self::record::{Append, Recorder, Seen};
+pub use self::store::{Appended, JournalStore, Part};
 pub use self::verify::{Difference, Verdict, verify};
 
 #[cfg(test)]

@@ -255,7 +255,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn folding_a_whole_journal_gives_the_document_as_of_its_last_entry(

@@ -47,6 +47,9 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["tokio::sync"],
     ),
     // Adapters: a port, their own crate, and nothing of each other.
+    ("journal::conformance", &["state"], &["tokio::spawn"]),
+    ("journal::file", &["state"], &["tokio::task"]),
+    ("journal::memory", &["state"], &[]),
     ("state::memory", &["clock"], &[]),
     ("state::file", &["clock", "cursor"], &["sha2", "tokio::task"]),
     (
