@@ -12,6 +12,7 @@
 //!
 //! The rules read no clock and do no I/O; a [`JournalStore`] only appends bytes.
 
+mod blob;
 mod changes;
 #[cfg(any(test, feature = "test-util"))]
 pub mod conformance;
@@ -23,6 +24,7 @@ mod record;
 mod store;
 mod verify;
 
+pub use self::blob::BlobJournal;
 pub use self::changes::{ApplyError, Changes};
 pub use self::entry::{Details, Entry, Happened, JournalMode, VERSION};
 pub use self::file::FileJournal;

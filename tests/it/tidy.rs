@@ -57,7 +57,9 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["clock", "config"],
         &["azure_*", "base64", "reqwest", "rustls", "secrecy", "tokio::sync", "url"],
     ),
-    ("state::blob", &["azure"], &["azure_*", "futures_util", "tokio::sync"]),
+    ("state::container", &["azure"], &["azure_*", "futures_util", "tokio::sync"]),
+    ("state::blob", &["azure"], &["azure_*"]),
+    ("journal::blob", &["azure", "state"], &["azure_*"]),
     ("state::conformance", &["event"], &["tokio::spawn", "tokio::task"]),
     (
         "mssql",
