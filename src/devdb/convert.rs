@@ -6,7 +6,8 @@
 
 use super::{
     dates::{self, DAY, DAYS_1900},
-    types::{SqlError, Type, Value},
+    types::{Named, SqlError, Type, Value},
+    variant,
 };
 
 /// Converts a value as `CONVERT(to, value, style)` does; strings that are too long are cut.
@@ -23,6 +24,13 @@ pub(crate) fn cast(
 ) -> Result<Value, SqlError> {
     if *value == Value::Null {
         return Ok(Value::Null);
+    }
+    if to == Type::Named(Named::Variant) {
+        return variant::kept(value, from);
+    }
+    if let (Some(Type::Named(Named::Variant)), Value::Text(kept)) = (from, value) {
+        let (ty, value) = variant::taken(kept).ok_or_else(|| unreadable(to))?;
+        return cast(&value, Some(ty), to, style);
     }
     let (from, to) = (from.map(Type::base), to.base());
     if let Value::Text(text) = value
@@ -89,7 +97,7 @@ pub(crate) fn assign(
 ) -> Result<Value, SqlError> {
     let converted = cast(value, from, to, 0)?;
     let was_cut = match (value, &converted) {
-        (Value::Text(before), Value::Text(after)) => {
+        (Value::Text(before), Value::Text(after)) if to != Type::Named(Named::Variant) => {
             before.trim_end().len() > after.trim_end().len()
         }
         (Value::Bytes(before), Value::Bytes(after)) => before.len() > after.len(),

@@ -29,6 +29,7 @@ mod present;
 mod query;
 mod schema;
 mod tracking;
+mod variant;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};

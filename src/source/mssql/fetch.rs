@@ -125,13 +125,13 @@ impl Mssql {
         window: FetchWindow<'_>,
         is_new: bool,
     ) -> Result<(), FetchError> {
+        let stops = self.settings.on_schema_change == OnSchemaChange::Stop;
         match plan.schema.known(window.state) {
-            Known::Same => Ok(()),
             Known::Reordered => Err(self.reordered("they are not those that the checkpoint is of")),
-            Known::Changed if is_new || self.settings.on_schema_change == OnSchemaChange::Stop => {
+            Known::Changed if is_new || stops => {
                 self.changed("they are not those that the poller delivered last")
             }
-            Known::Changed => Ok(()),
+            Known::Same | Known::Changed => Ok(()),
         }
     }
 

@@ -18,7 +18,7 @@ use super::mark::{Marks, Seen};
 use super::origin::Origin;
 use super::query::{Bounds, Reach, Read};
 use super::schema::Schema;
-use super::{SourceSettings, decode, values};
+use super::{SourceSettings, decode, values, variant};
 
 /// What is read, and how it is ordered.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +46,8 @@ pub(super) struct Plan {
     pub(super) key_at: Vec<usize>,
     /// Cells of a row that are the bytes of UTF-16 text.
     utf16_at: Vec<usize>,
+    /// Cells of a row that have their type in front.
+    variant_at: Vec<usize>,
     /// Cells of a row: columns, then the sizes of the guarded ones, the position and, where there are
     /// deleted ones, what happened.
     width: usize,
@@ -149,7 +151,11 @@ impl Plan {
         let utf16_at = (0..).zip(&read).filter(|(_, c)| c.is_utf16()).map(|(at, _)| at).collect();
         let ordering: Vec<&Column> = cursor.iter().chain(&key).collect();
         let schema = Schema::of(&read, &ordering);
+        let is_variant = |column: &Column| column.type_name == "sql_variant";
+        let variant_at =
+            (0..).zip(&read).filter(|(_, c)| is_variant(c)).map(|(at, _)| at).collect();
         Ok(Self {
+            variant_at,
             table: origin.to_string(),
             described: described.to_vec(),
             schema,
@@ -297,6 +303,11 @@ impl Plan {
                 && let Value::Bytes(bytes) = cell
             {
                 *cell = Value::of_utf16(bytes);
+            }
+        }
+        for at in &self.variant_at {
+            if let Some(cell) = cells.get_mut(*at) {
+                *cell = variant::shortest(std::mem::replace(cell, Value::Null));
             }
         }
         let tells = tracked || self.deleted.is_some();
