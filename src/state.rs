@@ -16,6 +16,7 @@ mod transitions;
 mod blob;
 #[cfg(any(test, feature = "test-util"))]
 pub mod conformance;
+pub(crate) mod container;
 mod file;
 mod logged;
 mod memory;

@@ -163,6 +163,7 @@ pub(super) fn refused_outcome(refusal: &Refusal) -> Option<TickOutcome> {
 /// | lease cannot be asked for | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | 500 |
 /// | fetch | `FetchError` | `fetch_failed` | ERROR | 500 |
 /// | the source has lost what follows the checkpoint | `FetchError` | `position_lost` | ERROR | 500 |
+/// | the source's columns have changed, and it is to stop then | `FetchError` | `schema_changed` | ERROR | 500 |
 /// | normalise | `SerializationError` | `normalize_failed` | ERROR | 500 |
 /// | handler, out of time | `HandlerError` | `handler_failed` | ERROR | 500 |
 /// | stale write refused by the target | `LostLeaseError` | `stale_write_blocked` | WARN | 500 |
@@ -204,6 +205,9 @@ fn failed(error: &TickError) -> OutcomeRow {
         TickError::NotStarted => ("not_started", "LeaseAcquireError", "not_started"),
         TickError::Fetch(error) if error.position_lost => {
             ("position_lost", "FetchError", "position_lost")
+        }
+        TickError::Fetch(error) if error.schema_changed => {
+            ("schema_changed", "FetchError", "schema_changed")
         }
         TickError::Fetch(_) => ("fetch_failed", "FetchError", "fetch_failed"),
         TickError::Normalize(_) => ("normalize_failed", "SerializationError", "normalize_failed"),
