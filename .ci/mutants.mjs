@@ -98,7 +98,7 @@ const BREAKS = [
   ["resting position not renewed", TRACKING, "let due = current > since && !recent;", "let due = false;"],
   ["changes ordered by half a key", CHOICE, "primary(described).count() == key.len() && ", ""],
   ["filter closes its parenthesis", TSQL, ".checked_sub(1)\n                    .ok_or_else(|| \"a parenthesis is closed that was not opened\".to_owned())?;", ".saturating_sub(1);"],
-  ["query with an order of its own", TSQL, 'if ordered && !has("TOP") && !has("OFFSET") {', "if false {"],
+  ["query with an order of its own", TSQL, 'if ordered && !has("TOP") && !has("OFFSET") {', 'if ordered && has("") {'],
   ["value of a filter written into the text", FILTER, "None => place,", "None => self.values.get(*index).map(|value| value.text.clone()).unwrap_or_default(),"],
   ["filter without its value", FILTER, "problems.push(FilterProblem::Missing(name.to_owned()));", ""],
   ["values of filters not told apart", FILTER, 'written.collect::<Vec<_>>().join(",")', 'written.take(0).collect::<Vec<_>>().join(",")'],

@@ -4,12 +4,14 @@
 //! while it is read, so that results have the types SQL Server would give them. The list with an
 //! example of each, and of what is refused, is `docs/devdb.md`, held by a test. Understood are:
 //!
-//! - `SELECT [DISTINCT] [TOP (n)] … FROM table | view | (query) AS t [INNER | LEFT | CROSS JOIN …]`
+//! - `SELECT [DISTINCT] [TOP (n)] … FROM table | view | (query) AS t | (VALUES …) AS t (…)
+//!   [INNER | LEFT | CROSS JOIN …]`
 //!   with `WHERE`, `GROUP BY`, `HAVING`, `UNION [ALL]`, `ORDER BY`, `OFFSET … FETCH`; table hints
 //!   and `OPTION` are read and ignored; `SELECT @v = …` assigns;
 //! - `DECLARE @v type [= …]`, `SET @v = …`, `SET option …` (`LOCK_TIMEOUT`, `XACT_ABORT` and
 //!   `IDENTITY_INSERT` do something, others only where they change nothing), `IF … [ELSE …]`, `BEGIN … END`, `PRINT`;
-//! - `INSERT`, `UPDATE [TOP (n)]`, `DELETE [TOP (n)]` of one table, with `OUTPUT`; `TRUNCATE TABLE`;
+//! - `INSERT`, `UPDATE [TOP (n)]`, `DELETE [TOP (n)]` of one table, with `OUTPUT`; an `UPDATE` joined
+//!   with `(VALUES …)`; `TRUNCATE TABLE`;
 //! - `BEGIN`, `COMMIT` and `ROLLBACK` of transactions;
 //! - `CREATE TABLE` with keys, `UNIQUE`, `IDENTITY` (seed and increment are 1), `DEFAULT`,
 //!   `COLLATE` (Latin, Cyrillic and UTF-8 ones; those that end in `_BIN` or `_BIN2` tell upper from
@@ -47,6 +49,7 @@ mod query;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tracking;
+mod values;
 mod write;
 
 use self::{

@@ -10,7 +10,7 @@ use crate::handler::HandlerError;
 use crate::lease::LeaseError;
 use crate::normalize::NormalizeError;
 use crate::source::FetchError;
-use crate::state::{FormatError, StoreError};
+use crate::state::{FormatError, Refusal, StoreError};
 
 /// A tick that did what it could.
 #[derive(Clone, Debug, PartialEq)]
@@ -131,6 +131,20 @@ pub struct OutcomeRow {
     pub level: Level,
     /// Status of the reply to the Functions host: anything but 200 marks the invocation as failed.
     pub status: u16,
+}
+
+/// How a tick ends that may not run.
+pub(super) fn refused_outcome(refusal: &Refusal) -> Option<TickOutcome> {
+    match refusal {
+        Refusal::Held { owner_id } => {
+            Some(TickOutcome::Skipped(Skipped::Held { owner_id: owner_id.clone() }))
+        }
+        Refusal::Paused { by, reason } => {
+            Some(TickOutcome::Paused { by: by.clone(), reason: reason.clone() })
+        }
+        Refusal::BackingOff { until } => Some(TickOutcome::BackingOff { until: *until }),
+        Refusal::Superseded { .. } | Refusal::Backwards { .. } | Refusal::TokensExhausted => None,
+    }
 }
 
 /// Returns the line of the table for an end of a tick.

@@ -214,7 +214,7 @@ impl Parser<'_> {
     }
 
     /// Moves behind the FROM of this query and tells where it stands; [`None`] where it has none.
-    fn skip_to_from(&mut self) -> Option<usize> {
+    pub(crate) fn skip_to_from(&mut self) -> Option<usize> {
         let mut depth = 0_usize;
         while let Some(token) = self.peek() {
             match token {
@@ -363,7 +363,9 @@ impl Parser<'_> {
         body: &mut String,
         optional: bool,
     ) -> Result<(), SqlError> {
-        let mut source = if self.eat_symbol("(") {
+        let mut source = if self.is_symbol("(") && self.is_word_at(1, "VALUES") {
+            self.value_source(body)?
+        } else if self.eat_symbol("(") {
             let query = self.nested(|parser| parser.query(None))?;
             self.expect_symbol(")")?;
             query.check_derived()?;
