@@ -115,6 +115,15 @@
 //! - rows left unread for changes
 //! - resting position not renewed
 //! - changes ordered by half a key
+//! - filter closes its parenthesis
+//! - query with an order of its own
+//! - value of a filter written into the text
+//! - filter without its value
+//! - values of filters not told apart
+//! - retyped key read on
+//! - key in another collation read on
+//! - columns remembered before rows had them
+//! - flag of deleted rows not read
 //! - choice forgotten
 //! - late rows move the checkpoint
 //! - late rows keep others waiting

@@ -9,6 +9,7 @@ use rusqlite::{Connection, params};
 use super::{catalog, errors::sql_error};
 use crate::devdb::{
     tsql::{
+        definition::stored_as,
         parser::{invalid_object, quoted, shown},
         tracking::changes_of,
     },
@@ -107,11 +108,14 @@ fn enable(connection: &Connection, table: &str, key: &[String]) -> rusqlite::Res
         )
     };
     let moved = format!("{} {}", note("OLD.", 'D'), note("NEW.", 'I'));
+    // Keys are told apart and ordered as those of the table are.
+    let columns = catalog::columns(connection, table)?.unwrap_or_default();
+    let declared = columns.iter().filter(|column| key.contains(&column.name));
+    let declared =
+        declared.map(|column| format!(", {} {}", quoted(&column.name), stored_as(column)));
     connection.execute_batch(&format!(
-        "CREATE TABLE dbo.{changes} AS SELECT 0 AS version, '' AS operation, {} \
-             FROM dbo.{tracked} WHERE 0; \
-         {} {} {} {}",
-        list(""),
+        "CREATE TABLE dbo.{changes} (version INT, operation TEXT{}); {} {} {} {}",
+        declared.collect::<String>(),
         trigger("insert", "INSERT", "", &note("NEW.", 'I')),
         trigger("delete", "DELETE", "", &note("OLD.", 'D')),
         trigger("update", "UPDATE", &format!("WHEN {same}"), &note("NEW.", 'U')),

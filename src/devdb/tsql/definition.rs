@@ -18,8 +18,6 @@ pub(crate) struct Table {
     pub(crate) name: String,
     pub(crate) columns: Vec<TableColumn>,
     pub(crate) primary_key: Vec<String>,
-    /// Columns with a binary collation.
-    binary: Vec<String>,
     unique: Vec<Vec<String>>,
 }
 
@@ -28,20 +26,12 @@ impl Table {
     pub(crate) fn sql(&self) -> String {
         let list =
             |names: &[String]| names.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
-        let mut parts: Vec<_> =
-            self.columns.iter().map(|c| column_sql(c, self.storage(c))).collect();
+        let mut parts: Vec<_> = self.columns.iter().map(|c| column_sql(c, stored_as(c))).collect();
         if !self.primary_key.is_empty() {
             parts.push(format!("PRIMARY KEY ({})", list(&self.primary_key)));
         }
         parts.extend(self.unique.iter().map(|names| format!("UNIQUE ({})", list(names))));
         format!("CREATE TABLE dbo.{} ({})", quoted(&self.name), parts.join(", "))
-    }
-
-    fn storage(&self, column: &TableColumn) -> &'static str {
-        match storage(column.ty) {
-            FOLDED_TEXT if self.binary.contains(&column.name) => "TEXT COLLATE HW_BINARY",
-            other => other,
-        }
     }
 }
 
@@ -123,10 +113,6 @@ impl Parser<'_> {
             } else if self.eat("COLLATE") {
                 let collation = self.name()?;
                 code_page(&collation)?;
-                let upper = collation.to_ascii_uppercase();
-                if upper.ends_with("_BIN") || upper.ends_with("_BIN2") {
-                    table.binary.push(column.name.clone());
-                }
                 column.collation = Some(collation);
             } else if self.eat("PRIMARY") {
                 self.expect("KEY")?;
@@ -225,7 +211,7 @@ impl Parser<'_> {
             return Err(SqlError::unsupported("A key in ALTER TABLE"));
         }
         let (name, target) = (quoted(&column.name), quoted(&table.name));
-        let add = format!("ALTER TABLE dbo.{target} ADD COLUMN {name} {}", table.storage(&column));
+        let add = format!("ALTER TABLE dbo.{target} ADD COLUMN {name} {}", stored_as(&column));
         let value = if column.ty == Type::RowVersion {
             "hw_next_rowversion()".to_owned()
         } else if let Some(default) = &column.default {
@@ -318,6 +304,17 @@ fn column_sql(column: &TableColumn, storage: &str) -> String {
     let null = if column.nullable { "" } else { " NOT NULL" };
     let rowversion = if column.ty == Type::RowVersion { " UNIQUE" } else { "" };
     format!("{} {storage}{null}{rowversion}", quoted(&column.name))
+}
+
+/// Type that gives a column its affinity, and text the order of its collation.
+pub(crate) fn stored_as(column: &TableColumn) -> &'static str {
+    let upper = column.collation.as_deref().unwrap_or_default().to_ascii_uppercase();
+    match storage(column.ty) {
+        FOLDED_TEXT if upper.ends_with("_BIN") || upper.ends_with("_BIN2") => {
+            "TEXT COLLATE HW_BINARY"
+        }
+        other => other,
+    }
 }
 
 /// How text is stored and compared where no collation says otherwise.

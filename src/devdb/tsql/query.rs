@@ -122,9 +122,7 @@ impl Query {
     /// Checks what a query must be to stand where a table does.
     fn check_derived(&self) -> Result<(), SqlError> {
         if !self.order.is_empty() && self.limit.is_empty() {
-            let text = "The ORDER BY clause is invalid in views, inline functions, derived tables, \
-                        subqueries, and common table expressions, unless TOP, OFFSET or FOR XML is \
-                        also specified.";
+            let text = "The ORDER BY clause is invalid in a derived table without TOP or OFFSET.";
             return Err(SqlError::new(1033, 15, text));
         }
         for (index, item) in self.items.iter().enumerate() {

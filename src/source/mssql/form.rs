@@ -46,8 +46,10 @@ impl Column {
 
     /// Returns the type with its collation, for people and to compare.
     pub(super) fn declared_whole(&self) -> String {
-        let collate = self.collation.iter().map(|name| format!(" COLLATE {name}"));
-        self.declared() + &collate.collect::<String>()
+        match &self.collation {
+            Some(collation) => format!("{} COLLATE {collation}", self.declared()),
+            None => self.declared(),
+        }
     }
 
     /// Returns what the order of rows by the column depends on: it stays while a type only grows.

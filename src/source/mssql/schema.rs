@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(after.known(&news.state), Known::Same);
         assert_eq!(before.known(&news.state), Known::Changed);
         // What the mode knows stays as it is.
-        let known = SourceState::from_iter(marks().into_iter().chain(kept.state));
+        let known = marks().into_iter().chain(kept.state).collect();
         assert_eq!(after.kept(None, &known, true).unwrap().state["settled"], "7");
     }
 }
