@@ -37,7 +37,7 @@
 //! | composition | `app` | everything but `cli` |
 //! | edges | [`host`], `cli`, `package`, [`telemetry`], `demo`, `fakehost`, `race` | the layers below |
 //! | adapters | `state::{blob, file, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, http, queue, stdout}`, [`mssql`], [`azure`] | their port, their crate |
-//! | engine | [`poller`], [`lease`], [`metrics`] | ports and rules |
+//! | engine | [`poller`], [`lease`], [`metrics`], [`doctor`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`] | vocabulary |
 //! | pure rules | [`config`], [`policy`], [`quarantine`], [`state`], [`normalize`] | vocabulary |
 //! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`] | each other |
@@ -86,6 +86,7 @@ pub mod source;
 pub mod state;
 
 // Engine.
+pub mod doctor;
 pub mod lease;
 pub mod metrics;
 pub mod poller;

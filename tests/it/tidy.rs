@@ -28,6 +28,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     // Engine.
     ("lease", &["cursor", "event", "state"], &[]),
     ("metrics", &[], &["opentelemetry"]),
+    ("doctor", &["clock", "cursor", "error", "state"], &[]),
     (
         "poller",
         &[
@@ -67,7 +68,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "source::mssql",
-        &["config", "cursor", "error", "event", "mssql", "source", "value"],
+        &["clock", "config", "cursor", "doctor", "error", "event", "mssql", "source", "value"],
         &["azure_core", "base64", "tiberius", "tokio::sync"],
     ),
     ("handler::tries", &["handler"], &[]),
