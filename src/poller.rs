@@ -16,10 +16,12 @@
 
 mod batch;
 mod deliver;
+mod entries;
 mod failure;
 mod init;
 mod memory;
 mod observe;
+mod operate;
 mod outcome;
 mod part;
 mod quarantine;
@@ -36,9 +38,11 @@ use tokio::time::{Instant, sleep};
 
 use self::batch::{Batch, Fetched, Next};
 use self::deliver::Hand;
+pub use self::entries::Found;
 pub use self::init::Init;
 use self::memory::Memory;
 use self::observe::Observation;
+pub use self::operate::{Operator, Pausing, Resuming};
 pub use self::outcome::{LoadError, OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
 pub use self::stop::StopSignal;
 use crate::cursor::Cursor;
@@ -313,6 +317,12 @@ impl Poller {
             }
             self.commit(&mut lease, &hand.batch, &next, seen).await?;
             match next {
+                // The commit found that somebody has paused the poller meanwhile.
+                Ok(Next::Batch(_)) if lease.document().paused.is_some() => {
+                    self.release(&mut lease, seen).await;
+                    memory.remember(lease);
+                    return Ok(TickOutcome::Committed { more: true });
+                }
                 Ok(Next::Batch(next)) => hand.batch = *next,
                 Ok(end @ (Next::Nothing(_) | Next::NotNow | Next::Later(_))) => {
                     memory.remember(lease);

@@ -327,7 +327,9 @@ impl<'a> Observation<'a> {
             Ok(TickOutcome::BackingOff { until }) => {
                 format!("backing off until {}", rfc3339(*until))
             }
-            Ok(TickOutcome::Paused { by, reason }) => format!("paused by {by}: {reason}"),
+            Ok(TickOutcome::Paused { by, reason }) => {
+                format!("paused by {by}: {reason} (`highwater resume` lets it run)")
+            }
             Err(error) => format!("failed after {} rows: {}", self.rows, chain(error)),
         };
         format!("poller `{name}`: {what} ({} ms)", ms(duration))

@@ -326,6 +326,13 @@ impl StateDocument {
         next
     }
 
+    /// Notes what an operator did beside the recent ticks.
+    #[must_use]
+    pub fn noted(mut self, recent: RecentTick) -> Self {
+        self.note(recent);
+        self
+    }
+
     /// Moves the checkpoint anywhere, as an operator asked: clears the owner and raises the token,
     /// so that nothing a former holder writes can land.
     ///
@@ -419,7 +426,11 @@ impl StateDocument {
         for (step, duration) in tick.timings {
             self.timings.entry(step.to_owned()).or_default().record(duration);
         }
-        self.recent.push(tick.recent);
+        self.note(tick.recent);
+    }
+
+    fn note(&mut self, recent: RecentTick) {
+        self.recent.push(recent);
         let surplus = self.recent.len().saturating_sub(RECENT_MAX);
         self.recent.drain(..surplus);
     }

@@ -22,7 +22,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("policy", &[], &[]),
     ("config", &["cursor", "policy", "state"], &["base64", "secrecy", "tracing_subscriber", "url"]),
     ("source", &["cursor", "error", "event", "value"], &[]),
-    ("quarantine", &["event", "state"], &[]),
+    ("quarantine", &["cursor", "event", "state"], &[]),
     ("handler", &["event", "state"], &[]),
     ("normalize", &["cursor", "event", "source", "value"], &[]),
     // Engine.
@@ -55,7 +55,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["azure_*", "base64", "reqwest", "rustls", "secrecy", "tokio::sync", "url"],
     ),
     ("state::blob", &["azure"], &["azure_*", "futures_util", "tokio::sync"]),
-    ("state::conformance", &[], &["tokio::spawn", "tokio::task"]),
+    ("state::conformance", &["event"], &["tokio::spawn", "tokio::task"]),
     (
         "mssql",
         &["config", "error"],
