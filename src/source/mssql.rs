@@ -18,6 +18,7 @@
 mod choice;
 mod decode;
 mod describe;
+mod examine;
 mod form;
 mod limit;
 mod mark;
@@ -47,6 +48,7 @@ use choice::{Choice, Reasoned, Survey};
 use describe::{Column, DESCRIBE};
 use plan::{Answer, Plan};
 
+pub use examine::Standing;
 pub use limit::SizeLimits;
 
 /// Invalid object name, invalid column name: the table is not as it was described.
@@ -195,6 +197,11 @@ impl Mssql {
             return Err(plan::not_found(&self.table));
         }
         Ok(columns)
+    }
+
+    /// Whether the mode is known, from the settings or by having been opened.
+    pub fn is_decided(&self) -> bool {
+        self.decided.get().is_some()
     }
 
     /// Returns what was decided; whoever fetches has opened the source before.
