@@ -304,6 +304,11 @@ impl Source for Mssql {
         plan.present(answer.first().map(Vec::as_slice).unwrap_or_default())
     }
 
+    async fn fetch_at_once(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
+        let mut state = self.state.lock().await;
+        self.try_fetch(&mut state, window).await
+    }
+
     async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
         let mut state = self.state.lock().await;
         let mut retries = Retries::begin(self.retry);
