@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::cursor::{Cursor, SourceFingerprint, SourceState};
 use crate::doctor::Finding;
 use crate::error::{ErrorKind, chain};
+use crate::mssql::ident::QualifiedName;
 use crate::mssql::{Param, SqlError};
 use crate::source::{FetchError, Source as _};
 use crate::value::Value;
@@ -111,16 +112,15 @@ impl Examination<'_> {
                 return None;
             }
         };
-        let found = format!("`{}` has {} columns", source.table, columns.len());
+        let found = format!("`{}` has {} columns", source.origin, columns.len());
         self.add(Finding::ok(check, found));
         if let Err(error) = source.open(self.standing.fingerprint).await {
             self.refused("mode", &error);
             return None;
         }
-        let made = source.decided().and_then(|decided| {
-            let plan = Plan::new(&source.settings, &decided.choice, &source.table, &columns)?;
-            Ok((decided.choice.clone(), plan))
-        });
+        let made = source
+            .decided()
+            .and_then(|decided| Ok((decided.choice.clone(), source.make_plan(&columns)?)));
         match made {
             Ok((choice, plan)) => {
                 let by = choice.cursor.as_deref().map(|name| format!(" by `{name}`"));
@@ -165,8 +165,10 @@ impl Examination<'_> {
         }
     }
 
-    fn name(&self) -> Param {
-        Param::Text(self.source.table.quoted())
+    /// Returns what rights are granted on, as SQL text.
+    fn object(&self) -> String {
+        let table = self.source.origin.table();
+        table.map_or("[what the query reads]".to_owned(), QualifiedName::quoted)
     }
 
     /// Returns the finding of a question that got no answer.

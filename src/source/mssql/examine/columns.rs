@@ -6,6 +6,7 @@ use super::server::not_told;
 use super::{Examination, Table};
 use crate::cursor::CursorMode;
 use crate::doctor::Finding;
+use crate::mssql::Param;
 use crate::mssql::ident::quote;
 use crate::value::Value;
 
@@ -30,9 +31,12 @@ impl Examination<'_> {
 
     /// Names each column that has no lossless form.
     pub(super) fn unreadable(&mut self, columns: &[Column]) {
-        let listed = self.source.settings.columns.as_ref();
+        let settings = &self.source.settings;
+        let named =
+            |names: &[String], column: &Column| names.iter().any(|name| same(name, &column.name));
         let is_read = |column: &&Column| {
-            listed.is_none_or(|names| names.iter().any(|name| same(name, &column.name)))
+            settings.columns.as_ref().is_none_or(|names| named(names, column))
+                && !named(&settings.columns_excluded, column)
         };
         for column in columns.iter().filter(is_read) {
             if let Err(reason) = column.expression() {
@@ -59,10 +63,10 @@ impl Examination<'_> {
                  WHERE t.{name} IS NULL) AS q",
                 table.plan.quoted
             );
-            let select = format!("GRANT SELECT ON {}", table.plan.quoted);
+            let select = format!("GRANT SELECT ON {}", self.object());
             let Some(row) = self.ask_row(check, (&sql, &[]), &select).await else { continue };
             let finding = match row.as_slice() {
-                [Value::Int(rows)] => nullable_finding(table, column, is_cursor, *rows),
+                [Value::Int(rows)] => nullable_finding(&self.object(), column, is_cursor, *rows),
                 _ => not_told(check),
             };
             self.add(finding);
@@ -71,26 +75,31 @@ impl Examination<'_> {
 
     /// What makes rows unique, and what gives them in order.
     pub(super) async fn indexes(&mut self, table: &Table) {
-        let rows = match self.ask(INDEXES, &[self.name()]).await {
+        let Some(name) = self.source.origin.table() else {
+            self.add(of_several(table, "a query"));
+            return;
+        };
+        let param = [Param::Text(name.quoted())];
+        let rows = match self.ask(INDEXES, &param).await {
             Ok(rows) => rows,
             Err(error) => {
-                let right = format!("GRANT VIEW DEFINITION ON {}", table.plan.quoted);
+                let right = format!("GRANT VIEW DEFINITION ON {}", self.object());
                 self.add(self.unanswered("index", &error, &right));
                 return;
             }
         };
-        let view = self.ask(IS_VIEW, &[self.name()]).await;
+        let view = self.ask(IS_VIEW, &param).await;
         let is_view = matches!(view.as_deref(), Ok([row]) if row.as_slice() == [Value::Int(1)]);
         let Some(indexes) = index::read(&rows) else {
             self.add(not_told("index"));
             return;
         };
         if is_view && indexes.is_empty() {
-            self.add(of_view(table));
+            self.add(of_several(table, "a view"));
             return;
         }
         self.add(unique(table, &indexes));
-        let statement = |columns: &[&str]| index::create_index(&self.source.table, columns);
+        let statement = |columns: &[&str]| index::create_index(name, columns);
         let finding = supporting(table, &indexes, statement);
         self.add(finding);
     }
@@ -164,13 +173,11 @@ fn supporting(table: &Table, indexes: &[Index], statement: impl Fn(&[&str]) -> S
     }
 }
 
-fn of_view(table: &Table) -> Finding {
+fn of_several(table: &Table, what: &str) -> Finding {
+    let name = &table.plan.table;
     Finding::unknown(
         "index",
-        format!(
-            "`{}` is a view: what is unique and in order is a matter of its tables",
-            table.plan.table
-        ),
+        format!("`{name}` is {what}: what is unique and in order is a matter of its tables"),
         format!(
             "index the tables that it reads by `{}`, and see to it that these columns are unique",
             order(table).join("`, `")
@@ -178,12 +185,12 @@ fn of_view(table: &Table) -> Finding {
     )
 }
 
-fn nullable_finding(table: &Table, column: &Column, is_cursor: bool, rows: i64) -> Finding {
+fn nullable_finding(object: &str, column: &Column, is_cursor: bool, rows: i64) -> Finding {
     let check = "nullability";
     let (name, plural) = (&column.name, if rows == COUNTED_MAX { " or more" } else { "" });
     let alter = format!(
         "`ALTER TABLE {} ALTER COLUMN {} {} NOT NULL`, after giving the rows a value",
-        table.plan.quoted,
+        object,
         quote(name),
         column.declared()
     );
@@ -231,6 +238,7 @@ fn form(column: &Column) -> &'static str {
         "tinyint" | "smallint" | "int" | "bigint" | "real" | "float" => "number",
         "decimal" | "numeric" | "money" | "smallmoney" => "string of digits",
         "binary" | "varbinary" | "image" | "timestamp" | "rowversion" => "base64",
+        "sql_variant" => "string with its type",
         "date" | "time" | "datetime" | "smalldatetime" | "datetime2" | "datetimeoffset" => {
             "string of time"
         }

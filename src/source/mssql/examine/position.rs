@@ -44,7 +44,7 @@ impl Examination<'_> {
              AS same FROM {} AS t WHERE {column} IS NOT NULL ORDER BY {column} DESC",
             table.plan.quoted
         );
-        let select = format!("GRANT SELECT ON {}", table.plan.quoted);
+        let select = format!("GRANT SELECT ON {}", self.object());
         let Some(row) = self.ask_row(check, (&sql, &[]), &select).await else { return };
         let (value, same) = match row.as_slice() {
             [] => {
@@ -102,8 +102,8 @@ impl Examination<'_> {
 
     async fn tracking(&mut self, table: &Table) {
         let check = "change tracking";
-        let name = [self.name()];
-        let right = format!("GRANT VIEW CHANGE TRACKING ON {}", table.plan.quoted);
+        let name = [Param::Text(table.plan.quoted.clone())];
+        let right = format!("GRANT VIEW CHANGE TRACKING ON {}", self.object());
         if let Some(row) = self.ask_row(check, (VERSIONS, &name), &right).await {
             self.add(tracking(&row, &table.plan.quoted));
         }

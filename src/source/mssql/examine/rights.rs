@@ -5,6 +5,7 @@ use super::{Examination, Table};
 use crate::config::SqlAuth;
 use crate::cursor::CursorMode;
 use crate::doctor::Finding;
+use crate::mssql::Param;
 use crate::mssql::ident::quote;
 use crate::value::Value;
 
@@ -28,17 +29,20 @@ impl Examination<'_> {
             | SqlAuth::Default { .. } => "[the identity's user]".to_owned(),
         };
         let tracked = table.choice.mode == CursorMode::ChangeTracking;
+        let object = self.object();
+        let named = self.source.origin.table().map(|table| Param::Text(table.quoted()));
+        // Of a query, the check that runs it tells as much.
+        let rights_asked = if named.is_none() { 0 } else { 1 + usize::from(tracked) };
         let rights = [("SELECT", SELECT), ("VIEW CHANGE TRACKING", VIEW_CHANGES)];
-        for (right, sql) in rights.into_iter().take(if tracked { 2 } else { 1 }) {
-            let grant = format!("`GRANT {right} ON {} TO {user}`", table.plan.quoted);
-            let name = [self.name()];
-            if let Some(row) = self.ask_row("rights", (sql, &name), &grant).await {
+        for (right, sql) in rights.into_iter().take(rights_asked) {
+            let grant = format!("`GRANT {right} ON {object} TO {user}`");
+            if let Some(row) = self.ask_row("rights", (sql, named.as_slice()), &grant).await {
                 self.add(granted(right, &row, grant));
             }
         }
         let nothing = "nothing is needed for it";
         if let Some(row) = self.ask_row("least rights", (MEMBER, &[]), nothing).await {
-            self.add(member(&row, &table.plan.quoted, &user));
+            self.add(member(&row, &object, &user));
         }
     }
 }

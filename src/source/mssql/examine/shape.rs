@@ -84,7 +84,7 @@ pub(super) fn batch(statement: &str, params: &[Param]) -> String {
             Param::BigInt(_) => "bigint",
             Param::Real(_) => "real",
             Param::Float(_) => "float",
-            Param::Text(_) => "nvarchar(4000)",
+            Param::Null | Param::Text(_) => "nvarchar(4000)",
             Param::Bytes(_) => "varbinary(8000)",
         };
         format!("@P{number} {type_name}")
