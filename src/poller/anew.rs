@@ -51,8 +51,10 @@ impl Poller {
 
 /// Returns how a tick ends that had committed so many batches before it began anew.
 fn after_work(outcome: TickOutcome, batches: u64) -> TickOutcome {
+    if batches == 0 {
+        return outcome;
+    }
     match outcome {
-        outcome if batches == 0 => outcome,
         TickOutcome::Idle => TickOutcome::Committed { more: false },
         TickOutcome::Skipped(_) | TickOutcome::BackingOff { .. } | TickOutcome::Paused { .. } => {
             TickOutcome::Committed { more: true }

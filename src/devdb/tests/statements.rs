@@ -400,11 +400,13 @@ fn the_catalogue_tells_of_indexes_what_was_declared() {
                JOIN sys.columns AS c ON c.object_id = i.object_id AND c.column_id = i.column_id \
                WHERE x.object_id = OBJECT_ID(N'dbo.t') ORDER BY x.name, i.index_column_id";
     let told = answer(sql);
-    let plain = |value: &Value| match value {
-        Value::Text(text) => text.clone(),
-        Value::Int(number) => number.to_string(),
-        Value::Bool(bit) => u8::from(*bit).to_string(),
-        other => format!("{other:?}"),
+    let plain = |value: &Value| {
+        if let Value::Text(text) = value {
+            return text.clone();
+        }
+        let bit = if let Value::Bool(bit) = value { Some(i64::from(*bit)) } else { None };
+        let number = if let Value::Int(number) = value { Some(*number) } else { bit };
+        number.map_or_else(|| format!("{value:?}"), |number| number.to_string())
     };
     let told: Vec<String> =
         told.iter().map(|row| row.iter().map(plain).collect::<Vec<_>>().join(" ")).collect();

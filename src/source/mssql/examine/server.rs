@@ -190,9 +190,8 @@ fn encryption(settings: &SqlConnection) -> Finding {
 fn edition(row: &[Value]) -> Finding {
     let check = "edition";
     let [edition, number, updateability] = row else { return not_told(check) };
-    let text = |value: &Value| match value {
-        Value::Text(text) => text.clone(),
-        _ => "unnamed".to_owned(),
+    let text = |value: &Value| {
+        if let Value::Text(text) = value { text.as_str() } else { "unnamed" }.to_owned()
     };
     let found = format!("{} {}", text(edition), text(number));
     if *updateability == Value::Text("READ_ONLY".to_owned()) {

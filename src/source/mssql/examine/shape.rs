@@ -99,7 +99,7 @@ mod tests {
 
     /// Operators as `physical|index|more`, in a plan with a constant statement before it.
     fn plan(operators: &[&str]) -> String {
-        let operators: String = operators
+        let operators: Vec<String> = operators
             .iter()
             .map(|text| {
                 let mut parts = text.split('|');
@@ -119,6 +119,7 @@ mod tests {
                 )
             })
             .collect();
+        let operators = operators.concat();
         format!(
             "<ShowPlanXML xmlns=\"x\"><BatchSequence><Batch><Statements>\
              <StmtSimple StatementText=\"DECLARE @hi\" StatementType=\"ASSIGN\"><QueryPlan>\
