@@ -84,6 +84,7 @@ const BREAKS = [
   ["rest of a batch begins where the whole did", PART, "let after = position(Some(front.upto.clone()));", "let after = position(self.after.clone());"],
   ["checkpoint of another source used", MEMORY, "if snapshot.document.source_fingerprint != *configured {", "if false && snapshot.document.source_fingerprint != *configured {"],
   ["cut batch remembered as whole", BATCH, "rows.remember.filter(|_| whole)", "rows.remember.filter(|_| whole || true)"],
+  ["finished work waits for a read that is tried again", BATCH, "Reading::Behind => self.source.fetch_at_once(window).await,", "Reading::Behind => self.source.fetch(window).await,"],
   ["range read again remembered as all", BATCH, " && again.is_none();", ";"],
   ["rest of a batch committed with its front's mark", PART, "rest.remember.clone_from(&self.remember);", "rest.remember.clone_from(&self.remember);\n        let front = Self { remember: self.remember.clone(), ..front };"],
   ["poller that never ran started by a tick", MEMORY, "marker.is_none() && self.start_now && !was_placed(&blank.document)", "marker.is_none() && self.start_now && blank.etag.is_none()"],

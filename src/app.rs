@@ -1,5 +1,7 @@
 //! Composition: settings in, running parts out. The one place that knows every adapter.
 
+pub mod doctor;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -297,6 +299,10 @@ impl Surroundings {
     }
 
     fn source(&self, poller: &PollerConfig) -> Result<Arc<dyn Source>, BuildError> {
+        Ok(Arc::new(self.mssql(poller)?))
+    }
+
+    fn mssql(&self, poller: &PollerConfig) -> Result<Mssql, BuildError> {
         let source = &poller.source;
         let wrong = |source| BuildError::Source { poller: poller.name.clone(), source };
         let settings = SourceSettings {
@@ -320,11 +326,10 @@ impl Surroundings {
         };
         let retry = RetryTerms::within(poller.limits.tick_time_max);
         let mssql = Mssql::new(settings).map_err(wrong)?.with_retries(retry);
-        let mssql = match self.credential(&source.connection.auth)? {
+        Ok(match self.credential(&source.connection.auth)? {
             Some(credential) => mssql.with_credential(credential),
             None => mssql,
-        };
-        Ok(Arc::new(mssql))
+        })
     }
 
     fn credential(&self, auth: &SqlAuth) -> Result<Option<Arc<dyn TokenCredential>>, BuildError> {

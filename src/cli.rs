@@ -5,6 +5,7 @@
 //! 2 wrong usage or a confirmation that is missing, 3 wrong settings, 4 not allowed, 5 another holds
 //! the lease or was faster, 6 something needed cannot be reached, 7 the handler did not take it.
 
+mod doctor;
 mod init;
 mod output;
 mod pause;
@@ -51,6 +52,8 @@ enum Command {
     },
     /// Start a poller that never ran: from now where its `SOURCE__START` says so, else from the beginning.
     Init(init::Options),
+    /// Check all that a poller needs, and print what was found with what mends it. Writes nothing.
+    Doctor(doctor::Options),
     /// Keep a poller from running, in whatever process, until it is resumed.
     Pause(pause::PauseOptions),
     /// Let a poller run again, whoever or whatever paused it.
@@ -94,6 +97,7 @@ pub async fn run() -> ExitCode {
             }))
         }
         Command::Init(options) => end(init::run(vars, &options).await),
+        Command::Doctor(options) => end(doctor::run(vars, &options).await),
         Command::Pause(options) => end(pause::pause(vars, &options).await),
         Command::Resume(options) => end(pause::resume(vars, &options).await),
         Command::Quarantine(options) => end(quarantine::run(vars, &options).await),

@@ -119,6 +119,35 @@ impl Connection {
         self.run(client, sql, params, &mut read).await.map_err(Failure::into_error)
     }
 
+    /// Returns how the server would run `batch`, which it does not: its plan as XML, in the rows that
+    /// `read` is given.
+    ///
+    /// On a connection of its own, since the setting that asks for plans stays with a session. The
+    /// login needs the right `SHOWPLAN`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Connection::query`].
+    pub async fn estimated_plan<T>(
+        &self,
+        batch: &str,
+        read: impl FnMut(Row) -> Result<T, SqlError>,
+    ) -> Result<Vec<T>, SqlError> {
+        let mut client = self.connect().await?;
+        let action = "ask for a plan";
+        let failed = |error| SqlError::of(action, error);
+        let limit = self.settings.command_timeout;
+        let rows = timeout(limit + GUARD, async {
+            // It has to be alone in its batch.
+            let set = client.simple_query("SET SHOWPLAN_XML ON").await.map_err(failed)?;
+            set.into_results().await.map_err(failed)?;
+            let plan = client.simple_query(batch).await.map_err(failed)?;
+            plan.into_results().await.map_err(failed)
+        });
+        let rows = rows.await.map_err(|elapsed| SqlError::timeout(action, limit, elapsed))??;
+        rows.into_iter().flatten().map(read).collect()
+    }
+
     /// Takes the client out, unless it has rested for too long.
     fn take(&mut self) -> Option<Box<Client>> {
         let idle = self.idle.take().filter(|idle| idle.since.elapsed() <= IDLE_MAX);

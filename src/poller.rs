@@ -14,6 +14,7 @@
 //! gave the position proves that the position still stood. This module knows the ports and the lease,
 //! and never names a driver, a web framework or a cloud.
 
+mod anew;
 mod audit;
 mod batch;
 mod deliver;
@@ -208,7 +209,7 @@ impl Poller {
         seen.finish(result)
     }
 
-    async fn run(
+    async fn run_once(
         &self,
         memory: &mut Memory,
         seen: &mut Observation<'_>,

@@ -160,4 +160,14 @@ pub trait Source: fmt::Debug + Send + Sync {
     ///
     /// [`FetchError`] if the source cannot be reached or read.
     async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError>;
+
+    /// As [`Self::fetch`], but fails at the first error, where that would wait and try again: finished
+    /// work waits for the answer to be written down.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::fetch`].
+    async fn fetch_at_once(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
+        self.fetch(window).await
+    }
 }

@@ -102,7 +102,12 @@ impl TableSource {
 
     /// Makes the next fetch fail.
     pub fn fail_next(&self, reason: &str) {
-        locked(&self.state).failures.push_back(FetchError::new(ErrorKind::Transient, reason));
+        self.fail_with(FetchError::new(ErrorKind::Transient, reason));
+    }
+
+    /// Makes the next fetch fail so.
+    pub fn fail_with(&self, error: FetchError) {
+        locked(&self.state).failures.push_back(error);
     }
 
     /// Makes the fetch after the next `fetches` fail.

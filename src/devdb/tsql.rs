@@ -25,9 +25,9 @@
 //! - operators, `CASE`, `IN`, `LIKE`, `BETWEEN`, `EXISTS`, `IS NULL`, `CAST` (of a value with or
 //!   without `COLLATE`), `CONVERT` (styles 0, 126, 127, and 1 and 2 of binary values), `DATEADD`, `DATEDIFF`, the aggregates, and the
 //!   functions of `function.rs`;
-//! - the catalogue views `sys.tables`, `sys.columns`, `sys.types`, `sys.change_tracking_tables`, and of
-//!   primary keys `sys.indexes` and `sys.index_columns`, as far as they have columns; and
-//!   `sys.dm_exec_describe_first_result_set` of a query that is a constant.
+//! - the catalogue views `sys.tables`, `sys.objects`, `sys.columns`, `sys.types`, `sys.indexes`,
+//!   `sys.index_columns`, `sys.databases` and `sys.change_tracking_tables`, as far as they have
+//!   columns; and `sys.dm_exec_describe_first_result_set` of a query that is a constant.
 //!
 //! - every type by its name; `xml`, `text`, `ntext`, `image`, `hierarchyid`, `geometry` and `geography`
 //!   are kept as strings and have none of their functions; `sql_variant` has the types of its values.
@@ -53,7 +53,7 @@ mod values;
 mod write;
 
 use self::{
-    definition::Table,
+    definition::{Index, Table},
     lexer::Token,
     parser::{Parser, TableColumn},
     query::Scope,
@@ -121,7 +121,8 @@ pub(crate) enum Statement {
 pub(crate) enum Definition {
     Table(Table),
     View { name: String, sql: String, columns: Vec<TableColumn> },
-    Index { table: String, sql: String },
+    Index { table: String, index: Index, sql: String },
+    DropIndex { table: String, name: String, sql: String },
     Column { table: String, column: TableColumn, sql: [String; 2] },
     Tracking { table: String, on: bool },
     Drop { name: String, sql: String, if_exists: bool },

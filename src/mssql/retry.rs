@@ -32,7 +32,7 @@ impl RetryTerms {
     pub const NEVER: Self = Self { time_max: Duration::ZERO, pause_min: Duration::ZERO };
 
     /// Returns the terms of a read in a tick that may take so long: an eighth of it, and at most ten
-    /// seconds. A batch that has been delivered may be waiting for its commit meanwhile.
+    /// seconds.
     pub fn within(tick_time_max: Duration) -> Self {
         let time_max = (tick_time_max / 8).min(Duration::from_secs(10));
         Self { time_max, pause_min: Duration::from_secs(1) }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use tokio::time::timeout_at;
 
-use super::batch::{Batch, Next, took_too_long};
+use super::batch::{Batch, Next, Reading, took_too_long};
 use super::deliver::Hand;
 use super::known::Known;
 use super::observe::Observation;
@@ -58,6 +58,8 @@ struct Past {
     now: OffsetDateTime,
     /// Whether newer rows are waiting.
     waiting: bool,
+    /// Whether a batch that is finished waits to be written down.
+    behind: bool,
     finished: Option<ClosedWindow>,
 }
 
@@ -192,7 +194,8 @@ impl Poller {
         audit.due(now, auditor.wait)?;
         let (generation, replay_id) = (document.generation.0, document.replay_id.clone());
         let state = document.source_state.clone();
-        Some(Past { audit, generation, replay_id, state, now, waiting, finished })
+        let behind = in_hand.is_some();
+        Some(Past { audit, generation, replay_id, state, now, waiting, behind, finished })
     }
 
     async fn look_back(
@@ -319,7 +322,8 @@ impl Poller {
     ) -> Result<(Rows, Vec<ChangeEvent>), TickError> {
         let rows_max = self.limits.batch_rows_max;
         let window = FetchWindow { after, upto: Some(upto), rows_max, state: &past.state };
-        self.read_rows(window, seen).await
+        let reading = if past.behind { Reading::Behind } else { Reading::First };
+        self.read_rows(window, reading, seen).await
     }
 
     fn may_look_back(&self, seen: &Observation<'_>) -> bool {

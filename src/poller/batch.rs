@@ -40,6 +40,17 @@ pub(super) struct Batch {
     pub(super) late: bool,
 }
 
+/// Why rows are read.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reading<'a> {
+    /// They are the first of the tick, or after work that is committed.
+    First,
+    /// They were in flight: exactly these are wanted.
+    Again(&'a InFlight),
+    /// They lie behind a batch that is not committed yet.
+    Behind,
+}
+
 /// What a fetch found.
 pub(super) enum Fetched {
     /// Rows.
@@ -97,13 +108,13 @@ impl Poller {
             && !in_flight.late
             && in_flight.after == document.checkpoint.cursor
         {
-            let again = self.fetch(position(), Some(in_flight), state, seen).await?;
+            let again = self.fetch(position(), Reading::Again(in_flight), state, seen).await?;
             if let Fetched::Batch(mut batch) = again {
                 batch.died_alone = in_flight.rows == 1 && in_flight.batch_id == batch.id;
                 return Ok(Fetched::Batch(batch));
             }
         }
-        self.fetch(position(), None, state, seen).await
+        self.fetch(position(), Reading::First, state, seen).await
     }
 
     /// Whether limits allow another batch after the one in hand.
@@ -138,7 +149,7 @@ impl Poller {
         }
     }
 
-    /// Reads the rows behind `batch`.
+    /// Reads the rows behind `batch`, which waits to be written down: so nothing is waited for.
     pub(super) async fn read_behind(
         &self,
         lease: &mut Lease<'_>,
@@ -149,17 +160,18 @@ impl Poller {
         // What goes with the batch in hand is not written yet, and holds for the next one already.
         let known = batch.remember.clone();
         let state = known.unwrap_or_else(|| lease.document().source_state.clone());
-        let read = lease.hold_while(self.fetch(position, None, &state, seen)).await;
+        let read = lease.hold_while(self.fetch(position, Reading::Behind, &state, seen)).await;
         read.map_err(TickError::LeaseLost)?
     }
 
     pub(super) async fn fetch(
         &self,
         position: Position,
-        again: Option<&InFlight>,
+        reading: Reading<'_>,
         state: &SourceState,
         seen: &mut Observation<'_>,
     ) -> Result<Fetched, TickError> {
+        let again = if let Reading::Again(batch) = reading { Some(batch) } else { None };
         let rows_before = again.and_then(|batch| usize::try_from(batch.rows).ok()).unwrap_or(0);
         let window = FetchWindow {
             after: position.after.as_ref(),
@@ -167,7 +179,7 @@ impl Poller {
             rows_max: self.limits.batch_rows_max.max(rows_before),
             state,
         };
-        let (mut rows, mut events) = self.read_rows(window, seen).await?;
+        let (mut rows, mut events) = self.read_rows(window, reading, seen).await?;
         // Of what lies behind a range that is read again, that read says nothing.
         rows.more |= again.is_some();
         let shape = self.source.shape();
@@ -190,10 +202,15 @@ impl Poller {
     pub(super) async fn read_rows(
         &self,
         window: FetchWindow<'_>,
+        reading: Reading<'_>,
         seen: &mut Observation<'_>,
     ) -> Result<(Rows, Vec<ChangeEvent>), TickError> {
         let began_at = Instant::now();
-        let rows = self.source.fetch(window).await.map_err(TickError::Fetch)?;
+        let rows = match reading {
+            Reading::First | Reading::Again(_) => self.source.fetch(window).await,
+            Reading::Behind => self.source.fetch_at_once(window).await,
+        };
+        let rows = rows.map_err(TickError::Fetch)?;
         seen.fetched(rows.rows.len(), began_at.elapsed());
         let events = normalize(self.source.shape(), &rows).map_err(TickError::Normalize)?;
         Ok((rows, events))

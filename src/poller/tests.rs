@@ -7,6 +7,7 @@ use crate::testing::{Call, Calls, Fault, FaultyStore, RecordingHandler, TableSou
 mod accepted;
 mod audit;
 mod failures;
+mod follow_up;
 mod init;
 mod operate;
 mod parts;
@@ -66,7 +67,7 @@ impl World {
         self.instance_of(owner_id, self.source.clone())
     }
 
-    fn instance_of(&self, owner_id: &str, source: Arc<TableSource>) -> Poller {
+    fn instance_of(&self, owner_id: &str, source: Arc<dyn Source>) -> Poller {
         Poller::new(PollerParts {
             name: "p".to_owned(),
             source,
@@ -500,6 +501,8 @@ async fn a_fetch_failure_between_batches_still_commits_the_batch_in_hand() {
     world.source.fill(20);
     let source = world.source.clone();
     world.handler.then(async move {
+        // Once behind the batch in hand, and once more when that is committed.
+        source.fail_next("connection reset");
         source.fail_next("connection reset");
         Ok(())
     });

@@ -19,6 +19,7 @@ mod choice;
 mod columns;
 mod decode;
 mod describe;
+mod examine;
 mod fetch;
 mod form;
 mod limit;
@@ -53,6 +54,7 @@ use describe::Column;
 use origin::Origin;
 use plan::{Plan, Reading};
 
+pub use examine::Standing;
 pub use limit::SizeLimits;
 
 /// Whether the changes of the object that `@P1` names are tracked and may be seen.
@@ -206,6 +208,11 @@ impl Mssql {
         Ok(columns)
     }
 
+    /// Whether the mode is known, from the settings or by having been opened.
+    pub fn is_decided(&self) -> bool {
+        self.decided.get().is_some()
+    }
+
     /// Whether changes are tracked, and may be seen.
     async fn is_tracked(&self, connection: &mut Connection) -> Result<bool, FetchError> {
         let Some(table) = self.origin.table() else { return Ok(false) };
@@ -328,6 +335,11 @@ impl Source for Mssql {
         let (sql, params) = plan.present_statement();
         let answer = connection.query(&sql, &params, |row| Ok(values(row))).await?;
         plan.present(answer.first().map(Vec::as_slice).unwrap_or_default())
+    }
+
+    async fn fetch_at_once(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
+        let mut state = self.state.lock().await;
+        self.try_fetch(&mut state, window).await
     }
 
     async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {

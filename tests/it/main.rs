@@ -12,6 +12,7 @@
 mod any_server;
 mod bad_input;
 mod broken_answers;
+mod doctor;
 mod flights;
 mod limits;
 mod named_server;

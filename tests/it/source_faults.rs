@@ -11,11 +11,12 @@ use highwater::azure::KeptToken;
 use highwater::clock::{Clock, TokioClock};
 use highwater::config::SqlConnection;
 use highwater::cursor::CursorMode::{RowVersion, TimestampPk};
+use highwater::cursor::SourceState;
 use highwater::devdb::{Fault, LoginFault, Options, SeenLogin, Server, SqlError};
 use highwater::error::{ErrorKind, chain};
 use highwater::mssql::RetryTerms;
-use highwater::source::Row;
 use highwater::source::mssql::{Mssql, SourceSettings};
+use highwater::source::{FetchWindow, Row, Source as _};
 use tempfile::NamedTempFile;
 
 use crate::sql::{World, drain, failure, fetch, flights_in_order};
@@ -426,4 +427,18 @@ async fn an_identity_that_does_not_answer_is_told_from_a_silent_server() {
     assert!(failed.starts_with("get a token for the database: check that the app"), "{failed}");
     assert!(failed.contains("no complete answer within 1s"), "{failed}");
     assert_eq!(world.server.faults().logins_tried(), 0);
+}
+
+#[tokio::test]
+async fn a_read_that_finished_work_waits_for_is_not_tried_again() {
+    let world = World::with_flights(60).await;
+    let faults = world.server.faults();
+    let source = source(&world, None);
+    assert_eq!(rows(&source).await.len(), 60);
+    faults.arm_matching("SELECT TOP", 1, Fault::Error(error(1205, 13)));
+    let state = SourceState::new();
+    let window = FetchWindow { after: None, upto: None, rows_max: 100, state: &state };
+    let failed = source.fetch_at_once(window).await.unwrap_err();
+    assert!(failed.reason.contains("deadlock"), "{failed}");
+    assert_eq!(source.fetch_at_once(window).await.unwrap().rows.len(), 60);
 }

@@ -29,6 +29,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     // Engine.
     ("lease", &["cursor", "event", "state"], &[]),
     ("metrics", &[], &["opentelemetry"]),
+    ("doctor", &["clock", "cursor", "error", "state"], &[]),
     (
         "poller",
         &[
@@ -73,7 +74,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "source::mssql",
-        &["config", "cursor", "error", "event", "mssql", "source", "value"],
+        &["clock", "config", "cursor", "doctor", "error", "event", "mssql", "source", "value"],
         &["azure_core", "base64", "tiberius", "tokio::sync"],
     ),
     ("handler::tries", &["handler"], &[]),

@@ -1,11 +1,15 @@
-//! The catalogue: which tables there are, as `sys.tables`, `sys.columns` and `sys.types` tell.
+//! The catalogue: which tables and indexes there are, as `sys.tables`, `sys.columns`, `sys.indexes` and
+//! their like tell.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::functions::read_type;
 use crate::devdb::{
     codepage::CodePage,
-    tsql::parser::TableColumn,
+    tsql::{
+        definition::{Index, IndexKind},
+        parser::TableColumn,
+    },
     types::{Facts, Named, Type},
 };
 
@@ -26,12 +30,15 @@ const TABLES: &str = "
         PRIMARY KEY (object_id, column_id)
     );
     CREATE TABLE IF NOT EXISTS dbo.\"sys.indexes\" (
-        object_id INT NOT NULL, index_id INT NOT NULL, name TEXT, is_unique INT NOT NULL,
-        is_primary_key INT NOT NULL, PRIMARY KEY (object_id, index_id)
+        object_id INT NOT NULL, index_id INT NOT NULL, name TEXT, type INT NOT NULL,
+        is_unique INT NOT NULL, is_primary_key INT NOT NULL, is_unique_constraint INT NOT NULL,
+        is_disabled INT NOT NULL, has_filter INT NOT NULL, is_hypothetical INT NOT NULL,
+        PRIMARY KEY (object_id, index_id)
     );
     CREATE TABLE IF NOT EXISTS dbo.\"sys.index_columns\" (
-        object_id INT NOT NULL, index_id INT NOT NULL, column_id INT NOT NULL,
-        key_ordinal INT NOT NULL, PRIMARY KEY (object_id, index_id, key_ordinal)
+        object_id INT NOT NULL, index_id INT NOT NULL, index_column_id INT NOT NULL,
+        column_id INT NOT NULL, key_ordinal INT NOT NULL, is_descending_key INT NOT NULL,
+        is_included_column INT NOT NULL, PRIMARY KEY (object_id, index_id, index_column_id)
     );
     CREATE TABLE IF NOT EXISTS dbo.\"sys.change_tracking_tables\" (
         object_id INTEGER PRIMARY KEY, min_valid_version INT NOT NULL
@@ -40,6 +47,12 @@ const TABLES: &str = "
         name TEXT PRIMARY KEY, system_type_id INT NOT NULL, user_type_id INT NOT NULL,
         max_length INT NOT NULL, precision INT NOT NULL, scale INT NOT NULL
     );
+    CREATE VIEW IF NOT EXISTS dbo.\"sys.objects\" AS
+        SELECT t.object_id, t.name, CASE WHEN EXISTS (SELECT 1 FROM sqlite_master AS m
+            WHERE m.type = 'view' AND m.name = t.physical) THEN 'V' ELSE 'U' END AS type
+        FROM \"sys.tables\" AS t;
+    CREATE VIEW IF NOT EXISTS dbo.\"sys.databases\" AS
+        SELECT hw_database() AS name, 1 AS is_read_committed_snapshot_on;
 ";
 
 /// First object id, as high as SQL Server's are.
@@ -133,30 +146,60 @@ pub(crate) fn add(
     columns.iter().try_for_each(|column| add_column(connection, table, column))
 }
 
-/// Adds the primary key of a table, where it has one.
-pub(crate) fn add_key(
+/// Adds an index of a table: what `sys.indexes` and `sys.index_columns` tell.
+pub(crate) fn add_index(
     connection: &Connection,
     table: &str,
-    key: &[String],
+    index: &Index,
 ) -> rusqlite::Result<()> {
-    let Some(id) = object_id(connection, table)?.filter(|_| !key.is_empty()) else {
-        return Ok(());
+    let Some(id) = object_id(connection, table)? else { return Ok(()) };
+    let highest = "SELECT coalesce(max(index_id), 1) FROM dbo.\"sys.indexes\" WHERE object_id = ?1";
+    let highest: i64 = connection.query_row(highest, [id], |row| row.get(0))?;
+    // The clustered index of a table is its first one.
+    let number = if index.clustered { 1 } else { highest + 1 };
+    let primary = index.kind == IndexKind::PrimaryKey;
+    let constraint = index.kind == IndexKind::Constraint;
+    let name = match index.name.as_str() {
+        "" if primary => format!("PK of {table}"),
+        "" => format!("UQ {number} of {table}"),
+        name => name.to_owned(),
     };
-    let sql = "INSERT INTO dbo.\"sys.indexes\" VALUES (?1, 1, 'PK of ' || ?2, 1, 1)";
-    connection.execute(sql, params![id, table])?;
-    for (name, ordinal) in key.iter().zip(1_i64..) {
-        let sql = "INSERT INTO dbo.\"sys.index_columns\" SELECT object_id, 1, column_id, ?3 \
-                   FROM dbo.\"sys.columns\" WHERE object_id = ?1 AND name = ?2 COLLATE NOCASE";
-        connection.execute(sql, params![id, name, ordinal])?;
+    let kind = if index.clustered { 1 } else { 2 };
+    connection.execute(
+        "INSERT INTO dbo.\"sys.indexes\" VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, 0, 0)",
+        params![id, number, name, kind, index.unique, primary, constraint],
+    )?;
+    let key = index.key.iter().zip(1_i64..).map(|((name, down), at)| (name, at, *down, false));
+    let included = index.included.iter().map(|name| (name, 0, false, true));
+    for ((name, ordinal, descending, included), at) in key.chain(included).zip(1_i64..) {
+        let sql = "INSERT INTO dbo.\"sys.index_columns\" SELECT object_id, ?2, ?3, column_id, ?4, \
+                   ?5, ?6 FROM dbo.\"sys.columns\" WHERE object_id = ?1 AND name = ?7 COLLATE NOCASE";
+        connection.execute(sql, params![id, number, at, ordinal, descending, included, name])?;
     }
     Ok(())
+}
+
+/// Removes an index of a table.
+pub(crate) fn remove_index(
+    connection: &Connection,
+    table: &str,
+    name: &str,
+) -> rusqlite::Result<()> {
+    let Some(id) = object_id(connection, table)? else { return Ok(()) };
+    let sql = "DELETE FROM dbo.\"sys.index_columns\" WHERE object_id = ?1 AND index_id IN \
+               (SELECT index_id FROM dbo.\"sys.indexes\" WHERE object_id = ?1 AND name = ?2 COLLATE NOCASE)";
+    connection.execute(sql, params![id, name])?;
+    let sql = "DELETE FROM dbo.\"sys.indexes\" WHERE object_id = ?1 AND name = ?2 COLLATE NOCASE";
+    connection.execute(sql, params![id, name]).map(drop)
 }
 
 /// Columns of a table's primary key, in key order.
 pub(crate) fn key(connection: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
     let sql = "SELECT c.name FROM dbo.\"sys.index_columns\" AS i JOIN dbo.\"sys.columns\" AS c \
                ON c.object_id = i.object_id AND c.column_id = i.column_id JOIN dbo.\"sys.tables\" AS t \
-               ON t.object_id = i.object_id WHERE t.physical = ?1 COLLATE NOCASE ORDER BY i.key_ordinal";
+               ON t.object_id = i.object_id JOIN dbo.\"sys.indexes\" AS x ON x.object_id = i.object_id \
+               AND x.index_id = i.index_id WHERE x.is_primary_key = 1 \
+               AND t.physical = ?1 COLLATE NOCASE ORDER BY i.key_ordinal";
     connection.prepare_cached(sql)?.query_map([table], |row| row.get(0))?.collect()
 }
 
@@ -231,15 +274,25 @@ fn system_columns(table: &str) -> Option<Vec<TableColumn>> {
             ("object_id", Type::Int),
             ("index_id", Type::Int),
             ("name", sysname),
+            ("type", Type::TinyInt),
             ("is_unique", Type::Bit),
             ("is_primary_key", Type::Bit),
+            ("is_unique_constraint", Type::Bit),
+            ("is_disabled", Type::Bit),
+            ("has_filter", Type::Bit),
+            ("is_hypothetical", Type::Bit),
         ],
         "sys.index_columns" => vec![
             ("object_id", Type::Int),
             ("index_id", Type::Int),
+            ("index_column_id", Type::Int),
             ("column_id", Type::Int),
             ("key_ordinal", Type::TinyInt),
+            ("is_descending_key", Type::Bit),
+            ("is_included_column", Type::Bit),
         ],
+        "sys.objects" => vec![("object_id", Type::Int), ("name", sysname), ("type", Type::Char(2))],
+        "sys.databases" => vec![("name", sysname), ("is_read_committed_snapshot_on", Type::Bit)],
         "sys.change_tracking_tables" => {
             vec![("object_id", Type::Int), ("min_valid_version", Type::BigInt)]
         }

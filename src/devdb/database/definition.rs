@@ -33,8 +33,10 @@ pub(crate) fn define(
         Definition::Table(table) => {
             free(&table.name)?;
             run(&table.sql())?;
-            catalog::add(connection, &table.name, &table.columns)
-                .and_then(|()| catalog::add_key(connection, &table.name, &table.primary_key))
+            catalog::add(connection, &table.name, &table.columns).and_then(|()| {
+                let mut indexes = table.indexes.iter();
+                indexes.try_for_each(|index| catalog::add_index(connection, &table.name, index))
+            })
         }
         Definition::Tracking { table, on } => return tracking::set(connection, &table, on),
         Definition::View { name, sql, columns } => {
@@ -42,11 +44,19 @@ pub(crate) fn define(
             run(&sql)?;
             catalog::add(connection, &name, &columns)
         }
-        Definition::Index { table, sql } => {
+        Definition::Index { table, index, sql } => {
             if !exists(&table)? {
                 return Err(invalid_object(&table));
             }
-            return run(&sql);
+            run(&sql)?;
+            catalog::add_index(connection, &table, &index)
+        }
+        Definition::DropIndex { table, name, sql } => {
+            if !exists(&table)? {
+                return Err(invalid_object(&table));
+            }
+            run(&sql)?;
+            catalog::remove_index(connection, &table, &name)
         }
         Definition::Column { table, column, sql } => {
             sql.iter().try_for_each(|sql| run(sql))?;

@@ -3,7 +3,7 @@
 use tiberius::{ColumnData, ToSql, numeric::Numeric};
 
 use super::{Connection, connect, error_number, plain, rows};
-use crate::devdb::{Database, Value};
+use crate::devdb::{Database, Engine as _, Reply, Value};
 
 async fn text(client: &mut Connection, sql: &str) -> Option<String> {
     let found = rows(client, sql, &[]).await;
@@ -375,4 +375,56 @@ async fn binary_collations_tell_upper_from_lower_case() {
     assert_eq!(rows(&mut client, "SELECT b FROM dbo.T WHERE a = @P1", &[&"X"]).await.len(), 1);
     assert_eq!(rows(&mut client, "SELECT b FROM dbo.T WHERE b = @P1", &[&"Y"]).await.len(), 1);
     assert_eq!(error_number(&mut client, "INSERT INTO dbo.T VALUES ('w', 'Z')").await, 2601);
+}
+
+#[test]
+fn the_catalogue_tells_of_indexes_what_was_declared() {
+    let database = Database::in_memory().unwrap();
+    let made = database.execute(
+        "CREATE TABLE dbo.t (a int NOT NULL, b int NOT NULL UNIQUE, c int NOT NULL, \
+         CONSTRAINT pk_t PRIMARY KEY NONCLUSTERED (a, c DESC)); \
+         CREATE CLUSTERED INDEX ix_b ON dbo.t (b DESC); \
+         CREATE UNIQUE INDEX ix_c ON dbo.t (c, a DESC) INCLUDE (b); \
+         CREATE INDEX ix_gone ON dbo.t (c); DROP INDEX ix_gone ON dbo.t; \
+         CREATE VIEW dbo.v AS SELECT t.a FROM dbo.t AS t",
+    );
+    made.unwrap();
+    let answer = |sql: &str| match database.connect("Shop").unwrap().run(sql, &[]).pop() {
+        Some(Reply::Rows { rows, .. }) => rows,
+        other => panic!("{other:?}"),
+    };
+    let sql = "SELECT x.name, x.type, x.is_unique, x.is_primary_key, x.is_unique_constraint, \
+               c.name AS column_name, i.key_ordinal, i.is_descending_key, i.is_included_column \
+               FROM sys.indexes AS x JOIN sys.index_columns AS i \
+               ON i.object_id = x.object_id AND i.index_id = x.index_id \
+               JOIN sys.columns AS c ON c.object_id = i.object_id AND c.column_id = i.column_id \
+               WHERE x.object_id = OBJECT_ID(N'dbo.t') ORDER BY x.name, i.index_column_id";
+    let told = answer(sql);
+    let plain = |value: &Value| {
+        if let Value::Text(text) = value {
+            return text.clone();
+        }
+        let bit = if let Value::Bool(bit) = value { Some(i64::from(*bit)) } else { None };
+        let number = if let Value::Int(number) = value { Some(*number) } else { bit };
+        number.map_or_else(|| format!("{value:?}"), |number| number.to_string())
+    };
+    let told: Vec<String> =
+        told.iter().map(|row| row.iter().map(plain).collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(
+        told,
+        [
+            "UQ 3 of t 2 1 0 1 b 1 0 0",
+            "ix_b 1 0 0 0 b 1 1 0",
+            "ix_c 2 1 0 0 c 1 0 0",
+            "ix_c 2 1 0 0 a 2 1 0",
+            "ix_c 2 1 0 0 b 0 0 1",
+            "pk_t 2 1 1 0 a 1 0 0",
+            "pk_t 2 1 1 0 c 2 1 0",
+        ]
+    );
+    let views = answer("SELECT o.name FROM sys.objects AS o WHERE o.type = N'V'");
+    assert_eq!(views, [[Value::Text("v".to_owned())]]);
+    let rights = "SELECT HAS_PERMS_BY_NAME(N'[dbo].[t]', N'OBJECT', N'SELECT') AS a, \
+                  HAS_PERMS_BY_NAME(N'[dbo].[none]', N'OBJECT', N'SELECT') AS b";
+    assert_eq!(answer(rights), [[Value::Int(1), Value::Null]]);
 }

@@ -19,6 +19,32 @@ pub(crate) struct Table {
     pub(crate) columns: Vec<TableColumn>,
     pub(crate) primary_key: Vec<String>,
     unique: Vec<Vec<String>>,
+    /// What the catalogue tells of its keys, the primary one first.
+    pub(crate) indexes: Vec<Index>,
+}
+
+/// What the catalogue tells of an index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Index {
+    /// Empty where the server has to make one up.
+    pub(crate) name: String,
+    pub(crate) clustered: bool,
+    pub(crate) unique: bool,
+    pub(crate) kind: IndexKind,
+    /// Key columns, each with whether it descends.
+    pub(crate) key: Vec<(String, bool)>,
+    pub(crate) included: Vec<String>,
+}
+
+/// What an index was made for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum IndexKind {
+    /// `CREATE INDEX`.
+    #[default]
+    Plain,
+    PrimaryKey,
+    /// `UNIQUE` of a table.
+    Constraint,
 }
 
 impl Table {
@@ -32,6 +58,34 @@ impl Table {
         }
         parts.extend(self.unique.iter().map(|names| format!("UNIQUE ({})", list(names))));
         format!("CREATE TABLE dbo.{} ({})", quoted(&self.name), parts.join(", "))
+    }
+
+    /// A primary key is clustered where nothing else is said.
+    fn add_primary_key(&mut self, name: &str, clustered: Option<bool>, key: Vec<(String, bool)>) {
+        self.primary_key = key.iter().map(|(name, _)| name.clone()).collect();
+        self.indexes.insert(
+            0,
+            Index {
+                name: name.to_owned(),
+                clustered: clustered.unwrap_or(true),
+                unique: true,
+                kind: IndexKind::PrimaryKey,
+                key,
+                included: Vec::new(),
+            },
+        );
+    }
+
+    fn add_unique(&mut self, name: &str, clustered: Option<bool>, key: Vec<(String, bool)>) {
+        self.unique.push(key.iter().map(|(name, _)| name.clone()).collect());
+        self.indexes.push(Index {
+            name: name.to_owned(),
+            clustered: clustered.unwrap_or(false),
+            unique: true,
+            kind: IndexKind::Constraint,
+            key,
+            included: Vec::new(),
+        });
     }
 }
 
@@ -58,9 +112,9 @@ impl Parser<'_> {
             return Ok(Definition::View { name, sql, columns: columns.collect() });
         }
         let unique = self.eat("UNIQUE");
-        self.clustering();
+        let clustered = self.clustering().unwrap_or(false);
         self.expect("INDEX")?;
-        self.create_index(unique)
+        self.create_index(unique, clustered)
     }
 
     fn create_table(&mut self) -> Result<Definition, SqlError> {
@@ -116,12 +170,12 @@ impl Parser<'_> {
                 column.collation = Some(collation);
             } else if self.eat("PRIMARY") {
                 self.expect("KEY")?;
-                self.clustering();
-                table.primary_key = vec![column.name.clone()];
+                let clustered = self.clustering();
+                table.add_primary_key("", clustered, vec![(column.name.clone(), false)]);
                 column.nullable = false;
             } else if self.eat("UNIQUE") {
-                self.clustering();
-                table.unique.push(vec![column.name.clone()]);
+                let clustered = self.clustering();
+                table.add_unique("", clustered, vec![(column.name.clone(), false)]);
             } else if self.is_at_end() || [",", ")", ";"].iter().any(|s| self.is_symbol(s)) {
                 return Ok(column);
             } else {
@@ -146,40 +200,37 @@ impl Parser<'_> {
     }
 
     fn table_constraint(&mut self, table: &mut Table) -> Result<(), SqlError> {
-        if self.eat("CONSTRAINT") {
-            self.name()?;
-        }
+        let name = if self.eat("CONSTRAINT") { self.name()? } else { String::new() };
         if self.eat("PRIMARY") {
             self.expect("KEY")?;
-            self.clustering();
-            table.primary_key = self.key_columns()?.into_iter().map(|(name, _)| name).collect();
+            let clustered = self.clustering();
+            let mut key = self.key_columns()?;
             // The names as the columns are spelled, so that both compare equal later.
-            for name in &mut table.primary_key {
+            for (name, _) in &mut key {
                 let column = table.columns.iter().find(|c| c.name.eq_ignore_ascii_case(name));
                 if let Some(column) = column {
                     name.clone_from(&column.name);
                 }
             }
+            table.add_primary_key(&name, clustered, key);
             return Ok(());
         }
         if self.eat("UNIQUE") {
-            self.clustering();
-            let names = self.key_columns()?.into_iter().map(|(name, _)| name).collect();
-            table.unique.push(names);
+            let clustered = self.clustering();
+            let key = self.key_columns()?;
+            table.add_unique(&name, clustered, key);
             return Ok(());
         }
         Err(SqlError::unsupported("CHECK or FOREIGN KEY"))
     }
 
-    fn create_index(&mut self, unique: bool) -> Result<Definition, SqlError> {
+    fn create_index(&mut self, unique: bool, clustered: bool) -> Result<Definition, SqlError> {
         let name = self.name()?;
         self.expect("ON")?;
         let table = self.table_name()?;
-        let columns = self.key_columns()?;
-        if self.eat("INCLUDE") {
-            self.key_columns()?;
-        }
-        let list: Vec<_> = columns
+        let key = self.key_columns()?;
+        let included = if self.eat("INCLUDE") { self.key_columns()? } else { Vec::new() };
+        let list: Vec<_> = key
             .iter()
             .map(|(name, descending)| {
                 format!("{}{}", quoted(name), if *descending { " DESC" } else { "" })
@@ -192,7 +243,9 @@ impl Parser<'_> {
             quoted(&table),
             list.join(", ")
         );
-        Ok(Definition::Index { table, sql })
+        let included = included.into_iter().map(|(name, _)| name).collect();
+        let index = Index { name, clustered, unique, kind: IndexKind::Plain, key, included };
+        Ok(Definition::Index { table, index, sql })
     }
 
     /// `ALTER TABLE table ADD column …`, or its change tracking.
@@ -233,9 +286,8 @@ impl Parser<'_> {
             let name = self.name()?;
             self.expect("ON")?;
             let table = self.table_name()?;
-            let name = quoted(&index_name(&table, &name));
-            let sql = format!("DROP INDEX {if_exists}dbo.{name}");
-            return Ok(Definition::Index { table, sql });
+            let sql = format!("DROP INDEX {if_exists}dbo.{}", quoted(&index_name(&table, &name)));
+            return Ok(Definition::DropIndex { table, name, sql });
         }
         let kind = if self.eat("VIEW") { "VIEW" } else { "TABLE" };
         if kind == "TABLE" {
@@ -265,10 +317,10 @@ impl Parser<'_> {
         Ok(found)
     }
 
-    fn clustering(&mut self) {
-        if !self.eat("CLUSTERED") {
-            self.eat("NONCLUSTERED");
-        }
+    /// Whether an index is said to be clustered; `None` where nothing is said.
+    fn clustering(&mut self) -> Option<bool> {
+        let clustered = self.eat("CLUSTERED");
+        (clustered || self.eat("NONCLUSTERED")).then_some(clustered)
     }
 
     /// `(a [ASC|DESC], b)`; each with whether it descends.

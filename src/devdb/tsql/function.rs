@@ -274,6 +274,11 @@ fn call_of_several(upper: &str, arguments: &[Expression]) -> Option<Expression> 
             Expression::new(format!("round({}, {})", value.arithmetic().sql, digits.sql), value.ty)
         }
         ("OBJECT_ID", [name, _]) => object_id(name),
+        // Nobody is refused anything; of other classes nothing is told.
+        ("HAS_PERMS_BY_NAME", [name, class, _]) if class.sql == text("OBJECT") => Expression::new(
+            format!("CASE WHEN {} IS NOT NULL THEN 1 END", object_id(name).sql),
+            Type::Int,
+        ),
         _ => return None,
     })
 }

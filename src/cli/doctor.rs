@@ -1,0 +1,132 @@
+//! `highwater doctor`.
+
+use clap::Args;
+use serde::Serialize;
+
+use super::output::{Exit, Failed, Output, OutputOption, Record, say};
+use crate::app::doctor::Patient;
+use crate::config::Vars;
+use crate::doctor::{Finding, Level, Verdict, verdict};
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// Name of the poller; all if not given.
+    #[arg(long, value_name = "NAME")]
+    poller: Option<String>,
+    #[command(flatten)]
+    form: OutputOption,
+}
+
+/// A finding, and whose it is.
+#[derive(Debug, Serialize)]
+struct Diagnosis {
+    poller: String,
+    #[serde(flatten)]
+    finding: Finding,
+}
+
+impl Record for Diagnosis {
+    const COLUMNS: &'static [&'static str] = &["poller", "level", "check", "found", "fix"];
+
+    fn cells(&self) -> Vec<String> {
+        let Finding { check, level, found, fix, .. } = &self.finding;
+        let fix = fix.clone().unwrap_or_default();
+        vec![self.poller.clone(), level.to_string(), (*check).to_owned(), found.clone(), fix]
+    }
+}
+
+/// Examines one poller or all, and prints what was found. Nothing is written, and no handler called.
+pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
+    let patients = Patient::all(vars)?;
+    if let Some(name) = options.poller.as_ref().filter(|name| !patients.contains_key(*name)) {
+        let names: Vec<&str> = patients.keys().map(String::as_str).collect();
+        let names = names.join("`, `");
+        let text = format!("there is no poller `{name}`; the settings have `{names}`");
+        return Err(Failed::new(Exit::Usage, text));
+    }
+    let mut found = Vec::new();
+    for (name, patient) in &patients {
+        if options.poller.as_ref().is_none_or(|wanted| wanted == name) {
+            let findings = patient.examine().await;
+            found.extend(
+                findings.into_iter().map(|finding| Diagnosis { poller: name.clone(), finding }),
+            );
+        }
+    }
+    say(&match options.form.output {
+        Output::Table => text(&found),
+        form @ (Output::Json | Output::Jsonl) => form.list(&found),
+    });
+    let findings: Vec<Finding> = found.into_iter().map(|diagnosis| diagnosis.finding).collect();
+    Ok(match verdict(&findings) {
+        Verdict::Healthy => Exit::Done,
+        Verdict::Ill => Exit::Failed,
+        Verdict::Unreachable => Exit::Unavailable,
+    })
+}
+
+/// Returns what people read: a line for each finding, the fix below it, and a last line with the sum.
+///
+/// No table: a fix is a statement to be copied, so nothing may be cut.
+fn text(found: &[Diagnosis]) -> String {
+    let mut lines = Vec::new();
+    let mut poller = None;
+    for Diagnosis { poller: name, finding } in found {
+        if poller != Some(name) {
+            lines.extend(poller.map(|_| String::new()));
+            lines.push(format!("poller {name}"));
+            poller = Some(name);
+        }
+        let Finding { check, level, found, fix, .. } = finding;
+        lines.push(format!("  {level:<8}{check}: {}", plain(found)));
+        lines.extend(fix.iter().map(|fix| format!("          fix: {}", plain(fix))));
+    }
+    let count = |wanted: Level| found.iter().filter(|d| d.finding.level == wanted).count();
+    lines.push(format!(
+        "\n{} errors, {} warnings, {} unknown, {} ok",
+        count(Level::Error),
+        count(Level::Warning),
+        count(Level::Unknown),
+        count(Level::Ok)
+    ));
+    lines.join("\n")
+}
+
+/// Some of it are a server's own words, which must not command a terminal.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_get_every_finding_whole_and_a_sum() {
+        let of = |poller: &str, finding| Diagnosis { poller: poller.to_owned(), finding };
+        let found = [
+            of("a", Finding::ok("edition", "Developer")),
+            of("a", Finding::warning("index", "none\n\u{1b}[2J", "CREATE INDEX x".repeat(10))),
+            of("b", Finding::only_real("plan")),
+            of("b", Finding::error("rights", "none", "GRANT")),
+        ];
+        expect_test::expect![[r#"
+            poller a
+              ok      edition: Developer
+              warning index: none  [2J
+                      fix: CREATE INDEX xCREATE INDEX xCREATE INDEX xCREATE INDEX xCREATE INDEX xCREATE INDEX xCREATE INDEX xCREATE INDEX xCREATE INDEX xCREATE INDEX x
+
+            poller b
+              unknown plan: only a real server answers this; the embedded development server does not
+              error   rights: none
+                      fix: GRANT
+
+            1 errors, 1 warnings, 1 unknown, 1 ok"#]]
+        .assert_eq(&text(&found));
+        let line = Output::Jsonl.list(&found[3..]);
+        assert_eq!(
+            line,
+            r#"{"poller":"b","check":"rights","level":"error","found":"none","fix":"GRANT"}"#
+        );
+    }
+}

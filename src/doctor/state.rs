@@ -1,0 +1,277 @@
+//! The state of a poller: whether it can be read, and what it says. Reads, and writes nothing.
+
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::Finding;
+use super::clock::{self, Reading};
+use crate::clock::Clock;
+use crate::cursor::SourceFingerprint;
+use crate::error::chain;
+use crate::state::{
+    LeaseAge, Loaded, Marker, OnMissingState, Standing, StateDocument, StateKey, StateStore,
+    StoreError, decode, decode_marker,
+};
+
+/// Name of the check that the store answers.
+const STORE: &str = "state store";
+/// Name of the check of the document.
+const DOCUMENT: &str = "state document";
+/// Name of the check of the lease.
+const LEASE: &str = "lease";
+/// Name of the check of the store's clock.
+const CLOCK: &str = "state store clock";
+
+/// What settings say of a poller's state.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected<'a> {
+    /// Name of the poller.
+    pub poller: &'a str,
+    /// Whether a first start has to be asked for.
+    pub start_now: bool,
+    /// What becomes of a poller that ran before and has no state.
+    pub on_missing_state: OnMissingState,
+}
+
+/// What was found, and the document for those who examine what it is about.
+#[derive(Debug, Default)]
+pub struct Examined {
+    /// The findings.
+    pub findings: Vec<Finding>,
+    /// The document, where there is one that can be used.
+    pub document: Option<StateDocument>,
+}
+
+/// Reads a poller's document and its marker, and judges them.
+pub async fn examine(
+    store: &dyn StateStore,
+    expected: Expected<'_>,
+    clock: &dyn Clock,
+) -> Examined {
+    let key = StateKey::Document(expected.poller.to_owned());
+    let asked_at = clock.now();
+    let loaded = match store.load(&key).await {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            return Examined { findings: vec![unread(&error)], document: None };
+        }
+    };
+    let reading =
+        Reading { told: loaded.date, asked_at, answered_at: clock.now(), grain: store.grain() };
+    let mut findings = vec![
+        Finding::ok(STORE, format!("answers; `{key}` was asked for")),
+        clock::judge(CLOCK, "the state store", reading, None),
+    ];
+    let marker = store.load(&StateKey::Marker(expected.poller.to_owned())).await;
+    let (more, document) = judge(expected, &loaded, &marker, store.grain());
+    findings.extend(more);
+    Examined { findings, document }
+}
+
+/// Judges whether the checkpoint is of the source that settings describe.
+pub fn fingerprint(document: &StateDocument, configured: &SourceFingerprint) -> Finding {
+    let check = "fingerprint";
+    let stored = &document.source_fingerprint;
+    if stored == configured || (document.is_blank() && document.checkpoint.cursor.is_none()) {
+        return Finding::ok(check, "the state belongs to the source that the settings describe");
+    }
+    Finding::error(
+        check,
+        format!("the state is of another source: `{stored}`, the settings describe `{configured}`"),
+        "restore the settings that give a checkpoint its meaning (server, database, table, mode, cursor, \
+         key, filter), or give the poller a new name to start over",
+    )
+}
+
+fn unread(error: &StoreError) -> Finding {
+    let found = chain(error);
+    match error {
+        StoreError::Unreachable { .. } | StoreError::Unknown { .. } => Finding::unreachable(
+            STORE,
+            found,
+            "check that the service runs and that this machine may reach it: name, port, firewall",
+        ),
+        StoreError::Refused { .. } | StoreError::Conflict { .. } => Finding::error(
+            STORE,
+            found,
+            "do what the reason says: make the container, folder or table, or grant the right to it",
+        ),
+    }
+}
+
+fn judge(
+    expected: Expected<'_>,
+    loaded: &Loaded,
+    marker: &Result<Loaded, StoreError>,
+    grain: std::time::Duration,
+) -> (Vec<Finding>, Option<StateDocument>) {
+    let Some(stored) = &loaded.stored else {
+        return (vec![missing(expected, marker)], None);
+    };
+    let document = match decode(expected.poller, &stored.bytes) {
+        Ok(document) => document,
+        Err(error) => {
+            let fix = "restore a copy of the document; nothing will overwrite what is there";
+            return (vec![Finding::error(DOCUMENT, chain(&error), fix)], None);
+        }
+    };
+    let since_write = (loaded.date - stored.last_modified).max(time::Duration::ZERO).unsigned_abs();
+    let age = LeaseAge { since_write, grain };
+    let mut findings = vec![position(&document, expected), marked(&document, expected, marker)];
+    findings.extend(trouble(&document));
+    findings.push(lease(&document, age));
+    (findings, Some(document))
+}
+
+/// A document that is not there: a first start, or a loss.
+fn missing(expected: Expected<'_>, marker: &Result<Loaded, StoreError>) -> Finding {
+    let marker = match read_marker(expected.poller, marker) {
+        Ok(marker) => marker,
+        Err(reason) => return marker_unread(reason),
+    };
+    match marker {
+        Some(marker) if expected.on_missing_state == OnMissingState::Stop => Finding::error(
+            DOCUMENT,
+            format!("gone, though the poller has run since {}", rfc3339(marker.created_at)),
+            "restore it, or set `ON_MISSING_STATE` of the poller to `recreate` to deliver everything again",
+        ),
+        Some(_) => Finding::warning(
+            DOCUMENT,
+            "gone, and made anew by the next tick: everything is delivered again",
+            "restore it before the next tick, if that is not wanted",
+        ),
+        None if expected.start_now => Finding::warning(
+            DOCUMENT,
+            "none yet: the poller waits to be started from now",
+            format!("run `highwater init {}` once", expected.poller),
+        ),
+        None => Finding::ok(DOCUMENT, "none yet: the first tick starts at the beginning"),
+    }
+}
+
+fn position(document: &StateDocument, expected: Expected<'_>) -> Finding {
+    let generation = document.generation;
+    match &document.checkpoint.cursor {
+        Some(cursor) => {
+            let at = document.checkpoint.updated_at.map_or("an unknown time".to_owned(), rfc3339);
+            let found = format!(
+                "readable, generation {generation}; checkpoint `{}` of mode `{}`, moved at {at}",
+                cursor.value, cursor.mode
+            );
+            Finding::ok(DOCUMENT, found)
+        }
+        None if document.is_blank() && expected.start_now => Finding::warning(
+            DOCUMENT,
+            "readable, but blank: the poller waits to be started from now",
+            format!("run `highwater init {}` once", expected.poller),
+        ),
+        None => {
+            let found = format!("readable, generation {generation}; nothing is committed yet");
+            Finding::ok(DOCUMENT, found)
+        }
+    }
+}
+
+/// The marker, which tells a loss of the document from a first start.
+fn marked(
+    document: &StateDocument,
+    expected: Expected<'_>,
+    marker: &Result<Loaded, StoreError>,
+) -> Finding {
+    let check = "state marker";
+    match read_marker(expected.poller, marker) {
+        Err(reason) => marker_unread(reason),
+        Ok(Some(marker)) if marker.generation > document.generation && !document.is_blank() => {
+            Finding::warning(
+                check,
+                format!(
+                    "of generation {}, the document of {}: an older document was put in its place",
+                    marker.generation, document.generation
+                ),
+                "check that the right copy was restored; a target that is fenced refuses older generations",
+            )
+        }
+        Ok(Some(_)) => Finding::ok(check, "written: a loss of the document would be noticed"),
+        Ok(None) if document.marked => Finding::warning(
+            check,
+            "gone: if the document is lost too, the poller begins anew without a word",
+            "restore it with the document's backup",
+        ),
+        Ok(None) => {
+            Finding::ok(check, "not written yet: the next tick that takes the lease does so")
+        }
+    }
+}
+
+fn marker_unread(reason: String) -> Finding {
+    let fix = "restore a copy of the marker, or the right to read it";
+    Finding::error("state marker", reason, fix)
+}
+
+fn read_marker(
+    poller: &str,
+    loaded: &Result<Loaded, StoreError>,
+) -> Result<Option<Marker>, String> {
+    let loaded = loaded.as_ref().map_err(|error| chain(error))?;
+    let decoded = loaded.stored.as_ref().map(|stored| decode_marker(poller, &stored.bytes));
+    decoded.transpose().map_err(|error| chain(&error))
+}
+
+/// What keeps the poller from going on, beside the lease.
+fn trouble(document: &StateDocument) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Some(paused) = &document.paused {
+        findings.push(Finding::warning(
+            "pause",
+            format!("paused by `{}` since {}: {}", paused.by, rfc3339(paused.at), paused.reason),
+            "mend what the reason says, then resume the poller",
+        ));
+    }
+    if let Some(batch) = &document.in_flight
+        && (batch.attempt > 0 || batch.crashes > 0)
+    {
+        let error = batch.last_error.as_deref().unwrap_or("no error was written down");
+        findings.push(Finding::warning(
+            "batch in flight",
+            format!(
+                "a batch of {} rows has failed {} times and met {} crashes; last: {error}",
+                batch.rows, batch.attempt, batch.crashes
+            ),
+            "mend the handler or its target; the rows are tried again, and none behind them before",
+        ));
+    }
+    findings
+}
+
+fn lease(document: &StateDocument, age: LeaseAge) -> Finding {
+    let token = document.lease.fencing_token;
+    match document.standing("", age) {
+        Standing::Free => Finding::ok(LEASE, format!("free, last fencing token {token}")),
+        Standing::Own => Finding::ok(LEASE, format!("held by a nameless owner, token {token}")),
+        Standing::Held { owner_id } => Finding::ok(
+            LEASE,
+            format!(
+                "held by `{owner_id}` with fencing token {token}, last written {} s ago (ttl {} s)",
+                age.since_write.as_secs(),
+                document.lease.ttl_seconds
+            ),
+        ),
+        Standing::Lapsed => Finding::warning(
+            LEASE,
+            format!(
+                "lapsed: `{}` has not written for {} s and did not release it (ttl {} s)",
+                document.lease.owner_id.as_deref().unwrap_or_default(),
+                age.since_write.as_secs(),
+                document.lease.ttl_seconds
+            ),
+            "nothing, if the timer runs: the next tick takes it over; else start the Functions app",
+        ),
+    }
+}
+
+fn rfc3339(at: OffsetDateTime) -> String {
+    at.format(&Rfc3339).unwrap_or_else(|_| at.to_string())
+}
+
+#[cfg(test)]
+mod tests;

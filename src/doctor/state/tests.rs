@@ -1,0 +1,156 @@
+use time::macros::datetime;
+
+use super::*;
+use crate::clock::TokioClock;
+use crate::cursor::{Cursor, KeyValues};
+use crate::doctor::Level;
+use crate::state::{
+    FencingToken, Generation, MemoryStore, Paused, Precondition, encode, encode_marker,
+};
+
+/// The clock that the store in memory has.
+fn clock() -> TokioClock {
+    TokioClock::starting_at(datetime!(2026-01-01 0:00 UTC))
+}
+
+fn source(name: &str) -> SourceFingerprint {
+    SourceFingerprint::of(&[("object", name)])
+}
+
+fn document() -> StateDocument {
+    let mut document = StateDocument::new("orders", source("t"), Generation(7));
+    document.checkpoint.cursor = Some(Cursor::integer(42, KeyValues::new()));
+    document.marked = true;
+    document
+}
+
+fn expected() -> Expected<'static> {
+    Expected { poller: "orders", start_now: false, on_missing_state: OnMissingState::Stop }
+}
+
+async fn put(store: &MemoryStore, key: StateKey, bytes: Vec<u8>) {
+    store.store(&key, bytes, Precondition::Absent).await.unwrap();
+}
+
+async fn store_of(document: Option<&[u8]>, marker: Option<u64>) -> MemoryStore {
+    let store = MemoryStore::default();
+    if let Some(bytes) = document {
+        put(&store, StateKey::Document("orders".to_owned()), bytes.to_vec()).await;
+    }
+    if let Some(generation) = marker {
+        let marker = Marker {
+            poller_name: "orders".to_owned(),
+            generation: Generation(generation),
+            created_at: datetime!(2026-01-01 10:00 UTC),
+        };
+        put(&store, StateKey::Marker("orders".to_owned()), encode_marker(&marker)).await;
+    }
+    store
+}
+
+/// Findings that are not good, and the level and text of the one for `check`.
+async fn found(store: &MemoryStore, expected: Expected<'_>, check: &str) -> (Level, String) {
+    let examined = examine(store, expected, &clock()).await;
+    let finding = examined.findings.into_iter().find(|finding| finding.check == check);
+    let finding = finding.unwrap_or_else(|| panic!("no finding `{check}`"));
+    (finding.level, format!("{} | {}", finding.found, finding.fix.unwrap_or_default()))
+}
+
+#[tokio::test]
+async fn a_document_that_is_missing_is_a_first_start_unless_its_marker_says_otherwise() {
+    let now = Expected { start_now: true, ..expected() };
+    let anew = Expected { on_missing_state: OnMissingState::Recreate, ..expected() };
+    for (marker, expected, level, words) in [
+        (None, expected(), Level::Ok, "starts at the beginning"),
+        (None, now, Level::Warning, "run `highwater init orders` once"),
+        (Some(7), expected(), Level::Error, "the poller has run since 2026-01-01T10:00:00Z"),
+        (Some(7), anew, Level::Warning, "everything is delivered again"),
+    ] {
+        let store = store_of(None, marker).await;
+        let (found, text) = found(&store, expected, DOCUMENT).await;
+        assert!(found == level && text.contains(words), "{found}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_document_is_read_and_said_or_refused() {
+    let store = store_of(Some(&encode(&document())), Some(7)).await;
+    let examined = examine(&store, expected(), &clock()).await;
+    assert_eq!(examined.document, Some(document()));
+    assert!(examined.findings.iter().all(|f| f.level == Level::Ok), "{:?}", examined.findings);
+    let (_, text) = found(&store, expected(), DOCUMENT).await;
+    assert!(text.contains("checkpoint `42` of mode `integer+pk`"), "{text}");
+    let store = store_of(Some(b"{\"version\": 1"), Some(7)).await;
+    let (level, text) = found(&store, expected(), DOCUMENT).await;
+    assert!(level == Level::Error && text.contains("is not JSON"), "{text}");
+    let blank = StateDocument::blank("orders", source("t"));
+    let store = store_of(Some(&encode(&blank)), None).await;
+    let now = Expected { start_now: true, ..expected() };
+    assert_eq!(found(&store, now, DOCUMENT).await.0, Level::Warning);
+}
+
+#[tokio::test]
+async fn the_marker_has_to_go_with_the_document() {
+    for (marker, level, words) in [
+        (Some(7), Level::Ok, "would be noticed"),
+        (Some(8), Level::Warning, "an older document was put in its place"),
+        (None, Level::Warning, "gone"),
+    ] {
+        let store = store_of(Some(&encode(&document())), marker).await;
+        let (found, text) = found(&store, expected(), "state marker").await;
+        assert!(found == level && text.contains(words), "{found}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_pause_and_a_failing_batch_are_warnings() {
+    let mut held = document();
+    held.paused = Some(Paused {
+        by: "ann".to_owned(),
+        reason: "a move".to_owned(),
+        at: datetime!(2026-01-01 10:00 UTC),
+        extra: serde_json::Map::new(),
+    });
+    held.lease.owner_id = Some("app/one".to_owned());
+    held.lease.fencing_token = FencingToken(3);
+    held.lease.ttl_seconds = 120;
+    let store = store_of(Some(&encode(&held)), Some(7)).await;
+    let (level, text) = found(&store, expected(), "pause").await;
+    assert!(level == Level::Warning && text.contains("by `ann`") && text.contains("a move"));
+    let (level, text) = found(&store, expected(), LEASE).await;
+    assert!(
+        level == Level::Ok && text.contains("held by `app/one` with fencing token 3"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_lease_whose_holder_is_silent_is_a_warning() {
+    let mut document = document();
+    document.lease.owner_id = Some("app/one".to_owned());
+    document.lease.ttl_seconds = 120;
+    let age = |seconds| LeaseAge {
+        since_write: std::time::Duration::from_secs(seconds),
+        grain: std::time::Duration::ZERO,
+    };
+    assert_eq!(lease(&document, age(121)).level, Level::Ok);
+    assert_eq!(lease(&document, age(122)).level, Level::Warning);
+}
+
+#[test]
+fn a_checkpoint_of_another_source_is_an_error() {
+    assert_eq!(fingerprint(&document(), &source("t")).level, Level::Ok);
+    assert_eq!(fingerprint(&document(), &source("u")).level, Level::Error);
+    let blank = StateDocument::blank("orders", source("t"));
+    assert_eq!(fingerprint(&blank, &source("u")).level, Level::Ok);
+}
+
+#[test]
+fn a_store_that_is_silent_cannot_be_reached_and_one_that_refuses_can() {
+    let (key, reason) = (String::new(), "no route".to_owned());
+    assert!(
+        unread(&StoreError::Unreachable { key: key.clone(), reason: reason.clone() }).unreachable
+    );
+    let refused = unread(&StoreError::Refused { key, reason });
+    assert!(!refused.unreachable && refused.level == Level::Error);
+}

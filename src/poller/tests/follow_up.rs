@@ -1,0 +1,120 @@
+//! A read that follows finished work within a tick: the work is written down before anything waits.
+
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+
+use super::*;
+use crate::error::ErrorKind;
+use crate::source::{FetchError, FetchWindow, Rows, SourceShape};
+
+/// How long the source waits before it tries again.
+const PAUSE: Duration = Duration::from_secs(8);
+
+/// Tries a fetch again that failed, as the source of SQL Server does.
+#[derive(Debug)]
+struct Retrying {
+    table: Arc<TableSource>,
+    memory: Arc<MemoryStore>,
+    /// Rows that were committed whenever it began to wait.
+    waited_behind: Mutex<Vec<u64>>,
+}
+
+impl Retrying {
+    fn of(world: &World) -> Arc<Self> {
+        let (table, memory) = (world.source.clone(), world.memory.clone());
+        Arc::new(Self { table, memory, waited_behind: Mutex::default() })
+    }
+
+    fn waited_behind(&self) -> Vec<u64> {
+        self.waited_behind.lock().unwrap().clone()
+    }
+}
+
+#[async_trait]
+impl Source for Retrying {
+    fn shape(&self) -> &SourceShape {
+        self.table.shape()
+    }
+
+    async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
+        for _ in 0..3 {
+            let rows = self.table.fetch(window).await;
+            if rows.is_ok() {
+                return rows;
+            }
+            let key = StateKey::Document("p".to_owned());
+            let stored = self.memory.load(&key).await.unwrap().stored.unwrap();
+            let document = decode("p", &stored.bytes).unwrap();
+            self.waited_behind.lock().unwrap().push(document.checkpoint.metadata.row_count);
+            tokio::time::sleep(PAUSE).await;
+        }
+        self.table.fetch(window).await
+    }
+
+    async fn fetch_at_once(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
+        self.table.fetch(window).await
+    }
+}
+
+fn failing_behind_the_first_batch(world: &World, failures: usize) {
+    let source = world.source.clone();
+    world.handler.then(async move {
+        (0..failures).for_each(|_| source.fail_next("connection reset"));
+        Ok(())
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn finished_work_is_committed_before_a_read_is_waited_for() {
+    for lease_first in [false, true] {
+        let world = World::with(Limits { lease_first, ..limits() });
+        world.source.fill(20);
+        let source = Retrying::of(&world);
+        let poller = world.instance_of("a", source.clone());
+        failing_behind_the_first_batch(&world, 3);
+        let report = poller.tick(&TickRequest::default()).await;
+        let outcome = report.result.unwrap();
+        assert_eq!(outcome, TickOutcome::Committed { more: false }, "{lease_first}");
+        assert_eq!(source.waited_behind(), [10, 10], "the first batch stood before each pause");
+        assert_eq!((report.rows, report.batches), (20, 2));
+        assert_eq!(world.handler.ids(), (1..=20).collect::<Vec<_>>());
+        assert!(world.document().await.lease.released_at.is_some());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_stays_away_fails_the_tick_and_no_limit_is_passed() {
+    let world = World::new();
+    world.source.fill(20);
+    let source = Retrying::of(&world);
+    let poller = world.instance_of("a", source.clone());
+    failing_behind_the_first_batch(&world, 9);
+    let report = poller.tick(&TickRequest::default()).await;
+    assert!(matches!(report.result, Err(TickError::Fetch(_))), "{report:?}");
+    assert_eq!((report.rows, source.waited_behind()), (10, vec![10, 10, 10]));
+
+    // As many batches as a tick may have are as many as it has.
+    let world = World::with(Limits { batches_max: Some(2), ..limits() });
+    world.source.fill(40);
+    let poller = world.instance_of("a", Retrying::of(&world));
+    failing_behind_the_first_batch(&world, 1);
+    let report = poller.tick(&TickRequest::default()).await;
+    assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: true });
+    assert_eq!(report.batches, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waiting_does_not_mend_is_not_waited_for() {
+    let world = World::new();
+    world.source.fill(20);
+    let source = world.source.clone();
+    world.handler.then(async move {
+        source.fail_with(FetchError::new(ErrorKind::Configuration, "no right to read"));
+        Ok(())
+    });
+    let report = world.instance("a").tick(&TickRequest::default()).await;
+    assert!(matches!(report.result, Err(TickError::Fetch(_))));
+    // The first one is read again when its document is begun.
+    assert_eq!((report.rows, world.source.fetches()), (10, 3));
+}
