@@ -8,7 +8,8 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 use time::OffsetDateTime;
 
-use crate::event::{BatchId, ChangeEvent, EventId};
+use crate::cursor::{Cursor, KeyValues};
+use crate::event::{BatchId, ChangeEvent, EventId, Operation};
 use crate::state::{Holder, StateKey};
 
 /// Version of the form.
@@ -126,6 +127,24 @@ pub enum EntryError {
         /// Its version.
         found: u32,
     },
+    /// It is one, but not of the row that its name says.
+    #[error("`{key}` speaks of event `{event}` of poller `{poller}`: it was put there by hand")]
+    Misplaced {
+        /// Where it is stored.
+        key: String,
+        /// The event in it.
+        event: EventId,
+        /// The poller in it.
+        poller: String,
+    },
+    /// It does not hold the one event that it speaks of.
+    #[error("`{key}` does not hold its event: {reason}")]
+    Event {
+        /// Where it is stored.
+        key: String,
+        /// What is there instead.
+        reason: String,
+    },
 }
 
 impl QuarantinedRow<'_> {
@@ -178,14 +197,62 @@ pub fn decode(key: &StateKey, bytes: &[u8]) -> Result<Entry, EntryError> {
     if entry.version > VERSION {
         return Err(EntryError::Version { key: key.path(), found: entry.version });
     }
+    if *key != entry.state_key() {
+        let Entry { event_id: event, poller_name: poller, .. } = entry;
+        return Err(EntryError::Misplaced { key: key.path(), event, poller });
+    }
+    entry.event()?;
     Ok(entry)
+}
+
+/// What is read of an event as it is stored.
+#[derive(Deserialize)]
+struct StoredEvent {
+    id: EventId,
+    op: Operation,
+    cursor: Cursor,
+}
+
+impl Entry {
+    /// Returns where the entry is kept.
+    pub fn state_key(&self) -> StateKey {
+        StateKey::Quarantined { poller: self.poller_name.clone(), event: self.event_id.clone() }
+    }
+
+    /// Returns the event as it was delivered.
+    ///
+    /// # Errors
+    ///
+    /// [`EntryError::Event`] if there is none, or it is another one.
+    pub fn event(&self) -> Result<ChangeEvent, EntryError> {
+        let wrong = |reason: String| EntryError::Event { key: self.state_key().path(), reason };
+        let [json] = self.events.as_slice() else {
+            return Err(wrong(format!("it holds {} events", self.events.len())));
+        };
+        let event: StoredEvent =
+            serde_json::from_str(json.get()).map_err(|error| wrong(error.to_string()))?;
+        if event.id != self.event_id {
+            return Err(wrong(format!("it holds event `{}`", event.id)));
+        }
+        let StoredEvent { id, op, cursor } = event;
+        Ok(ChangeEvent { id, op, cursor, json: json.get().to_owned() })
+    }
+
+    /// Returns the key of the row.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::event`].
+    pub fn row_key(&self) -> Result<KeyValues, EntryError> {
+        Ok(self.event()?.cursor.key)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cursor::{Cursor, KeyValues, RowVersion};
-    use crate::event::{BatchIdentity, Digested, Operation, SourceLabel};
+    use crate::cursor::RowVersion;
+    use crate::event::{BatchIdentity, Digested, SourceLabel};
     use crate::state::{FencingToken, Generation};
     use crate::value::Value;
 
@@ -260,5 +327,33 @@ mod tests {
         let text = String::from_utf8(bytes).unwrap().replace("\"version\": 1", "\"version\": 2");
         let newer = decode(&key, text.as_bytes()).unwrap_err().to_string();
         assert!(newer.contains("has version 2"), "{newer}");
+    }
+
+    #[test]
+    fn an_entry_under_another_ones_name_is_an_error() {
+        let (_, bytes) = entry(&event("x"));
+        let elsewhere = StateKey::parse(&format!("orders.quarantine.{:032}.json", 7)).unwrap();
+        let misplaced = decode(&elsewhere, &bytes).unwrap_err().to_string();
+        assert!(misplaced.contains("put there by hand"), "{misplaced}");
+    }
+
+    #[test]
+    fn an_entry_without_its_event_is_an_error() {
+        let (key, bytes) = entry(&event("x"));
+        let with = |events: serde_json::Value| {
+            let mut entry: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+            entry["events"] = events;
+            decode(&key, entry.to_string().as_bytes()).unwrap_err().to_string()
+        };
+        let mut other: serde_json::Value = serde_json::from_str(&event("x").json).unwrap();
+        other["id"] = format!("{:032}", 7).into();
+        for (events, expected) in [
+            (serde_json::json!([]), "holds 0 events"),
+            (serde_json::json!(["x"]), "invalid type"),
+            (serde_json::json!([other]), "holds event `0"),
+        ] {
+            let text = with(events);
+            assert!(text.contains(expected), "{text}");
+        }
     }
 }

@@ -1,12 +1,14 @@
 use super::*;
 use crate::error::chain;
 use crate::normalize::NormalizeError;
-use crate::state::{MemoryStore, Paused, Precondition, StateDocument, decode, encode};
+use crate::state::{MemoryStore, Paused, Precondition, Refusal, StateDocument, decode, encode};
 use crate::testing::{Call, Calls, Fault, FaultyStore, RecordingHandler, TableSource};
 
 mod accepted;
+mod audit;
 mod failures;
 mod init;
+mod operate;
 mod parts;
 mod remember;
 mod rules;
@@ -644,7 +646,7 @@ async fn after_a_commit_found_landed_under_a_newer_lease_no_batch_is_begun() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_poller_that_is_paused_in_mid_tick_stops_after_the_batches_announced() {
+async fn a_poller_that_is_paused_in_mid_tick_stops_after_the_batch_in_hand() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(40);
@@ -665,7 +667,8 @@ async fn a_poller_that_is_paused_in_mid_tick_stops_after_the_batches_announced()
         Ok(())
     });
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: true });
-    assert_eq!(world.handler.ids()[1..], (1..=20).collect::<Vec<_>>());
+    assert_eq!(world.handler.ids()[1..], (1..=10).collect::<Vec<_>>());
+    assert!(world.document().await.lease.released_at.is_some());
     assert!(matches!(tick(&poller).await.unwrap(), TickOutcome::Paused { .. }));
 }
 

@@ -13,6 +13,7 @@
 )]
 
 mod bench;
+mod commands;
 mod data;
 mod extra;
 mod identity;

@@ -26,6 +26,7 @@ fn the_statements_go_to_standard_output_and_nothing_else_does() {
         GRANT SELECT ON [dbo].[highwater_state] TO [highwater];
         GRANT INSERT ON [dbo].[highwater_state] TO [highwater];
         GRANT UPDATE ON [dbo].[highwater_state] TO [highwater];
+        GRANT DELETE ON [dbo].[highwater_state] TO [highwater];
     "#]]
     .assert_eq(&String::from_utf8(output.stdout).unwrap());
 }
@@ -35,7 +36,7 @@ fn table_and_user_are_quoted() {
     let output = ddl(&["--table", "ops.[High Water]", "--user", "my]app"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.starts_with("CREATE TABLE [ops].[High Water] ("), "{text}");
-    assert!(text.ends_with("GRANT UPDATE ON [ops].[High Water] TO [my]]app];\n"), "{text}");
+    assert!(text.ends_with("GRANT DELETE ON [ops].[High Water] TO [my]]app];\n"), "{text}");
 }
 
 #[test]

@@ -112,9 +112,12 @@ async fn no_row_of_any_batch_needs_more_calls_than_its_size_has_bits() {
             let holds = move |ids: &[i64]| ids.contains(&bad);
             world.handler.judge_by(move |ids| if holds(ids) { Err(refused()) } else { Ok(()) });
             drain(&poller, 3).await;
-            let calls = calls_made(&world).iter().filter(|ids| holds(ids)).count();
+            let calls = calls_made(&world);
+            let with_it = calls.iter().filter(|ids| holds(ids)).count();
             let most = usize::try_from(rows.ilog2() + 1).unwrap();
-            assert!(calls <= most, "row {bad} of {rows}: {calls} calls");
+            assert!(with_it <= most, "row {bad} of {rows}: {with_it} calls");
+            // The whole, one for each halving, the row alone, the rest.
+            assert!(calls.len() <= most + 3, "row {bad} of {rows}: {} calls in all", calls.len());
             assert_eq!(world.quarantined().await, [bad]);
         }
     }
@@ -495,22 +498,31 @@ impl Handler for Killing {
     }
 }
 
+/// Runs one tick of a new process; `None` where it died.
+async fn run_process(
+    world: &World,
+    owner_id: &str,
+    deadly: &'static [i64],
+) -> Option<Result<TickOutcome, TickError>> {
+    let has_killed = Notify::new();
+    let handler = Arc::new(Killing { inner: world.handler.clone(), deadly, has_killed });
+    let mut poller = world.instance(owner_id);
+    poller.handler = handler.clone();
+    tokio::select! {
+        biased;
+        () = handler.has_killed.notified() => None,
+        outcome = tick(&poller) => Some(outcome),
+    }
+}
+
 /// Runs process after process until nothing is left, and returns how many died.
 async fn run_processes(world: &World, deadly: &'static [i64], processes_max: u32) -> u32 {
     let mut died = 0;
     for number in 0..processes_max {
-        let has_killed = Notify::new();
-        let handler = Arc::new(Killing { inner: world.handler.clone(), deadly, has_killed });
-        let mut poller = world.instance(&format!("process-{number}"));
-        poller.handler = handler.clone();
-        tokio::select! {
-            biased;
-            () = handler.has_killed.notified() => died += 1,
-            outcome = tick(&poller) => {
-                if matches!(outcome, Ok(TickOutcome::Committed { more: false })) {
-                    return died;
-                }
-            }
+        match run_process(world, &format!("process-{number}"), deadly).await {
+            None => died += 1,
+            Some(Ok(TickOutcome::Committed { more: false })) => return died,
+            Some(_) => {}
         }
         // Longer than its lease lives, and than any back-off.
         sleep(600).await;
@@ -563,6 +575,23 @@ async fn a_row_that_nobody_died_with_is_not_set_aside_for_deaths_with_another() 
     drain(&c, 3).await;
     assert_eq!(world.quarantined().await, Vec::<i64>::new());
     assert_eq!(calls_made(&world)[2..], [[2], [1]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_is_not_set_aside_for_a_death_with_the_row_behind_it_that_was_probed() {
+    let policy =
+        FailurePolicy { attempts_max: 1, crashes_max: 1, ..policy(OnFailure::Quarantine, false) };
+    let world = world(policy, 1);
+    world.seasoned("a").await;
+    world.source.fill(2);
+    fail_on(&world, &[1], failed);
+    assert!(run_process(&world, "b", &[2]).await.is_none(), "the probe has killed it");
+    assert_eq!(calls_made(&world), [[1], [2]]);
+    world.handler.judge_by(|_| Ok(()));
+    sleep(600).await;
+    drain(&world.instance("c"), 3).await;
+    assert_eq!(world.quarantined().await, Vec::<i64>::new());
+    assert_eq!(all_handed_over(&world, &[]), [1, 2]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,174 @@
+//! `highwater pause` and `highwater resume`.
+
+use clap::Args;
+use serde::Serialize;
+use time::OffsetDateTime;
+
+use super::output::{Exit, Failed, OutputOption, say, time_text};
+use super::poller;
+use crate::config::Vars;
+use crate::poller::{Operator, Pausing, Resuming};
+
+#[derive(Debug, Args)]
+pub(super) struct PauseOptions {
+    /// Name of the poller.
+    poller: String,
+    /// Why; whoever finds the poller paused reads it.
+    #[arg(long, value_name = "TEXT", value_parser = some_text)]
+    reason: String,
+    #[command(flatten)]
+    who: WhoOption,
+    #[command(flatten)]
+    form: OutputOption,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ResumeOptions {
+    /// Name of the poller.
+    poller: String,
+    /// Why; it is kept among the recent ticks.
+    #[arg(long, value_name = "TEXT", value_parser = some_text)]
+    reason: Option<String>,
+    #[command(flatten)]
+    who: WhoOption,
+    #[command(flatten)]
+    form: OutputOption,
+}
+
+#[derive(Debug, Args)]
+struct WhoOption {
+    /// Who asks for it; user and machine if not given.
+    #[arg(long, value_name = "TEXT", value_parser = some_text)]
+    by: Option<String>,
+}
+
+impl WhoOption {
+    fn name(&self, vars: &dyn Vars) -> String {
+        self.by.clone().unwrap_or_else(|| {
+            let user = vars.get("USER").or_else(|| vars.get("LOGNAME"));
+            let user = user
+                .filter(|name| !name.trim().is_empty())
+                .unwrap_or_else(|| format!("uid-{}", rustix::process::getuid().as_raw()));
+            let host = rustix::system::uname();
+            format!("{user}@{}", host.nodename().to_string_lossy())
+        })
+    }
+}
+
+/// Longest text that is kept of an operator.
+const TEXT_CHARS_MAX: usize = 1000;
+
+fn some_text(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    if text.is_empty() || text.chars().count() > TEXT_CHARS_MAX {
+        return Err(format!("expected a text of 1 to {TEXT_CHARS_MAX} characters"));
+    }
+    Ok(text.to_owned())
+}
+
+/// What the two commands print.
+#[derive(Serialize)]
+struct Report<'a> {
+    poller: &'a str,
+    /// How the poller stands now.
+    paused: bool,
+    /// Whether that was changed.
+    changed: bool,
+    /// Who paused it; `null` where it was not.
+    by: Option<&'a str>,
+    reason: Option<&'a str>,
+    #[serde(with = "time::serde::rfc3339::option")]
+    at: Option<OffsetDateTime>,
+    /// The instance whose tick ends after the batch in hand.
+    running: Option<&'a str>,
+}
+
+pub(super) async fn pause(vars: &dyn Vars, options: &PauseOptions) -> Result<Exit, Failed> {
+    let name = options.poller.as_str();
+    let by = options.who.name(vars);
+    let operator = Operator { by: &by, reason: &options.reason };
+    let pausing = poller(vars, name)?.pause(operator).await?;
+    let (paused, running, changed) = match &pausing {
+        Pausing::Paused { paused, running } => (paused, running.as_deref(), true),
+        Pausing::PausedBefore(paused) => (paused, None, false),
+    };
+    let report = Report {
+        poller: name,
+        paused: true,
+        changed,
+        by: Some(&paused.by),
+        reason: Some(&paused.reason),
+        at: Some(paused.at),
+        running,
+    };
+    say(&options.form.output.one(&report, || {
+        let since = time_text(paused.at);
+        if !changed {
+            let (by, reason) = (&paused.by, &paused.reason);
+            return format!("{name}: has been paused since {since} by {by}: {reason}");
+        }
+        let running = running
+            .map(|owner| format!("\n{name}: the tick of `{owner}` ends after the batch in hand"));
+        format!("{name}: paused at {since}{}", running.unwrap_or_default())
+    }));
+    Ok(Exit::Done)
+}
+
+pub(super) async fn resume(vars: &dyn Vars, options: &ResumeOptions) -> Result<Exit, Failed> {
+    let name = options.poller.as_str();
+    let by = options.who.name(vars);
+    let reason = options.reason.as_deref().unwrap_or_default();
+    let resuming = poller(vars, name)?.resume(Operator { by: &by, reason }).await?;
+    let was = match &resuming {
+        Resuming::Resumed { was } => Some(was),
+        Resuming::NotPaused { .. } => None,
+    };
+    let report = Report {
+        poller: name,
+        paused: false,
+        changed: was.is_some(),
+        by: was.map(|was| was.by.as_str()),
+        reason: was.map(|was| was.reason.as_str()),
+        at: was.map(|was| was.at),
+        running: None,
+    };
+    say(&options.form.output.one(&report, || match &resuming {
+        Resuming::Resumed { was } => format!(
+            "{name}: resumed; it was paused since {} by {}: {}",
+            time_text(was.at),
+            was.by,
+            was.reason
+        ),
+        Resuming::NotPaused { backing_off_until: None } => format!("{name}: is not paused"),
+        Resuming::NotPaused { backing_off_until: Some(until) } => format!(
+            "{name}: is not paused; its failed batch is tried again from {} on",
+            time_text(*until)
+        ),
+    }));
+    Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn an_operator_is_a_user_on_a_machine_unless_a_name_is_given() {
+        let mut vars = BTreeMap::new();
+        let who = WhoOption { by: None };
+        assert!(who.name(&vars).starts_with("uid-"), "{}", who.name(&vars));
+        vars.insert("LOGNAME".to_owned(), "ann".to_owned());
+        assert!(who.name(&vars).starts_with("ann@"), "{}", who.name(&vars));
+        let named = WhoOption { by: Some("on call".to_owned()) };
+        assert_eq!(named.name(&vars), "on call");
+    }
+
+    #[test]
+    fn a_reason_has_to_say_something() {
+        assert!(some_text("  ").is_err());
+        assert!(some_text(&"x".repeat(TEXT_CHARS_MAX + 1)).is_err());
+        assert_eq!(some_text(" why ").unwrap(), "why");
+    }
+}

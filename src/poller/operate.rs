@@ -1,0 +1,203 @@
+//! Pausing a poller and letting it run again, as an operator asks for it.
+//!
+//! Neither touches the source or the handler: both are what may be broken then. Both are conditional
+//! writes, made again on top of whatever was written meanwhile.
+
+use std::time::Duration;
+
+use time::OffsetDateTime;
+use tokio::time::sleep;
+
+use super::{LoadError, Poller, TickError};
+use crate::lease::Snapshot;
+use crate::state::{Paused, Precondition, RecentTick, Standing, StateDocument, StoreError, encode};
+
+/// Most tries of one change: those that other writers or broken answers thwart, and the creation.
+const TRIES_MAX: u32 = 6;
+/// Pause before the second try; doubled each time.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+
+/// Who changes something by hand, and why.
+#[derive(Clone, Copy, Debug)]
+pub struct Operator<'a> {
+    /// Who.
+    pub by: &'a str,
+    /// Why.
+    pub reason: &'a str,
+}
+
+/// What became of a request to pause.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Pausing {
+    /// No tick begins from now on.
+    Paused {
+        /// What was written.
+        paused: Paused,
+        /// The instance that has a tick running, which ends after the batch in hand.
+        running: Option<String>,
+    },
+    /// It was paused already; that stays as it is.
+    PausedBefore(Paused),
+}
+
+/// What became of a request to resume.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Resuming {
+    /// The next tick runs.
+    Resumed {
+        /// What had stopped the poller.
+        was: Paused,
+    },
+    /// It was not paused.
+    NotPaused {
+        /// Until when its failed batch is not tried again.
+        backing_off_until: Option<OffsetDateTime>,
+    },
+}
+
+/// A change that is made, or an answer that needs none.
+enum Change<T> {
+    Write(Box<StateDocument>, T),
+    Nothing(T),
+}
+
+impl Poller {
+    /// Keeps ticks from running, in whatever process, until [`Self::resume`]. Also a poller that never
+    /// ran can be paused.
+    ///
+    /// # Errors
+    ///
+    /// [`TickError::Load`] if the state cannot be read or written.
+    pub async fn pause(&self, operator: Operator<'_>) -> Result<Pausing, TickError> {
+        self.change(true, |base| {
+            if let Some(paused) = &base.document.paused {
+                return Change::Nothing(Pausing::PausedBefore(paused.clone()));
+            }
+            let paused = Paused {
+                by: operator.by.to_owned(),
+                reason: operator.reason.to_owned(),
+                at: base.now(),
+                extra: serde_json::Map::new(),
+            };
+            let age = base.age(self.store.grain());
+            let running = match base.document.standing(self.instance.owner_id(), age) {
+                Standing::Held { owner_id } => Some(owner_id),
+                Standing::Free | Standing::Own | Standing::Lapsed => None,
+            };
+            let next = base.document.pause(paused.clone(), age);
+            Change::Write(Box::new(next), Pausing::Paused { paused, running })
+        })
+        .await
+    }
+
+    /// Lets ticks run again, whoever paused the poller: an operator, its failure policy, or a handler
+    /// whose target said that it is gone.
+    ///
+    /// Attempts and crashes of the batch that was in the way are counted anew.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::pause`].
+    pub async fn resume(&self, operator: Operator<'_>) -> Result<Resuming, TickError> {
+        self.change(false, |base| {
+            let Some(was) = base.document.paused.clone() else {
+                let next_attempt_at =
+                    base.document.in_flight.as_ref().and_then(|b| b.next_attempt_at);
+                let backing_off_until = next_attempt_at.filter(|until| *until > base.now());
+                return Change::Nothing(Resuming::NotPaused { backing_off_until });
+            };
+            let next = base.document.resume(base.age(self.store.grain()));
+            let next = next.noted(by_hand("resumed", operator, base.now()));
+            Change::Write(Box::new(next), Resuming::Resumed { was })
+        })
+        .await
+    }
+
+    /// Applies a change to what is stored, and again to what is stored then, until it is written.
+    /// Where nothing is stored a blank document is created first if `create` says so.
+    async fn change<T>(
+        &self,
+        create: bool,
+        change: impl Fn(&Snapshot) -> Change<T>,
+    ) -> Result<T, TickError> {
+        let write_id = self.instance.next_write_id();
+        let mut written = None;
+        let mut pause = PAUSE_MIN;
+        let mut last = StoreError::Conflict { key: self.key.path() };
+        for tried in 1..=TRIES_MAX {
+            let error = match self.try_change(create, &write_id, &mut written, &change).await {
+                Ok(Some(answer)) => return Ok(answer),
+                Ok(None) => continue,
+                Err(error) => error,
+            };
+            match error {
+                LoadError::Store(
+                    error @ (StoreError::Conflict { .. }
+                    | StoreError::Unreachable { .. }
+                    | StoreError::Unknown { .. }),
+                ) => last = error,
+                LoadError::Store(StoreError::Refused { .. }) | LoadError::Format(_) => {
+                    return Err(error.into());
+                }
+            }
+            if tried < TRIES_MAX {
+                sleep(pause).await;
+                pause *= 2;
+            }
+        }
+        Err(LoadError::Store(last).into())
+    }
+
+    /// Tries once; `written` holds the answer of a write that may have landed.
+    async fn try_change<T>(
+        &self,
+        create: bool,
+        write_id: &str,
+        written: &mut Option<T>,
+        change: impl Fn(&Snapshot) -> Change<T>,
+    ) -> Result<Option<T>, LoadError> {
+        let loaded = self.store.load(&self.key).await?;
+        let base = match loaded.stored {
+            Some(stored) => Snapshot::read(&self.key, stored, loaded.date)?,
+            None if create => {
+                self.create_blank().await?;
+                return Ok(None);
+            }
+            None => {
+                let fingerprint = self.source.shape().fingerprint.clone();
+                Snapshot::absent(StateDocument::blank(&self.name, fingerprint), loaded.date)
+            }
+        };
+        if base.document.write_id == write_id {
+            return Ok(written.take());
+        }
+        let (mut next, answer) = match change(&base) {
+            Change::Write(next, answer) => (next, answer),
+            Change::Nothing(answer) => return Ok(Some(answer)),
+        };
+        let Some(etag) = base.etag else { return Ok(None) };
+        write_id.clone_into(&mut next.write_id);
+        match self.store.store(&self.key, encode(&next), Precondition::Matches(etag)).await {
+            Ok(_) => Ok(Some(answer)),
+            Err(error) => {
+                *written = Some(answer);
+                Err(error.into())
+            }
+        }
+    }
+}
+
+fn by_hand(outcome: &str, operator: Operator<'_>, at: OffsetDateTime) -> RecentTick {
+    let mut extra = serde_json::Map::new();
+    extra.insert("by".to_owned(), operator.by.into());
+    extra.insert("reason".to_owned(), operator.reason.into());
+    RecentTick {
+        at,
+        outcome: outcome.to_owned(),
+        rows: 0,
+        batches: 0,
+        duration_ms: 0,
+        idle_before: 0,
+        extra,
+    }
+}

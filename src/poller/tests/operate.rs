@@ -1,0 +1,157 @@
+//! Pausing and resuming by hand.
+
+use super::*;
+
+const ANN: Operator<'_> = Operator { by: "ann@host", reason: "the target moves" };
+const BOB: Operator<'_> = Operator { by: "bob@host", reason: "no idea" };
+
+fn by(pausing: &Pausing) -> &str {
+    match pausing {
+        Pausing::Paused { paused, .. } | Pausing::PausedBefore(paused) => &paused.by,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_is_one_however_often_it_is_asked_for() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    let paused = world.instance("cli-1").pause(ANN).await.unwrap();
+    assert!(matches!(&paused, Pausing::Paused { running: None, .. }), "{paused:?}");
+    let before = world.document().await;
+    assert_eq!(before.requires, ["paused"]);
+    sleep(60).await;
+    let again = world.instance("cli-2").pause(BOB).await.unwrap();
+    assert!(matches!(&again, Pausing::PausedBefore(_)) && by(&again) == ANN.by, "{again:?}");
+    assert_eq!(world.document().await, before, "nothing was written");
+
+    world.source.put(1, "new");
+    for process in [&poller, &world.instance("b")] {
+        let outcome = tick(process).await.unwrap();
+        assert!(matches!(&outcome, TickOutcome::Paused { reason, .. } if reason == ANN.reason));
+    }
+    world.instance("cli-3").resume(BOB).await.unwrap();
+    tick(&poller).await.unwrap();
+    assert_eq!(world.handler.ids(), [0, 1]);
+    let resumed = world.document().await.recent.into_iter().find(|tick| tick.outcome == "resumed");
+    assert_eq!(resumed.unwrap().extra["by"], BOB.by);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poller_that_is_not_paused_has_nothing_to_resume() {
+    let world = World::new();
+    let cli = world.instance("cli");
+    let nothing = Resuming::NotPaused { backing_off_until: None };
+    assert_eq!(cli.resume(ANN).await.unwrap(), nothing, "there is no state at all");
+    let poller = world.seasoned("a").await;
+    world.source.put(1, "new");
+    world.handler.then_fail(HandlerError::Retryable("down".to_owned()));
+    tick(&poller).await.unwrap_err();
+    let before = world.document().await;
+    let Resuming::NotPaused { backing_off_until } = cli.resume(ANN).await.unwrap() else {
+        panic!("it is not paused");
+    };
+    assert_eq!(backing_off_until, before.in_flight.as_ref().unwrap().next_attempt_at);
+    assert_eq!(world.document().await, before, "nothing was written");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_by_hand_lands_whatever_happens_meanwhile() {
+    for fault in [Fault::Unreachable, Fault::LostAnswer, Fault::LostRequest] {
+        let world = World::new();
+        world.seasoned("a").await;
+        let cli = world.instance("cli");
+        world.store.break_next(Call::Load, Fault::Unreachable);
+        world.store.break_next(Call::Store, fault);
+        let paused = cli.pause(ANN).await.unwrap();
+        assert!(matches!(&paused, Pausing::Paused { .. }), "{fault:?}: {paused:?}");
+        world.store.break_next(Call::Store, fault);
+        let resumed = cli.resume(ANN).await.unwrap();
+        assert!(matches!(&resumed, Resuming::Resumed { .. }), "{fault:?}: {resumed:?}");
+        assert_eq!(world.document().await.paused, None);
+    }
+    // A holder that writes all the time.
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(60);
+    world.store.break_next(Call::Load, Fault::Slow(Duration::ZERO));
+    let cli = world.instance("cli");
+    for _ in 0..3 {
+        world.handler.then_take(Duration::from_secs(1));
+    }
+    let (outcome, paused) = tokio::join!(tick(&poller), async {
+        sleep(1).await;
+        // Each commit comes between the read and the write.
+        world.store.break_next(Call::Load, Fault::Slow(Duration::from_millis(1_500)));
+        cli.pause(ANN).await.unwrap()
+    });
+    assert_eq!(outcome.unwrap(), TickOutcome::Committed { more: true });
+    assert!(matches!(&paused, Pausing::Paused { running: Some(owner), .. } if owner == "a"));
+    assert_eq!(world.document().await.paused.unwrap().by, ANN.by);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_stays_away_is_given_up_after_a_while() {
+    let world = World::new();
+    world.seasoned("a").await;
+    for _ in 0..100 {
+        world.store.break_next(Call::Load, Fault::Unreachable);
+    }
+    let error = world.instance("cli").pause(ANN).await.unwrap_err();
+    let unreachable = TickError::Load(LoadError::Store(crate::state::StoreError::Unreachable {
+        key: String::new(),
+        reason: String::new(),
+    }));
+    assert_eq!(std::mem::discriminant(&error), std::mem::discriminant(&unreachable), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poller_without_state_is_paused_without_its_source() {
+    let world = World::new();
+    world.source.put(0, "first");
+    world.source.fail_next("database unreachable");
+    world.instance("cli-1").pause(ANN).await.unwrap();
+    assert_eq!(world.source.fetches(), 0);
+    let poller = world.instance("a");
+    assert!(matches!(tick(&poller).await.unwrap(), TickOutcome::Paused { .. }));
+    world.instance("cli-2").resume(ANN).await.unwrap();
+    tick(&poller).await.unwrap_err();
+    tick(&poller).await.unwrap();
+    assert_eq!(world.handler.ids(), [0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_document_that_cannot_be_read_is_not_overwritten() {
+    let world = World::new();
+    world.overwrite(b"{\"version\": 2}").await;
+    let error = world.instance("cli").pause(ANN).await.unwrap_err();
+    assert!(chain(&error).contains("has version `2`"), "{}", chain(&error));
+    assert!(world.instance("cli").resume(ANN).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_resumes_is_told_what_had_stopped_the_poller() {
+    for (error, expected) in [
+        (HandlerError::Gone("410: moved for good".to_owned()), "handler of `p`"),
+        (HandlerError::Rejected("422: no".to_owned()), "failure policy of `p`"),
+    ] {
+        let policy = FailurePolicy {
+            on_failure: crate::policy::OnFailure::Stop,
+            ..FailurePolicy::default()
+        };
+        let world = World { policy, ..World::new() };
+        let poller = world.seasoned("a").await;
+        world.source.put(1, "new");
+        let reason = error.to_string();
+        world.handler.then_fail(error);
+        tick(&poller).await.unwrap_err();
+        assert!(matches!(tick(&poller).await.unwrap(), TickOutcome::Paused { .. }));
+        let Resuming::Resumed { was } = world.instance("cli").resume(ANN).await.unwrap() else {
+            panic!("it was paused");
+        };
+        assert!(was.by == expected && was.reason.contains(&reason), "{was:?}");
+        let in_flight = world.document().await.in_flight;
+        assert_eq!(in_flight.map_or(0, |batch| batch.attempt), 0);
+        assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+        assert_eq!(world.handler.ids(), [0, 1, 1], "at once");
+    }
+}
