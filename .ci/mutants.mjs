@@ -55,7 +55,7 @@ const SUSPICION = "src/poller/suspicion.rs";
 const OBSERVE = "src/poller/observe.rs";
 const MEMORY_STORE = "src/state/memory.rs";
 const FILE_STORE = "src/state/file.rs";
-const BLOB_STORE = "src/state/blob.rs";
+const CONTAINER = "src/state/container.rs";
 const STATEMENT = "src/state/sql/statement.rs";
 
 const BREAKS = [
@@ -84,7 +84,7 @@ const BREAKS = [
   ["refused write taken for a loss", WRITE, "Err(StoreError::Conflict { .. } | StoreError::Unknown { .. }) => {}", "Err(StoreError::Conflict { .. }) => return Err(LeaseError::Gone),\n                Err(StoreError::Unknown { .. }) => {}"],
   ["own write not recognised", WRITE, "if found.document.write_id == write_id\n                || ", "if "],
   ["retry reads another range", BATCH, "&& in_flight.after == document.checkpoint.cursor", "&& false"],
-  ["rest of a batch begins where the whole did", PART, "let after = position(Some(front.upto.clone()));", "let after = position(self.after.clone());"],
+  ["rest of a batch begins where the whole did", PART, "let after = Position::under(document, Some(front.upto.clone()));", "let after = Position::under(document, self.after.clone());"],
   ["checkpoint of another source used", MEMORY, "if snapshot.document.source_fingerprint != *configured {", "if false && snapshot.document.source_fingerprint != *configured {"],
   ["cut batch remembered as whole", BATCH, "rows.remember.filter(|_| whole)", "rows.remember.filter(|_| whole || true)"],
   ["range read again remembered as all", BATCH, " && again.is_none();", ";"],
@@ -132,7 +132,7 @@ const BREAKS = [
   ["value over the limit delivered as NULL", LIMIT, ".find(|(_, bytes)| *bytes > bytes_max)?", ".find(|_| false)?"],
   ["row over the limit of a batch delivered", NORMALIZE, "(0, Some(event)) => Err(too_large(shape, rows, event, bytes_max)),", "(0, Some(_)) => Ok(1),"],
   ["key with half a surrogate pair mangled", NORMALIZE, "Some(Value::HalfPair(_)) => {", "Some(Value::HalfPair(_)) if false => {"],
-  ["parameter in the code page of the database", FORM, ".map(|name| format!(\" COLLATE {name}\"))", ".map(|_| String::new())"],
+  ["parameter in the code page of the database", FORM, "collation.map(|name| format!(\" COLLATE {name}\"))", "collation.map(|_| String::new())"],
   ["outage blamed on the rows", POLICY, "if attempt.blame == Blame::Target {", "if false {"],
   ["row set aside without a probe", POLICY, "OnFailure::Quarantine => Verdict::Probe,", "OnFailure::Quarantine => Verdict::Quarantine,"],
   ["age of a failure ignored", POLICY, "attempt.attempts >= self.attempts_max || too_old", "attempt.attempts >= self.attempts_max || (false && too_old)"],
@@ -155,7 +155,7 @@ const BREAKS = [
   ["no If-Match in memory", MEMORY_STORE, "(Precondition::Matches(etag), Some(stored)) => *etag == stored.etag,", "(Precondition::Matches(etag), Some(stored)) => *etag == stored.etag || true,"],
   ["no If-Match in a file", FILE_STORE, "(Precondition::Matches(etag), Some(stored)) => *etag == stored.etag,", "(Precondition::Matches(etag), Some(stored)) => *etag == stored.etag || true,"],
   ["no If-Match in a table", STATEMENT, "WHERE [app] = @P1 AND [name] = @P2 AND [etag] = CAST(@P4 AS binary(8)) \\", "WHERE [app] = @P1 AND [name] = @P2 AND @P4 = @P4 \\"],
-  ["refused write taken for an unknown one", BLOB_STORE, "412 => !answer.code.starts_with(\"Lease\"),", "412 => false,"],
+  ["refused write taken for an unknown one", CONTAINER, "412 => !answer.code.starts_with(\"Lease\"),", "412 => false,"],
   ["committed before the handler", POLLER, "            self.deliver(&mut lease, &mut hand, seen).await?;\n            let next = self.next_after(&mut lease, &mut hand, seen).await;\n            seen.note_next(&next);\n            if let Ok(Next::Nothing(Some(state))) = &next {\n                hand.batch.remember = Some(state.clone());\n            }\n            self.commit(&mut lease, &hand.batch, &next, seen).await?;\n", "            let next = self.next_after(&mut lease, &mut hand, seen).await;\n            seen.note_next(&next);\n            if let Ok(Next::Nothing(Some(state))) = &next {\n                hand.batch.remember = Some(state.clone());\n            }\n            self.commit(&mut lease, &hand.batch, &next, seen).await?;\n            self.deliver(&mut lease, &mut hand, seen).await?;\n"],
   ["rows beside the checkpoint's skipped", QUERY, "conditions.push(bound(&self.position(&mut params), [\">\", \">\", \">=\"]));", "conditions.push(format!(\"{cursor} > {}\", self.leading(&mut params)));"],
   ["redirect taken for a success", REPLY, "200..=299 => judge_success(target, received, events),", "200..=399 => judge_success(target, received, events),"],
