@@ -66,7 +66,8 @@ impl Progress {
     /// Says that the first `events` events of the batch are taken for good; a step, too.
     ///
     /// The checkpoint moves past them with the next renewal of the lease, so that they do not come
-    /// again whatever becomes of the rest.
+    /// again whatever becomes of the rest. A batch that is accepted whole is taken, also where the
+    /// handler fails then.
     pub fn accept(&self, events: usize) {
         self.accepted.fetch_max(events, Ordering::Relaxed);
         self.report(1);
@@ -126,10 +127,19 @@ pub enum HandlerError {
 }
 
 impl HandlerError {
-    /// Returns the same error of a handler that had accepted events of a batch of `rows` before.
-    pub(crate) fn after(self, accepted: usize, rows: usize) -> Self {
-        let accepted = accepted.min(rows.saturating_sub(1));
-        match self {
+    /// Returns the same error of a handler that had accepted events of a batch of `rows` before; `Ok`
+    /// where it had accepted all of them, and this does not say that it must stop.
+    pub(crate) fn after(self, accepted: usize, rows: usize) -> Result<(), Self> {
+        Err(match self {
+            Self::Partial { .. }
+            | Self::Retryable(_)
+            | Self::Rejected(_)
+            | Self::TooLarge(_)
+            | Self::Stalled(_)
+                if accepted >= rows =>
+            {
+                return Ok(());
+            }
             Self::Partial { accepted: said, reason } => {
                 Self::Partial { accepted: said.max(accepted), reason }
             }
@@ -147,7 +157,7 @@ impl HandlerError {
             | Self::Misconfigured(_)
             | Self::Gone(_)
             | Self::Fenced(_) => self,
-        }
+        })
     }
 }
 

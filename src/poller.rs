@@ -392,18 +392,25 @@ impl Poller {
         };
         let handled = lease.hold_while_accepting(work, &mut accepted).await;
         seen.handler_ran(began_at.elapsed());
-        match handled {
-            Ok(Ok(())) => Ok(()),
+        let not_taken = match handled {
+            Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => {
-                let error = error.after(progress.accepted(), batch.events.len());
-                Err(NotTaken::Handler(error))
+                let after = error.after(progress.accepted(), batch.events.len());
+                let Err(error) = after else { return Ok(()) };
+                if let HandlerError::Partial { .. } = error {
+                    // The whole front is committed at once, and counted then.
+                    return Err(NotTaken::Handler(error));
+                }
+                NotTaken::Handler(error)
             }
-            Err(LeaseError::OutOfTime) => Err(NotTaken::OutOfTime),
+            Err(LeaseError::OutOfTime) => NotTaken::OutOfTime,
             // A renewal in the air has found the lease lost too, but the target says who took it.
             Err(error) => {
-                Err(NotTaken::Lost(stale.map_or(TickError::LeaseLost(error), TickError::Handler)))
+                NotTaken::Lost(stale.map_or(TickError::LeaseLost(error), TickError::Handler))
             }
-        }
+        };
+        seen.front_committed(batch, lease.document());
+        Err(not_taken)
     }
 
     /// Calls the handler, and stops it where it reports progress and has made none for too long.
@@ -448,14 +455,10 @@ impl Poller {
         let skipped = lease.document().audit.rows_skipped;
         let commit = self.commit_of(batch, lease.document(), lease.now(), then);
         lease.remember(batch.remember.clone());
-        lease.commit(commit).await.map_err(|error| match error {
-            LeaseError::Lost(_) | LeaseError::Gone => TickError::LeaseLost(error),
-            LeaseError::Lapsed
-            | LeaseError::OutOfTime
-            | LeaseError::Refused(_)
-            | LeaseError::Store(_)
-            | LeaseError::Format(_) => TickError::Commit(error),
-        })?;
+        if let Err(error) = lease.commit(commit).await {
+            seen.front_committed(batch, lease.document());
+            return Err(TickError::of_commit(error));
+        }
         self.keep_ids(batch, before.as_ref());
         seen.rows_not_audited(skipped, lease.document().audit.rows_skipped);
         seen.batch_complete(batch, before.as_ref(), began_at.elapsed(), lease.now());

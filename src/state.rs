@@ -369,7 +369,8 @@ pub struct Observed {
     /// When; storage time.
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
-    /// How far behind the source was, in seconds, where the mode can tell.
+    /// How far behind the source was, in seconds. Idle ticks write this, and they have read no row whose
+    /// age could be told, so it is `None` so far; the gauge `lag_seconds` tells it at each commit.
     #[serde(default)]
     pub lag: Option<f64>,
     /// Idle ticks of this process since its last delivery.

@@ -13,7 +13,7 @@ use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested};
 use crate::lease::{Lease, Snapshot};
 use crate::normalize::{fitting, normalize};
 use crate::source::{FetchError, FetchWindow, Remember, Rows};
-use crate::state::InFlight;
+use crate::state::{InFlight, Standing};
 
 /// Rows on their way to the handler.
 #[derive(Clone, Debug)]
@@ -110,11 +110,18 @@ impl Poller {
         {
             let again = self.fetch(position(), Reading::Again(in_flight), state, seen).await?;
             if let Fetched::Batch(mut batch) = again {
-                batch.died_alone = in_flight.rows == 1 && in_flight.batch_id == batch.id;
+                let same = in_flight.rows == 1 && in_flight.batch_id == batch.id;
+                batch.died_alone = same && self.is_left_behind(base);
                 return Ok(Fetched::Batch(batch));
             }
         }
         self.fetch(position(), Reading::First, state, seen).await
+    }
+
+    /// Whether whoever holds the lease has let it lapse, so that whoever takes it counts a death.
+    fn is_left_behind(&self, base: &Snapshot) -> bool {
+        let age = base.age(self.store.grain());
+        base.document.standing(self.instance.owner_id(), age) == Standing::Lapsed
     }
 
     /// Whether limits allow another batch after the one in hand.

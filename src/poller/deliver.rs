@@ -158,7 +158,7 @@ impl Poller {
             }
             Verdict::Probe => {
                 hand.batch.suspect(lease, Some(&error));
-                let Some(taken) = self.probe(lease, hand, seen).await? else {
+                let Some(taken) = Box::pin(self.probe(lease, hand, seen)).await? else {
                     let end = End { error, stop: false };
                     return Err(self.give_up(lease, &hand.batch, end, seen).await);
                 };

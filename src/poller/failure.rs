@@ -62,6 +62,7 @@ impl Poller {
             | HandlerError::Misconfigured(_) => self.fail(lease, batch, (error, pause), tick).await,
         };
         if let Err(error) = written {
+            seen.front_committed(batch, lease.document());
             seen.could_not_release(&error);
         }
     }

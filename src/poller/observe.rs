@@ -14,10 +14,11 @@ use super::outcome::rfc3339;
 use super::{Poller, TickError, TickOutcome, TickReport, TickRequest, outcome_row};
 use crate::cursor::Cursor;
 use crate::error::chain;
+use crate::event::BatchId;
 use crate::handler::{Delivery, HandlerError};
 use crate::lease::{Lease, LeaseError, Snapshot};
 use crate::quarantine::Reason;
-use crate::state::{ClosedWindow, EndOfTick, IdSum, RecentTick};
+use crate::state::{Checkpoint, ClosedWindow, EndOfTick, IdSum, RecentTick, StateDocument};
 
 /// What has been seen of one tick so far.
 pub(super) struct Observation<'a> {
@@ -29,6 +30,8 @@ pub(super) struct Observation<'a> {
     rows: u64,
     batches: u64,
     quarantined: u64,
+    /// The batch whose rows were counted last.
+    counted: Option<BatchId>,
     told_of_skips: bool,
     idle_before: u64,
     fencing_token: u64,
@@ -54,6 +57,7 @@ impl<'a> Observation<'a> {
             rows: 0,
             batches: 0,
             quarantined: 0,
+            counted: None,
             told_of_skips: false,
             idle_before: 0,
             fencing_token: 0,
@@ -107,9 +111,8 @@ impl<'a> Observation<'a> {
 
     pub(super) fn lease_acquired(&mut self, lease: &Lease<'_>, base: &Snapshot) {
         self.fencing_token = lease.token().0;
-        let crashes = |document: &crate::state::StateDocument| {
-            document.in_flight.as_ref().map_or(0, |batch| batch.crashes)
-        };
+        let crashes =
+            |document: &StateDocument| document.in_flight.as_ref().map_or(0, |batch| batch.crashes);
         let taken_over = crashes(lease.document()) > crashes(&base.document);
         if taken_over {
             self.poller.metrics.taken_over(&self.poller.name);
@@ -159,6 +162,7 @@ impl<'a> Observation<'a> {
     ) {
         self.rows += batch.rows_taken();
         self.batches += 1;
+        self.counted = Some(batch.id.clone());
         self.lag = batch.lag;
         self.service_time = Some(at);
         self.timings.push(("commit", duration));
@@ -184,21 +188,35 @@ impl<'a> Observation<'a> {
 
     /// Logs and counts the rows that were taken of a batch that was not.
     pub(super) fn prefix_committed(&mut self, front: &Batch) {
-        let rows = front.rows();
+        self.count_front(&front.id, &front.upto, front.rows());
+    }
+
+    fn count_front(&mut self, id: &BatchId, upto: &Cursor, rows: u64) {
         self.rows += rows;
         self.batches += 1;
+        self.counted = Some(id.clone());
         self.poller.metrics.committed(&self.poller.name, rows, None, None);
         info!(
             event = "batch_complete",
             poller.name = self.poller.name,
             invocation_id = self.request.invocation_id,
-            batch_id = front.id.as_str(),
+            batch_id = id.as_str(),
             token = self.fencing_token,
             rows,
-            checkpoint_after = front.upto.value,
+            checkpoint_after = upto.value,
             "Committed the first {rows} events of a batch of poller `{}`",
             self.poller.name
         );
+    }
+
+    /// Logs and counts what renewals have committed of a batch that comes to no commit of its own.
+    pub(super) fn front_committed(&mut self, batch: &Batch, document: &StateDocument) {
+        let Checkpoint { cursor, last_successful_batch_id: id, .. } = &document.checkpoint;
+        let (Some(upto), Some(id)) = (cursor, id) else { return };
+        let last = batch.events.iter().position(|event| event.cursor == *upto);
+        if let Some(last) = last.filter(|_| self.counted.as_ref() != Some(id)) {
+            self.count_front(id, upto, u64::try_from(last + 1).unwrap_or(u64::MAX));
+        }
     }
 
     /// Logs that a target takes less at once than the settings allow.

@@ -225,6 +225,18 @@ fn failed(error: &TickError) -> OutcomeRow {
 }
 
 impl TickError {
+    /// Says what a commit that failed means for its tick.
+    pub(super) fn of_commit(error: LeaseError) -> Self {
+        match error {
+            LeaseError::Lost(_) | LeaseError::Gone => Self::LeaseLost(error),
+            LeaseError::Lapsed
+            | LeaseError::OutOfTime
+            | LeaseError::Refused(_)
+            | LeaseError::Store(_)
+            | LeaseError::Format(_) => Self::Commit(error),
+        }
+    }
+
     /// Returns what the operator has to do.
     pub fn kind(&self) -> ErrorKind {
         match self {

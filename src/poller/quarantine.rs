@@ -19,15 +19,21 @@ impl Poller {
     /// Looks for another row that the target takes now. `None` where there is no such row; else the
     /// rows that were taken, where they lie next to `batch`.
     ///
-    /// The rest of the batch is tried first, since most often one row only is bad.
+    /// The rest of the batch is tried first, since most often one row only is bad; but where
+    /// processes have died with these rows only one row of it, another with each lease, since the next
+    /// one that is met may be the one that kills.
     pub(super) async fn probe(
         &self,
         lease: &mut Lease<'_>,
         hand: &mut Hand,
         seen: &mut Observation<'_>,
     ) -> Result<Option<Option<Batch>>, TickError> {
-        let rest = hand.batch.suspicion.as_mut().and_then(|suspicion| suspicion.rest.take());
-        let rest = match rest.or_else(|| hand.waiting.pop()) {
+        let suspicion = hand.batch.suspicion.as_mut();
+        let deadly = suspicion.as_ref().is_some_and(|suspicion| suspicion.deadly);
+        let rest = match suspicion
+            .and_then(|suspicion| suspicion.rest.take())
+            .or_else(|| hand.waiting.pop())
+        {
             Some(rest) => rest,
             // What lies behind late rows was delivered before.
             None if hand.batch.late => return Ok(None),
@@ -41,6 +47,9 @@ impl Poller {
             },
         };
         self.write_down_what_is_probed(lease, hand, &rest).await?;
+        if deadly {
+            return self.probe_one_of(lease, hand, rest, seen).await;
+        }
         match self.try_rows(lease, &rest, seen).await? {
             Tasted::Taken => return Ok(Some(Some(rest))),
             Tasted::Prefix(rows) => {
@@ -69,6 +78,21 @@ impl Poller {
             }
         }
         Ok(None)
+    }
+
+    async fn probe_one_of(
+        &self,
+        lease: &mut Lease<'_>,
+        hand: &mut Hand,
+        rest: Batch,
+        seen: &mut Observation<'_>,
+    ) -> Result<Option<Option<Batch>>, TickError> {
+        let index = lease.token().0.checked_rem(rest.rows()).unwrap_or(0);
+        let alone = rest.row(&self.name, lease, usize::try_from(index).unwrap_or(0));
+        let Some(alone) = alone else { return Ok(None) };
+        let tasted = self.try_rows(lease, &alone, seen).await?;
+        hand.waiting.push(rest);
+        Ok(matches!(tasted, Tasted::Taken).then_some(None))
     }
 
     async fn try_rows(

@@ -96,7 +96,7 @@ impl Model {
             self.waiting(world, slot, write.answer, actions);
         }
         // A renewal and the handler go on side by side.
-        if !holding.handled && holding.write.is_none_or(|write| write.what == What::Renew) {
+        if !holding.handled && holding.write.is_none_or(|write| write.what.is_renewal()) {
             actions.push(Action::Handle { slot });
             if world.faults < self.bounds.faults && world.late.is_none() {
                 actions.push(Action::Duplicate { slot });
@@ -118,11 +118,15 @@ impl Model {
         if !holding.handled {
             writes.push(What::Fail);
         }
+        let is_accepted = self.documents.facts(holding.snapshot.doc).checkpoint > batch.after;
         for fate in self.fates(world) {
             let starts = writes.iter();
             actions.extend(starts.map(|what| Action::Start { slot, what: *what, fate: *fate }));
             if !holding.handled && batch.upto > batch.after + 1 {
                 actions.push(Action::HandlePrefix { slot, fate: *fate });
+                if !is_accepted {
+                    actions.push(Action::AcceptPrefix { slot, fate: *fate });
+                }
             }
         }
     }

@@ -78,6 +78,11 @@ pub(crate) enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum What {
     Renew,
+    /// A renewal that commits the first row, which the handler has accepted, and leaves the rest in
+    /// flight.
+    RenewPrefix {
+        batch: Batch,
+    },
     Commit {
         batch: Batch,
         next: Option<Batch>,
@@ -91,11 +96,19 @@ pub(crate) enum What {
 }
 
 impl What {
+    /// Whether it goes on beside the handler.
+    pub(crate) fn is_renewal(self) -> bool {
+        match self {
+            Self::Renew | Self::RenewPrefix { .. } => true,
+            Self::Commit { .. } | Self::CommitPrefix { .. } | Self::Fail | Self::Release => false,
+        }
+    }
+
     /// Returns the batch whose id tells that the write has landed.
     pub(crate) fn committed(self) -> Option<Batch> {
         match self {
             Self::Commit { batch, .. } => Some(batch),
-            Self::CommitPrefix { batch } => Some(batch.first_row()),
+            Self::CommitPrefix { batch } | Self::RenewPrefix { batch } => Some(batch.first_row()),
             Self::Renew | Self::Fail | Self::Release => None,
         }
     }
@@ -121,7 +134,7 @@ const POLLER: &str = "orders";
 #[derive(Debug, Default)]
 pub(crate) struct Documents {
     shapes: Vec<(StateDocument, Facts)>,
-    /// For each shape, the first one with its grant and checkpoint.
+    /// For each shape, the first one with its grant, checkpoint and last batch.
     alike: Vec<u16>,
     numbers: BTreeMap<Vec<u8>, u16>,
     changed: BTreeMap<(Doc, Change), Option<Doc>>,
@@ -154,7 +167,7 @@ impl Documents {
         self.shapes[usize::from(doc.shape)].1
     }
 
-    /// Returns the document that stands for all with this grant, owner and checkpoint.
+    /// Returns the document that stands for all with this grant, owner, checkpoint and last batch.
     pub(crate) fn alike(&self, doc: Doc) -> Doc {
         Doc { shape: self.alike[usize::from(doc.shape)], ..doc }
     }
@@ -166,8 +179,16 @@ impl Documents {
     /// Whether `batch` is the last one that `doc` says was delivered.
     pub(crate) fn has_landed(&mut self, doc: Doc, batch: Batch) -> bool {
         let id = self.batch_id(batch);
-        let checkpoint = &self.shapes[usize::from(doc.shape)].0.checkpoint;
-        checkpoint.last_successful_batch_id == Some(id)
+        self.last_batch(doc) == Some(&id)
+    }
+
+    fn last_batch(&self, doc: Doc) -> Option<&BatchId> {
+        self.shapes[usize::from(doc.shape)].0.checkpoint.last_successful_batch_id.as_ref()
+    }
+
+    /// Whether the newest grant was given up.
+    pub(crate) fn is_given_up(&self, doc: Doc) -> bool {
+        self.shapes[usize::from(doc.shape)].0.lease.released_at.is_some()
     }
 
     pub(crate) fn is_held_by(&self, doc: Doc, slot: u8, grant: Grant) -> bool {
@@ -229,6 +250,11 @@ impl Documents {
     ) -> Result<StateDocument, Refusal> {
         match what {
             What::Renew => document.renew(holder, NOW),
+            What::RenewPrefix { batch } => {
+                let rest = self.in_flight(Batch { after: batch.after + 1, ..batch });
+                let then = AfterCommit::Handle(Box::new(rest));
+                document.commit(holder, self.commit(batch.first_row(), then))
+            }
             What::Commit { batch, next } => {
                 let then = match next {
                     Some(next) => AfterCommit::Handle(Box::new(self.in_flight(next))),
@@ -316,8 +342,11 @@ impl Documents {
         let next = u16::try_from(self.shapes.len()).unwrap();
         let shape = *self.numbers.entry(encode(&document)).or_insert(next);
         if shape == next {
-            let is_alike = |(_, known): &(StateDocument, Facts)| {
-                known.grant == facts.grant && known.checkpoint == facts.checkpoint
+            let last_batch = &document.checkpoint.last_successful_batch_id;
+            let is_alike = |(other, known): &(StateDocument, Facts)| {
+                known.grant == facts.grant
+                    && known.checkpoint == facts.checkpoint
+                    && other.checkpoint.last_successful_batch_id == *last_batch
             };
             let first = self.shapes.iter().position(is_alike);
             self.alike.push(first.map_or(next, |first| u16::try_from(first).unwrap()));

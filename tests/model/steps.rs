@@ -69,6 +69,11 @@ pub(crate) enum Action {
         slot: u8,
         fate: Fate,
     },
+    /// The handler says that it has taken the first row for good, and that rides on a renewal.
+    AcceptPrefix {
+        slot: u8,
+        fate: Fate,
+    },
     Duplicate {
         slot: u8,
     },
@@ -135,7 +140,11 @@ impl Model {
             Action::GiveUp { slot } => give_up(&mut next, slot),
             Action::Handle { slot } => self.handle(&mut next, slot),
             Action::HandlePrefix { slot, fate } => {
-                self.handle_prefix(&mut next, slot);
+                self.handle_first_row(&mut next, slot, |batch| What::CommitPrefix { batch });
+                self.meet(&mut next, slot, fate);
+            }
+            Action::AcceptPrefix { slot, fate } => {
+                self.handle_first_row(&mut next, slot, |batch| What::RenewPrefix { batch });
                 self.meet(&mut next, slot, fate);
             }
             Action::Duplicate { slot } => duplicate(&mut next, slot),
@@ -160,7 +169,8 @@ impl Model {
         next
     }
 
-    /// Of a version that is no longer stored, its holder uses the grant and the checkpoint only.
+    /// Of a version that is no longer stored, its holder uses the grant, the checkpoint and the name of
+    /// the last batch only.
     fn forget_differences(&self, world: &mut World) {
         for owner in &mut world.owners {
             if let Owner::Holding(Holding { snapshot, .. }) = owner
@@ -247,6 +257,7 @@ impl Model {
                 |what| self.documents.apply(base.doc, Change::Held { slot, grant, what });
             assert_eq!(made_by(What::Fail), made_by(What::Release));
         }
+        holding.in_the_air |= matches!(what, What::RenewPrefix { .. });
         holding.write = Some(Write { what, current: base.current, answer: Answer::Awaited });
         world.set(slot, Owner::Holding(holding));
         self.request_change(world, slot, base);
@@ -305,16 +316,28 @@ impl Model {
         let (Some(write), Some(found)) = (holding.write, world.stored) else {
             return world.end_tick(slot);
         };
+        let documents = &mut self.documents;
+        let (base, found_at) = (holding.snapshot.doc, documents.facts(found).checkpoint);
+        let moved_by_us = holding.in_the_air && found_at == holding.batch.after + 1;
         let mine = world.written_by == Some(slot);
-        let batch = write.what.committed();
-        if mine || batch.is_some_and(|batch| self.documents.has_landed(found, batch)) {
-            self.sights.insert(if mine { Sight::LandedByWriteId } else { Sight::LandedByBatchId });
+        let by_batch = write.what.committed().is_some_and(|batch| {
+            // A renewal may have committed the same front before.
+            !moved_by_us && !documents.has_landed(base, batch) && documents.has_landed(found, batch)
+        });
+        let held = documents.is_held_by(found, slot, holding.grant);
+        let given_up = !write.current && held && documents.is_given_up(found);
+        if mine || by_batch || given_up {
+            self.sights.insert(match (mine, by_batch) {
+                (true, _) => Sight::LandedByWriteId,
+                (false, true) => Sight::LandedByBatchId,
+                (false, false) => Sight::LandedSinceGivenUp,
+            });
             return succeed(world, slot, found);
         }
-        let documents = &self.documents;
-        let at_my_checkpoint =
-            documents.facts(found).checkpoint == documents.facts(holding.snapshot.doc).checkpoint;
-        let still_ours = documents.is_held_by(found, slot, holding.grant) && at_my_checkpoint;
+        let still_ours = held && (found_at == documents.facts(base).checkpoint || moved_by_us);
+        if !write.current && moved_by_us {
+            self.sights.insert(Sight::MovedByOwnRenewal);
+        }
         if !write.current && !still_ours {
             self.sights.insert(Sight::LeaseLost);
             return world.end_tick(slot);
@@ -340,6 +363,7 @@ impl Model {
                 batch,
                 handled: false,
                 write: None,
+                in_the_air: false,
                 number: world.seen.grants,
                 in_era: true,
             }),
@@ -354,11 +378,11 @@ impl Model {
         world.set(slot, Owner::Holding(Holding { handled: true, ..holding }));
     }
 
-    fn handle_prefix(&mut self, world: &mut World, slot: u8) {
+    fn handle_first_row(&mut self, world: &mut World, slot: u8, then: fn(Batch) -> What) {
         let Owner::Holding(holding) = world.owner(slot) else { return };
         let batch = holding.batch;
         self.handled(world, &holding, batch.first_row().rows());
-        self.start(world, slot, What::CommitPrefix { batch });
+        self.start(world, slot, then(batch));
     }
 
     fn handled(&mut self, world: &mut World, holding: &Holding, rows: u8) {
@@ -477,9 +501,10 @@ fn succeed(world: &mut World, slot: u8, doc: Doc) {
     let Owner::Holding(holding) = world.owner(slot) else { return };
     let Some(write) = holding.write else { return };
     world.end_write(slot);
-    let held = Holding { snapshot: View { doc, current: true }, write: None, ..holding };
+    let snapshot = View { doc, current: true };
+    let held = Holding { snapshot, write: None, in_the_air: false, ..holding };
     let owner = match write.what {
-        What::Renew => Owner::Holding(held),
+        What::Renew | What::RenewPrefix { .. } => Owner::Holding(held),
         What::Commit { next: Some(batch), .. } => {
             Owner::Holding(Holding { batch, handled: false, ..held })
         }
@@ -512,7 +537,7 @@ fn time_out(world: &mut World, slot: u8) {
 fn give_up(world: &mut World, slot: u8) {
     match world.owner(slot) {
         Owner::Holding(holding)
-            if holding.handled && holding.write.is_some_and(|w| w.what == What::Renew) =>
+            if holding.handled && holding.write.is_some_and(|write| write.what.is_renewal()) =>
         {
             world.end_write(slot);
             world.set(slot, Owner::Holding(Holding { write: None, ..holding }));

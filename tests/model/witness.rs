@@ -27,6 +27,10 @@ pub(crate) enum Sight {
     StaleDeliveryRefused,
     LandedByWriteId,
     LandedByBatchId,
+    /// Nobody but the writer gives its grant up.
+    LandedSinceGivenUp,
+    /// A renewal with a prefix, given up, has landed after all, and the commit is made from there.
+    MovedByOwnRenewal,
     ChangeAppliedToAnothersVersion,
     LeaseLost,
     AllCommitted,
@@ -34,17 +38,26 @@ pub(crate) enum Sight {
 }
 
 impl Sight {
-    pub(crate) const ALL: [Self; 9] = [
+    /// The last of them takes two faults: an answer that is lost, and somebody who writes on top.
+    pub(crate) const ALL: [Self; 11] = [
         Self::TwoHoldersAtOnce,
         Self::ZombieWriteLanded,
         Self::StaleDeliveryRefused,
         Self::LandedByWriteId,
         Self::LandedByBatchId,
+        Self::MovedByOwnRenewal,
         Self::ChangeAppliedToAnothersVersion,
         Self::LeaseLost,
         Self::AllCommitted,
         Self::CreationLandedLate,
+        Self::LandedSinceGivenUp,
     ];
+
+    /// What a single fault is enough for.
+    pub(crate) const OF_ONE_FAULT: &[Self] = {
+        let [of_one @ .., _] = &Self::ALL;
+        of_one
+    };
 }
 
 impl Model {

@@ -29,6 +29,10 @@ pub(crate) fn describe(model: &Model, world: &World, action: Action, next: &Worl
                 format!("{} delivers the first row only, sends commit and failure", name(slot));
             format!("{delivers}{}", outcome(model, fate, world, next))
         }
+        Action::AcceptPrefix { slot, fate } => {
+            let delivers = format!("{} accepts the first row, sends a renewal with it", name(slot));
+            format!("{delivers}{}", outcome(model, fate, world, next))
+        }
         Action::Duplicate { slot } => {
             format!("{}'s delivery of {} is on its way, and late", name(slot), batch(world, slot))
         }
@@ -92,6 +96,7 @@ fn sent(kind: Kind) -> &'static str {
 fn write(what: What) -> &'static str {
     match what {
         What::Renew => "renewal",
+        What::RenewPrefix { .. } => "renewal with a prefix",
         What::Commit { next: None, .. } => "commit with release",
         What::Commit { next: Some(_), .. } => "commit with the next batch",
         What::CommitPrefix { .. } => "commit of a prefix",

@@ -62,6 +62,8 @@ pub(crate) struct Holding {
     /// Whether the handler has finished with the batch.
     pub(crate) handled: bool,
     pub(crate) write: Option<Write>,
+    /// Whether a renewal that commits the first row of the batch is not known to have landed.
+    pub(crate) in_the_air: bool,
     /// Which grant it really is: the witness's knowledge.
     pub(crate) number: u8,
     /// Whether nobody has moved the checkpoint back since: the witness's knowledge.

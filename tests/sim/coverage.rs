@@ -6,6 +6,16 @@ use std::fmt;
 
 /// What a run of the default number of cases must have met at least once.
 pub(crate) const KINDS: &[&str] = &[
+    "document: prefix committed on a renewal",
+    "handler: down",
+    "handler: row bad for good",
+    "handler: row kills the process",
+    "policy: batch made smaller after a failure",
+    "policy: row behind a failing one probed",
+    "policy: row set aside after attempts",
+    "policy: row set aside after crashes",
+    "policy: row set aside once refused",
+    "policy: stopped the poller",
     "handler: failed before any write",
     "handler: failed after some writes",
     "handler: failed after all writes",
@@ -45,6 +55,7 @@ pub(crate) const KINDS: &[&str] = &[
     "store: write never arrived, writer cannot know",
     "store: write refused by its precondition",
     "store: write unreachable",
+    "tick: acquire_failed",
     "tick: backing_off",
     "tick: commit_failed",
     "tick: committed",

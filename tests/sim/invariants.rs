@@ -9,6 +9,8 @@ use highwater::handler::Delivery;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use crate::failures::{Failures, InFlight};
+use crate::script::Plan;
 use crate::world::TickId;
 
 #[derive(Debug, Default)]
@@ -36,6 +38,10 @@ pub(crate) struct Judge {
     written_since_loss: BTreeSet<(i64, u64)>,
     /// Each batch's rows as they were first delivered.
     batches: BTreeMap<String, Vec<String>>,
+    /// What was not taken, and what became of it.
+    pub(crate) failures: Failures,
+    /// Kinds of trouble that only the judge can tell, to be counted.
+    pub(crate) saw: Vec<&'static str>,
 }
 
 /// What a document says, read as plain JSON.
@@ -44,6 +50,8 @@ struct Seen {
     /// Generation and token.
     grant: (u64, u64),
     owner_id: Option<String>,
+    in_flight: Option<InFlight>,
+    paused_by: Option<String>,
 }
 
 impl Seen {
@@ -51,8 +59,10 @@ impl Seen {
         let document: Value = serde_json::from_slice(bytes).expect("a document is JSON");
         let lease = &document["lease"];
         let version = |text: &str| u64::from_str_radix(&text[2..], 16).expect("a rowversion");
+        let at = |cursor: &Value| cursor["value"].as_str().map_or(0, version);
+        let in_flight = &document["in_flight"];
         Self {
-            checkpoint: document["checkpoint"]["cursor"]["value"].as_str().map_or(0, version),
+            checkpoint: at(&document["checkpoint"]["cursor"]),
             grant: (
                 document["generation"].as_u64().expect("a generation"),
                 lease["fencing_token"].as_u64().expect("a token"),
@@ -61,6 +71,12 @@ impl Seen {
                 .as_str()
                 .filter(|_| lease["released_at"].is_null())
                 .map(str::to_owned),
+            in_flight: in_flight["rows"].as_u64().map(|rows| InFlight {
+                after: at(&in_flight["after"]),
+                upto: at(&in_flight["upto"]),
+                rows,
+            }),
+            paused_by: document["paused"]["by"].as_str().map(str::to_owned),
         }
     }
 }
@@ -77,11 +93,15 @@ pub(crate) enum Landed {
 }
 
 impl Judge {
+    pub(crate) fn of(plan: &Plan) -> Self {
+        Self { failures: Failures::of(plan), ..Self::default() }
+    }
+
     pub(crate) fn object(&mut self, what: String) {
         self.violation.get_or_insert(what);
     }
 
-    fn require(&mut self, holds: bool, what: impl FnOnce() -> String) {
+    pub(crate) fn require(&mut self, holds: bool, what: impl FnOnce() -> String) {
         if !holds {
             self.object(what());
         }
@@ -116,6 +136,7 @@ impl Judge {
         self.checkpoint = 0;
         self.holder = None;
         self.written_since_loss.clear();
+        self.failures.in_flight = None;
     }
 
     /// Judges a write of the document by a tick, or by the operator, that landed just now.
@@ -140,21 +161,29 @@ impl Judge {
             format!("generation and token went back from {grant:?} to {:?}", seen.grant)
         });
         let landed = if let Some((tick, owner_id)) = writer {
-            self.tick_landed(tick, owner_id, &seen)
+            let landed = self.tick_landed(tick, owner_id, &seen);
+            self.failures_landed(tick, &landed, seen.checkpoint, seen.owner_id.is_none());
+            landed
         } else {
             if seen.owner_id.is_none() {
                 self.holder = None;
             }
             Landed::Other
         };
+        self.paused(seen.paused_by);
+        self.failures.in_flight = seen.in_flight;
         self.checkpoint = seen.checkpoint;
         self.grant = seen.grant;
         let lost = table.iter().find(|(key, version)| {
-            **version <= seen.checkpoint && !self.written_since_loss.contains(&(**key, **version))
+            **version <= seen.checkpoint
+                && !self.written_since_loss.contains(&(**key, **version))
+                && !self.failures.is_set_aside(**version)
         });
         if let Some((key, version)) = lost {
             let at = seen.checkpoint;
-            self.object(format!("checkpoint {at} is past row {key} at {version}, never written"));
+            self.object(format!(
+                "checkpoint {at} is past row {key} at {version}, neither written nor set aside"
+            ));
         }
         landed
     }
@@ -208,15 +237,18 @@ impl Judge {
         self.require(same, || format!("batch {batch_id} stands for two different sets of rows"));
         let term = self.term_of.get(&tick).copied();
         self.require(term.is_some(), || format!("tick {} handles without a lease", tick.0));
+        self.handed_over(tick, rows);
         term.unwrap_or_default()
     }
 
     /// Judges a write that the target has just taken.
     ///
-    /// In order means: whoever is written, all committed rows before it have been written already.
+    /// In order means: whoever is written, all committed rows before it have been written already, or
+    /// set aside, or have just failed alone in the same tick, so that those behind them are tried; or
+    /// this is the one row that is tried behind such a row.
     pub(crate) fn rows_written(
         &mut self,
-        term: u64,
+        (tick, term): (TickId, u64),
         fenced: bool,
         rows: &[(i64, u64)],
         table: &BTreeMap<i64, u64>,
@@ -231,9 +263,14 @@ impl Judge {
         for (key, version) in rows {
             *self.written.entry((*key, *version)).or_default() += 1;
             self.written_since_loss.insert((*key, *version));
-            let skipped = table
-                .iter()
-                .find(|(k, v)| **v < *version && !self.written.contains_key(&(**k, **v)));
+            let failures = &self.failures;
+            let skipped = table.iter().find(|(k, v)| {
+                **v < *version
+                    && !self.written.contains_key(&(**k, **v))
+                    && !failures.is_set_aside(**v)
+                    && !failures.has_failed_alone(tick, **v)
+                    && !failures.is_probing(tick)
+            });
             if let Some((k, v)) = skipped {
                 let text = format!("row {key} at {version} came before row {k} at {v}");
                 self.object(text);
@@ -254,10 +291,15 @@ impl Judge {
             format!("backlog did not drain: checkpoint {checkpoint}, newest row {newest}")
         });
         if let Some(target) = fenced_target {
-            self.require(target == table, || {
-                format!("fenced target differs from the source: {target:?} for {table:?}")
+            let differs = table.iter().find(|(key, version)| {
+                target.get(key) != Some(version) && !self.failures.is_set_aside(**version)
+            });
+            self.require(differs.is_none(), || {
+                format!("fenced target differs from the source at {differs:?}: {target:?}")
             });
         }
+        let aside = self.failures.set_aside_count();
+        self.require(!calm || aside == 0, || format!("{aside} rows set aside, nothing failed"));
         let twice = self.written.iter().find(|(_, times)| **times > 1);
         if let Some(((key, version), times)) = twice.filter(|_| calm) {
             let text = format!("row {key} at {version} written {times} times, nothing failed");

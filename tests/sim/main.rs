@@ -1,8 +1,9 @@
 //! Simulation: several instances of the real engine in a world that fails in every way we know.
 //!
 //! Everything follows from one number, the seed: the plan (lease ttl, heartbeat, margin, limits, clock,
-//! latency, kind of target), the script of what happens, and each fault. Each seed runs in a paused
-//! current-thread runtime of its own, so hours pass in milliseconds and every run can be repeated.
+//! latency, failure policy, kind of target, which rows are bad for good), the script of what happens,
+//! and each fault. Each seed runs in a paused current-thread runtime of its own, so hours pass in
+//! milliseconds and every run can be repeated.
 //!
 //! ```text
 //! cargo test --test sim                                                   1,000 cases per property, 500 per takeover
@@ -20,7 +21,9 @@
 //! a coarse and skewed clock, reads and writes that fail before or after they happened, and writes
 //! that land long after they were given up (`store.rs`); a table with overlapping transactions, late
 //! commits and rollbacks, read below the lowest open version (`source.rs`); a handler that writes in
-//! steps and fails anywhere, before a target with or without a fence (`target.rs`); instances that are
+//! steps, accepts as it goes and fails anywhere, before a target with or without a fence that is down
+//! at times (`target.rs`); rows that it refuses, that fail, or that kill whoever handles them, each
+//! time (`bad.rs`); instances that are
 //! frozen, timers too, or die at any await and come back with a new name and no memory (`freeze.rs`);
 //! an operator who pauses, resumes and breaks leases, and one who deletes the document, so that it is
 //! made again under a higher generation; the request that once created it may land again (`world.rs`).
@@ -30,8 +33,13 @@
 //! Judged from outside (`invariants.rs`), never by the code's own tokens: the judge counts terms by
 //! whose request took the lease.
 //!
-//! - The checkpoint passes a committed row that was never written to the target.
-//! - A row is written before a committed row that lies before it; a batch is out of order.
+//! - The checkpoint passes a committed row that was neither written to the target nor set aside.
+//! - A row is set aside that was not, in this very tick, refused for good alone, and is bad; or failed
+//!   alone, while the target took another row, and failed alone again; or that was not in hand alone
+//!   when the last of several holders died (`failures.rs`). So nothing is while the target takes nothing.
+//! - Something is set aside, or a poller stopped, and its policy does not say so.
+//! - A row is written before a committed row that lies before it, but for one that was set aside or has
+//!   just failed alone; a batch is out of order.
 //! - Checkpoint or (generation, token) go back, but for the checkpoint of a document that was deleted;
 //!   after that everything must be written again. A term begins under a grant that was used before; the
 //!   checkpoint moves without the lease, or together with its taking; somebody writes over the lease of
@@ -65,7 +73,8 @@
 //! `the_judge_sees_every_break` breaks the surroundings in each run: a target without fence, a store
 //! that ignores `If-Match`, no heartbeat, a clock a second faster than the margin of a lapsed
 //! lease allows, an answer before the writes (a commit before the handling), a source without hold-back,
-//! a target that is told the token without the generation.
+//! a target that is told the token without the generation, a store that forgets rows that were set aside,
+//! a target that refuses for good what it takes another time.
 //!
 //! `.ci/mutants.mjs` breaks the code itself, one rule at a time. The unit tests are asked first, and the
 //! simulation where they notice nothing; `tests/it/proof.rs` keeps this list equal to that one:
@@ -165,6 +174,32 @@
 //! - row over the limit of a batch delivered
 //! - key with half a surrogate pair mangled
 //! - parameter in the code page of the database
+//! - outage blamed on the rows
+//! - row set aside without a probe
+//! - age of a failure ignored
+//! - row set aside that nobody died with alone
+//! - death with another row taken for one with this
+//! - batch accepted whole handed over again
+//! - probe that found nothing taken for a proof
+//! - row not tried again after its probe
+//! - fault looked for row by row
+//! - rows that may kill not written down
+//! - row passed that is not written down
+//! - probe of many rows while processes die
+//! - probe not written down
+//! - crashes that were told of counted
+//! - rows on renewals not counted
+//! - lease given up under a pause taken for a loss
+//! - own late prefix taken for a loss
+//! - prefix taken for the failure behind it
+//! - verified and then written blindly
+//! - no If-Match in memory
+//! - no If-Match in a file
+//! - no If-Match in a table
+//! - refused write taken for an unknown one
+//! - committed before the handler
+//! - rows beside the checkpoint's skipped
+//! - redirect taken for a success
 //!
 //! By hand, with the simulation alone, and the number of cases it took:
 //!
@@ -194,7 +229,9 @@
     reason = "a test may panic and print; `allow-*-in-tests` does not reach helper functions"
 )]
 
+mod bad;
 mod coverage;
+mod failures;
 mod freeze;
 mod history;
 mod invariants;
@@ -307,6 +344,8 @@ fn the_judge_sees_every_break() {
         (Break::AnswersBeforeItWrote, Property::Faults),
         (Break::NoHoldBack, Property::Faults),
         (Break::NoGeneration, Property::Faults),
+        (Break::ForgetsEntries, Property::Faults),
+        (Break::RefusesGoodRows, Property::Faults),
     ] {
         let summary = run_many(1, CASES, property, Some(broken));
         let (seed, violation) = summary.failure.unwrap_or_else(|| panic!("{broken:?} not seen"));

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use highwater::lease::LeaseTerms;
+use highwater::policy::{FailurePolicy, OnFailure};
 use highwater::poller::Limits;
 use highwater::state::OnMissingState;
 
+use crate::bad::BadRows;
 use crate::random::Random;
 
 /// What is claimed of a run.
@@ -36,16 +38,25 @@ pub(crate) enum Break {
     NoHoldBack,
     /// The target is told the token only, so that all generations look alike to it.
     NoGeneration,
+    /// The store says that it has kept a row that was set aside, and has not.
+    ForgetsEntries,
+    /// The target refuses single rows for good that it would take another time.
+    RefusesGoodRows,
 }
 
 /// What does not change during a run.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is drawn for itself")]
 pub(crate) struct Plan {
     pub(crate) calm: bool,
     pub(crate) broken: Option<Break>,
     pub(crate) instances: usize,
     pub(crate) terms: LeaseTerms,
     pub(crate) limits: Limits,
+    pub(crate) policy: FailurePolicy,
+    pub(crate) bad: BadRows,
+    /// The handler says while it runs what it has taken for good.
+    pub(crate) accepts: bool,
     /// Granularity of the store's clock.
     pub(crate) grain: Duration,
     /// How far two answers of the store may disagree on the time, in either direction.
@@ -94,7 +105,11 @@ impl Plan {
         let (noted, interval) = (random.chance(50), random.ms(1_000..=120_000));
         let (small_bytes, stalls) = (random.chance(20), random.chance(40));
         let recreate = random.chance(50) || broken == Some(Break::NoGeneration);
+        let mut of_failures = Random::of(seed, 5);
         Self {
+            policy: policy(&mut of_failures),
+            accepts: of_failures.chance(50),
+            bad: if calm { BadRows::NONE } else { BadRows::draw(seed, &mut of_failures) },
             calm,
             broken,
             instances: random.index(2) + 2,
@@ -138,6 +153,21 @@ impl Plan {
     }
 }
 
+/// Draws what becomes of rows that are not taken.
+fn policy(random: &mut Random) -> FailurePolicy {
+    use OnFailure::{Quarantine, Retry, Stop};
+    let on_failure = random.pick(&[Retry, Quarantine, Quarantine, Quarantine, Stop]);
+    let bisects = if on_failure == Quarantine { 80 } else { 50 };
+    let (limited, age) = (random.chance(30), random.ms(5_000..=600_000));
+    FailurePolicy {
+        on_failure,
+        attempts_max: u32::try_from(random.within(1..=4)).expect("few"),
+        crashes_max: u32::try_from(random.within(1..=4)).expect("few"),
+        record_age_max: limited.then_some(age),
+        bisect_on_error: random.chance(bisects),
+    }
+}
+
 /// One thing that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
@@ -159,6 +189,8 @@ pub(crate) enum Op {
     /// A running tick is asked to stop after the batch in hand.
     Stop(usize),
     FaultPercent(u64),
+    /// The target takes nothing for so long.
+    Outage(Duration),
     Pause,
     Resume,
     BreakLease,
@@ -185,7 +217,7 @@ fn add_step(ops: &mut Vec<Op>, plan: &Plan, random: &mut Random) {
     let other = (slot + 1) % plan.instances;
     let past_lease = random.ms(ttl_ms + 2_500..=3 * ttl_ms + 10_000);
     let soon = random.ms(0..=4 * (plan.latency_ms + plan.pace_ms));
-    match random.below(if plan.calm { 70 } else { 106 }) {
+    match random.below(if plan.calm { 70 } else { 112 }) {
         0..15 => ops.push(Op::Wait(random.ms(0..=ttl_ms))),
         15..18 => ops.push(Op::Wait(past_lease)),
         18..38 => ops.extend([Op::Tick(slot), Op::Wait(soon)]),
@@ -220,6 +252,15 @@ fn add_step(ops: &mut Vec<Op>, plan: &Plan, random: &mut Random) {
         }
         98..100 => ops.push(Op::BreakLease),
         100..102 => ops.push(Op::LoseDocument),
+        // Attempts are used up while the target is down; it may be back in the middle of a tick.
+        102..108 => {
+            ops.extend([Op::Begin(random.within(1..=6)), Op::End { which: 9, commit: true }]);
+            ops.push(Op::Outage(random.ms(0..=6 * 30_000)));
+            for slot in [slot, other, slot, other, slot] {
+                let pause = plan.limits.retry_delay_max + random.ms(0..=ttl_ms);
+                ops.extend([Op::Tick(slot), Op::Wait(pause)]);
+            }
+        }
         // A stale owner of a document that has been made again since.
         _ => {
             ops.extend([Op::Tick(slot), Op::Wait(soon), Op::Freeze(slot, past_lease)]);

@@ -11,6 +11,7 @@ use highwater::source::{FetchError, FetchWindow, Row, Rows, Source, SourceShape}
 use highwater::value::Value;
 use tokio::time::sleep;
 
+use crate::bad::BadRows;
 use crate::coverage::Coverage;
 use crate::random::Random;
 use crate::script::Break;
@@ -57,6 +58,15 @@ impl Table {
         self.committed.extend(writes);
     }
 
+    /// Inserts a row that no target refuses.
+    pub(crate) fn put_good(&mut self, bad: BadRows) {
+        self.version += 1;
+        while bad.of(self.version).is_some() {
+            self.version += 1;
+        }
+        self.committed.insert(i64::MAX, self.version);
+    }
+
     pub(crate) fn end_all(&mut self, coverage: &mut Coverage) {
         while !self.open.is_empty() {
             self.end(0, true, coverage);
@@ -71,6 +81,11 @@ impl Table {
     /// Whether everything committed lies at or before `checkpoint`.
     pub(crate) fn all_delivered(&self, checkpoint: u64) -> bool {
         self.newest() <= checkpoint
+    }
+
+    /// Returns the versions behind `checkpoint`, oldest first.
+    pub(crate) fn behind(&self, checkpoint: u64) -> Vec<u64> {
+        self.read(checkpoint, u64::MAX, u64::MAX).into_iter().map(|(_, version)| version).collect()
     }
 
     /// Returns the lowest version that an open transaction may still show: `MIN_ACTIVE_ROWVERSION()`.

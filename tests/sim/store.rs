@@ -102,6 +102,9 @@ impl Request {
             if landed && matches!(self.key, StateKey::Document(_)) {
                 state.document_landed(Some((self.tick, &self.owner_id)), &self.bytes);
             }
+            if landed && matches!(self.key, StateKey::Quarantined { .. }) {
+                state.row_set_aside(self.tick, &self.bytes);
+            }
         });
         written
     }
@@ -181,6 +184,10 @@ impl StateStore for SimStore {
                 state.coverage.saw(kind);
             }
             let tick = state.slots[self.slot].tick;
+            if matches!(key, StateKey::Quarantined { .. }) {
+                state.judge.sets_aside(tick, &bytes);
+                state.count_sights();
+            }
             (fate, state.latency(slow), state.latency(false), tick)
         });
         let request = Request {
@@ -194,6 +201,12 @@ impl StateStore for SimStore {
         };
         if request.creates() {
             self.world.with(|state| state.creation.get_or_insert(request.clone()).late = true);
+        }
+        if self.world.plan.broken == Some(Break::ForgetsEntries)
+            && matches!(key, StateKey::Quarantined { .. })
+        {
+            let date = self.world.memory.load(key).await?.date;
+            return Ok(Written { etag: ETag("forgotten".to_owned()), date });
         }
         match fate {
             Fate::Unreachable => {

@@ -18,6 +18,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use highwater::policy::FailurePolicy;
 use tokio::time::{Instant, sleep_until};
 
 use crate::history::History;
@@ -55,7 +56,9 @@ pub(crate) fn play(seed: u64, gone: Gone) -> Result<Option<Takeover>, String> {
         .unwrap();
     runtime.block_on(async {
         // New rows only: where each row is written again and again, a read may find nothing.
-        let plan = Plan { keys: u64::MAX >> 1, ..Plan::of(seed, Property::Calm, None) };
+        // Nor does a policy come between that may stop a poller after one death.
+        let policy = FailurePolicy::default();
+        let plan = Plan { keys: u64::MAX >> 1, policy, ..Plan::of(seed, Property::Calm, None) };
         let world = World::new(seed, plan, History::begin(false));
         let mut stage = Stage::new(seed, Arc::clone(&world));
         let takeover = stage.play(gone).await;

@@ -1,7 +1,9 @@
 //! The target and the handler that writes it: fenced by the real [`Fence`], or one that takes
 //! everything.
 //!
-//! A handler writes its batch in several steps, and fails before, between or after them. In most
+//! A handler writes its batch in several steps, and fails before, between or after them: by chance,
+//! since the target is down, or since it has come to a row that is bad for good. In half of the worlds
+//! it accepts as it goes. In most
 //! worlds a write on its way is a task of its own, so that it may land after its handler was dropped;
 //! in the others the handler's own task writes, so that a thawed one can be refused.
 
@@ -11,10 +13,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use highwater::handler::{Delivery, Handler, HandlerError};
+use highwater::policy::OnFailure;
 use highwater::state::{Fence, Generation, StaleWrite};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use crate::script::Break;
+use crate::bad::Bad;
+use crate::script::{Break, Plan};
 use crate::source::version_of;
 use crate::world::{State, TickId, World};
 
@@ -23,6 +27,16 @@ use crate::world::{State, TickId, World};
 pub(crate) struct Target {
     fence: Fence,
     pub(crate) rows: BTreeMap<i64, u64>,
+    /// It takes nothing before this.
+    pub(crate) down_until: Option<Instant>,
+    /// Whether somebody has made it take the bad rows.
+    pub(crate) is_mended: bool,
+}
+
+impl Target {
+    fn is_down(&self) -> bool {
+        self.down_until.is_some_and(|until| Instant::now() < until)
+    }
 }
 
 /// One instance's handler.
@@ -44,6 +58,8 @@ enum Then {
     Fail(HandlerError),
     /// It never answers: the stall guard, the tick's end of time or the lease's must stop it.
     Hang,
+    /// The process ends.
+    Die,
 }
 
 /// A write on its way to the target.
@@ -82,7 +98,7 @@ impl Write {
             state.note(format_args!("tick {} wrote {:?}", self.tick.0, self.rows));
             state.target.rows.extend(self.rows.iter().copied());
             let table = &state.table.committed;
-            state.judge.rows_written(self.term, plan.fenced, &self.rows, table);
+            state.judge.rows_written((self.tick, self.term), plan.fenced, &self.rows, table);
             Ok(())
         })
     }
@@ -104,51 +120,122 @@ impl Handler for SimHandler {
             let tick = state.slots[self.slot].tick;
             let term = state.judge.delivered(tick, &delivery, &rows);
             state.note(format_args!("tick {} handles {rows:?}", tick.0));
-            (tick, term, behaviour(state, rows.len()))
+            (tick, term, behaviour(state, &self.world.plan, &rows))
         });
+        let taken = self.act(&delivery, &rows, (tick, term), behaviour).await;
+        self.world.with(|state| state.judge.answered(tick, &taken));
+        taken
+    }
+}
+
+impl SimHandler {
+    async fn act(
+        &self,
+        delivery: &Delivery<'_>,
+        rows: &[(i64, u64)],
+        (tick, term): (TickId, u64),
+        behaviour: Behaviour,
+    ) -> Result<(), HandlerError> {
         let plan = &self.world.plan;
         let blurred = plan.broken == Some(Break::NoGeneration);
         let generation = if blurred { Generation(0) } else { delivery.generation };
         let fence = Fence { generation, token: delivery.fencing_token };
         sleep(self.world.with(State::pace)).await;
+        let mut done = 0;
         for rows in rows[..behaviour.writes].chunks(plan.rows_per_write) {
             delivery.progress.report(1);
             let rows = rows.to_vec();
+            done += rows.len();
             let write = Write { world: Arc::clone(&self.world), tick, term, fence, rows };
-            let (there, back) = self.world.with(|state| (state.pace(), state.pace()));
+            let (there, back, down) =
+                self.world.with(|state| (state.pace(), state.pace(), state.target.is_down()));
+            if down {
+                return Err(self.world.with(unavailable));
+            }
             if plan.broken == Some(Break::AnswersBeforeItWrote) {
                 drop(tokio::spawn(write.arrive(there)));
                 continue;
             }
             if plan.in_process {
                 write.arrive(there).await?;
-                continue;
+            } else {
+                tokio::spawn(write.arrive(there)).await.expect("a write does not panic")?;
+                sleep(back).await;
             }
-            tokio::spawn(write.arrive(there)).await.expect("a write does not panic")?;
-            sleep(back).await;
+            if plan.accepts {
+                delivery.progress.accept(done);
+                self.world.with(|state| state.judge.accepted(tick, done));
+            }
         }
         match behaviour.then {
             Then::Taken => Ok(()),
             Then::Fail(error) => Err(error),
             Then::Hang => std::future::pending().await,
+            Then::Die => {
+                self.world.with(|state| state.slots[self.slot].hold.dies_in = Some(0));
+                std::future::pending().await
+            }
         }
     }
 }
 
-fn behaviour(state: &mut State, rows: usize) -> Behaviour {
-    if !state.fault() {
-        return Behaviour { writes: rows, then: Then::Taken };
+fn unavailable(state: &mut State) -> HandlerError {
+    state.coverage.saw("handler: down");
+    HandlerError::Retryable("down".to_owned())
+}
+
+fn behaviour(state: &mut State, plan: &Plan, rows: &[(i64, u64)]) -> Behaviour {
+    if state.target.is_down() {
+        return Behaviour { writes: 0, then: Then::Fail(unavailable(state)) };
     }
+    if state.fault() {
+        return by_chance(state, plan, rows.len());
+    }
+    if plan.broken == Some(Break::RefusesGoodRows) && rows.len() == 1 && state.random.chance(5) {
+        return Behaviour { writes: 0, then: Then::Fail(HandlerError::Rejected("no".to_owned())) };
+    }
+    let bad = |(_, version): &(i64, u64)| plan.bad.of(*version).filter(|_| !state.target.is_mended);
+    let found = rows.iter().enumerate().find_map(|(index, row)| bad(row).map(|bad| (index, bad)));
+    match found {
+        Some((index, bad)) => of_bad_row(state, plan, index, bad),
+        None => Behaviour { writes: rows.len(), then: Then::Taken },
+    }
+}
+
+/// What is before the bad row is written, or nothing is.
+fn of_bad_row(state: &mut State, plan: &Plan, index: usize, bad: Bad) -> Behaviour {
+    let text = || "bad".to_owned();
+    if bad == Bad::Deadly {
+        state.coverage.saw("handler: row kills the process");
+        return Behaviour { writes: index, then: Then::Die };
+    }
+    state.coverage.saw("handler: row bad for good");
+    let error = match bad {
+        _ if plan.bad.named => HandlerError::Partial { accepted: index, reason: text() },
+        Bad::Refused => HandlerError::Rejected(text()),
+        Bad::Failing | Bad::Deadly => HandlerError::Retryable(text()),
+    };
+    let writes = if plan.bad.named || state.random.chance(50) { index } else { 0 };
+    Behaviour { writes, then: Then::Fail(error) }
+}
+
+/// A failure that says nothing about the rows; none that would be a lie about a single one.
+fn by_chance(state: &mut State, plan: &Plan, rows: usize) -> Behaviour {
     let text = || "injected".to_owned();
     let some = state.random.index(rows + 1);
     if state.random.chance(15) {
         state.coverage.saw("handler: hung");
         return Behaviour { writes: some, then: Then::Hang };
     }
+    let judges_rows = rows == 1 && plan.policy.on_failure == OnFailure::Quarantine;
     let (kind, writes, then) = match state.random.below(10) {
         0 => ("handler: failed before any write", 0, HandlerError::Retryable(text())),
-        1 => ("handler: failed before any write", 0, HandlerError::Rejected(text())),
-        2 => ("handler: failed before any write", 0, HandlerError::TooLarge(text())),
+        1 if !judges_rows => {
+            ("handler: failed before any write", 0, HandlerError::Rejected(text()))
+        }
+        2 if !judges_rows => {
+            ("handler: failed before any write", 0, HandlerError::TooLarge(text()))
+        }
         3 => ("handler: failed before any write", 0, HandlerError::Misconfigured(text())),
         4 => {
             let retry_after = state.random.chance(50).then(|| state.random.ms(1_000..=20_000));

@@ -107,9 +107,26 @@ impl State {
             Landed::TakenOver => self.coverage.saw("instance: lapsed lease taken over"),
             Landed::Granted | Landed::Other => {}
         }
+        self.count_sights();
         self.history.note_bytes(bytes);
         let checkpoint = self.judge.checkpoint;
         self.note(format_args!("checkpoint {checkpoint}"));
+    }
+
+    /// How far everything has come.
+    fn reached(&mut self) -> (u64, usize) {
+        (self.judge.checkpoint, self.judge.failures.set_aside_count())
+    }
+
+    pub(crate) fn row_set_aside(&mut self, tick: TickId, bytes: &[u8]) {
+        let what = self.judge.set_aside(bytes);
+        self.note(format_args!("tick {} set aside {what}", tick.0));
+    }
+
+    pub(crate) fn count_sights(&mut self) {
+        for kind in std::mem::take(&mut self.judge.saw) {
+            self.coverage.saw(kind);
+        }
     }
 }
 
@@ -127,7 +144,7 @@ impl World {
             random: Random::of(seed, 3),
             table: Table::default(),
             target: Target::default(),
-            judge: Judge::default(),
+            judge: Judge::of(&plan),
             slots: (0..plan.instances).map(|_| Slot::default()).collect(),
             coverage: Coverage::default(),
             history,
@@ -247,6 +264,9 @@ impl Player {
             Op::Crash(slot, polls) => self.crash(slot, polls).await,
             Op::Stop(slot) => self.stop(slot),
             Op::FaultPercent(percent) => world.with(|state| state.fault_percent = percent),
+            Op::Outage(duration) => world.with(|state| {
+                state.target.down_until = Some(Instant::now() + duration);
+            }),
             Op::Pause => self.pause().await,
             Op::LoseDocument => world.lose_document().await,
             Op::CreationLands => {
@@ -387,9 +407,16 @@ impl Player {
         world.with(|state| {
             state.note(format_args!("faults stop"));
             state.fault_percent = 0;
+            state.target.down_until = None;
+            // Whoever waits for a bad row waits for somebody to mend it; so does whoever has no other
+            // row to tell it from an outage by.
+            let passed =
+                world.plan.bad.are_passed_by(world.plan.policy, world.plan.limits.batch_rows_max);
+            state.target.is_mended |= !passed;
             // A handler that needs longer than its tick lasts would never be done.
             state.pace_ms = state.pace_ms.min(20);
             state.table.end_all(&mut state.coverage);
+            state.table.put_good(world.plan.bad);
             for slot in &mut state.slots {
                 slot.hold.dies_in = None;
             }
@@ -409,7 +436,8 @@ impl Player {
     async fn settle(&mut self) {
         // Each round can fail to advance for as long as a lease lapses or a batch backs off.
         let pause = (self.world.plan.terms.ttl + RETRY_MAX) / 4;
-        for _ in 0..ROUNDS_MAX {
+        let (mut idle_rounds, mut helps, mut reached) = (0, 0, (0, 0));
+        while idle_rounds < ROUNDS_MAX {
             for slot in 0..self.seats.len() {
                 while self.collect(slot).await {
                     sleep(Duration::from_secs(1)).await;
@@ -419,13 +447,40 @@ impl Player {
                     sleep(Duration::from_secs(1)).await;
                 }
             }
+            let now = self.world.with(State::reached);
+            idle_rounds = if now == reached { idle_rounds + 1 } else { 0 };
+            reached = now;
             let drained =
                 self.world.with(|state| state.table.all_delivered(state.judge.checkpoint));
             if drained {
                 return;
             }
+            if idle_rounds == ROUNDS_MAX && helps < HELPS_MAX && self.is_helped().await {
+                (idle_rounds, helps) = (0, helps + 1);
+            }
             sleep(pause).await;
         }
+    }
+
+    /// Mends the target where a bad row cannot be told from an outage, since the next row is bad, too;
+    /// resumes a poller that was stopped since a tick had no time left for a batch. Whether there was
+    /// cause for either.
+    async fn is_helped(&self) -> bool {
+        let plan = &self.world.plan;
+        let is_short = plan.limits.handler_stop_after < plan.limits.tick_time_max;
+        if is_short && self.world.with(|state| state.judge.failures.is_stopped) {
+            return self.world.operate(StateDocument::resume).await;
+        }
+        self.world.with(|state| {
+            let next = state.table.behind(state.judge.checkpoint);
+            let side_by_side = next.iter().take(2).all(|version| plan.bad.of(*version).is_some());
+            if !side_by_side || state.target.is_mended {
+                return false;
+            }
+            state.coverage.saw("policy: bad rows side by side, mended");
+            state.target.is_mended = true;
+            true
+        })
     }
 }
 
@@ -433,8 +488,10 @@ const FROZEN: &str = "instance: frozen in a tick";
 const DELETED: &str = "operator: deleted the document";
 const DELETED_HELD: &str = "operator: deleted the document under a held lease";
 
-/// Enough for the largest table, one row a tick, with time for a lapsed lease.
+/// Rounds without anything done, enough for several lapsed leases and back-offs in a row.
 const ROUNDS_MAX: u32 = 80;
+/// Each ends a stop for want of time, and the batch is the first of its tick then.
+const HELPS_MAX: u32 = 40;
 
 impl State {
     fn tick_ended(&mut self, tick: TickId, report: Option<&TickReport>) {
@@ -466,7 +523,7 @@ fn poller(world: &Arc<World>, slot: usize, lives: u64) -> Arc<Poller> {
         instance: Arc::new(Instance::new(owner_id)),
         terms: world.plan.terms,
         limits: world.plan.limits,
-        policy: highwater::policy::FailurePolicy::default(),
+        policy: world.plan.policy,
         metrics: Arc::default(),
     }))
 }

@@ -10,6 +10,7 @@ use crate::source::Remember;
 #[derive(Debug, Default)]
 pub(super) struct Steady {
     fails_after: Mutex<Option<usize>>,
+    fails_with: Mutex<Option<HandlerError>>,
     received: Mutex<Vec<Vec<i64>>>,
 }
 
@@ -22,12 +23,16 @@ impl Handler for Steady {
         let fails_after = self.fails_after.lock().unwrap().take();
         for number in 0..delivery.events.len() {
             if fails_after == Some(number) {
-                return Err(HandlerError::Retryable("503".to_owned()));
+                let error = self.fails_with.lock().unwrap().take();
+                return Err(error.unwrap_or(HandlerError::Retryable("503".to_owned())));
             }
             sleep(4).await;
             delivery.progress.accept(number + 1);
         }
-        Ok(())
+        match fails_after {
+            Some(_) => Err(HandlerError::Retryable("503".to_owned())),
+            None => Ok(()),
+        }
     }
 }
 
@@ -141,4 +146,69 @@ async fn rows_that_may_have_killed_a_process_are_not_accepted_in_part() {
     assert!(killed.is_err());
     assert_eq!(world.document().await.in_flight.unwrap().rows, 10);
     assert_eq!(received(&handler).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_was_accepted_whole_is_taken_whatever_the_handler_says_then() {
+    let (world, handler, poller) = steady().await;
+    *handler.fails_after.lock().unwrap() = Some(10);
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(world.document().await.in_flight, None);
+    assert_eq!(received(&handler).len(), 1);
+}
+
+fn busy() -> HandlerError {
+    HandlerError::Throttled { reason: "429".to_owned(), retry_after: None }
+}
+
+/// Checks that the five rows that rode on renewals, at 10 s and 20 s, are in report, metric and
+/// document, where the handler is then `stopped`.
+async fn check_counted(stopped: impl AsyncFnOnce(&World, &Steady), seconds: u64, outcome: &str) {
+    let (mut world, handler, _) = steady().await;
+    world.limits.handler_stop_after = Duration::from_secs(seconds);
+    let poller = accepting(&world, "a", &handler);
+    let stops = stopped(&world, &handler);
+    let request = TickRequest::default();
+    let ((), report) = tokio::join!(stops, poller.tick(&request));
+    assert_eq!(outcome_row(&report.result).outcome, outcome, "{:?}", report.result);
+    assert_eq!((report.rows, report.batches), (5, 1), "{outcome}");
+    let document = world.document().await;
+    assert_eq!(document.checkpoint.metadata.row_count, 5, "{outcome}");
+    if let Some(recent) = document.recent.last().filter(|recent| recent.outcome != "tick_complete")
+    {
+        assert_eq!((recent.rows, recent.batches), (5, 1), "{outcome}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_rode_on_renewals_is_counted_however_the_tick_ends() {
+    let fails = |error: fn() -> HandlerError| {
+        async move |_: &World, handler: &Steady| {
+            *handler.fails_after.lock().unwrap() = Some(6);
+            *handler.fails_with.lock().unwrap() = Some(error());
+        }
+    };
+    check_counted(fails(busy), 285, "handler_failed").await;
+    check_counted(fails(|| HandlerError::Misconfigured("401".to_owned())), 285, "handler_failed")
+        .await;
+    check_counted(fails(|| HandlerError::Gone("410".to_owned())), 285, "handler_failed").await;
+    check_counted(async |_: &World, _: &Steady| {}, 25, "out_of_time").await;
+    let taken_away = async |world: &World, _: &Steady| {
+        sleep(25).await;
+        let broken = world.document().await.break_lease().unwrap();
+        world.overwrite(&encode(&broken)).await;
+    };
+    check_counted(taken_away, 285, "lease_lost").await;
+    // From 30 s on seven rows are committed; then the batch's own commit finds no store.
+    let (world, _, poller) = steady().await;
+    let stops = async {
+        sleep(39).await;
+        for _ in 0..1000 {
+            world.store.break_next(Call::Store, Fault::Unreachable);
+        }
+    };
+    let request = TickRequest::default();
+    let ((), report) = tokio::join!(stops, poller.tick(&request));
+    assert_eq!(outcome_row(&report.result).outcome, "commit_failed");
+    assert_eq!((report.rows, report.batches), (7, 1));
 }

@@ -1,7 +1,9 @@
 //! What becomes of rows that the handler does not take.
 
+use tokio::sync::Notify;
+
 use super::*;
-use crate::event::EventId;
+use crate::event::{ChangeEvent, EventId};
 use crate::policy::OnFailure;
 use crate::quarantine::{self, Entry, Reason};
 
@@ -99,25 +101,25 @@ async fn one_refused_row_in_ten_thousand_costs_fourteen_calls_and_one_for_the_re
     }
 }
 
-#[test]
-fn no_row_of_any_batch_needs_more_calls_than_its_size_has_bits() {
-    /// Calls that hold row `bad` of `rows`, as `deliver` makes them.
-    fn calls(rows: u32, bad: u32) -> u32 {
-        let (mut rows, mut bad, mut calls, mut known) = (rows, bad, 1, true);
-        while rows > 1 {
-            let front = rows / 2;
-            if bad < front {
-                (rows, known) = (front, true);
-                calls += 1;
-            } else {
-                (rows, bad, known) = (rows - front, bad - front, false);
-            }
+#[tokio::test(start_paused = true)]
+async fn no_row_of_any_batch_needs_more_calls_than_its_size_has_bits() {
+    for (rows, step) in [(1, 1), (2, 1), (3, 1), (7, 1), (8, 1), (9, 1), (33, 1), (1_000, 111)] {
+        for bad in (1..=rows).step_by(step).chain([rows]) {
+            let bad = i64::try_from(bad).unwrap();
+            let world = world(policy(OnFailure::Quarantine, true), rows);
+            let poller = world.seasoned("a").await;
+            world.source.fill(i64::try_from(rows).unwrap());
+            let holds = move |ids: &[i64]| ids.contains(&bad);
+            world.handler.judge_by(move |ids| if holds(ids) { Err(refused()) } else { Ok(()) });
+            drain(&poller, 3).await;
+            let calls = calls_made(&world);
+            let with_it = calls.iter().filter(|ids| holds(ids)).count();
+            let most = usize::try_from(rows.ilog2() + 1).unwrap();
+            assert!(with_it <= most, "row {bad} of {rows}: {with_it} calls");
+            // The whole, one for each halving, the row alone, the rest.
+            assert!(calls.len() <= most + 3, "row {bad} of {rows}: {} calls in all", calls.len());
+            assert_eq!(world.quarantined().await, [bad]);
         }
-        calls + u32::from(!known)
-    }
-    for rows in [1, 2, 3, 7, 8, 9, 1_000, 9_999, 10_000] {
-        let most = (0..rows).map(|bad| calls(rows, bad)).max().unwrap();
-        assert!(most <= rows.ilog2() + 1, "{rows} rows: {most} calls");
     }
 }
 
@@ -449,50 +451,91 @@ async fn a_row_that_cannot_be_written_down_is_not_passed() {
 #[tokio::test(start_paused = true)]
 async fn a_row_set_aside_before_a_crash_is_one_entry() {
     let world = world(policy(OnFailure::Quarantine, true), 8);
-    let (a, b) = (world.seasoned("a").await, world.instance("b"));
+    let a = world.seasoned("a").await;
     world.source.fill(3);
     fail_on(&world, &[2], refused);
-    // Written aside; then the commit finds no store, and the tick ends without it.
-    for fault in [None, None, None, Some(Fault::Refused)] {
-        world.store.break_next(Call::Store, fault.unwrap_or(Fault::Slow(Duration::ZERO)));
+    // Lease, commit of row 1, the entry; the process is killed while it waits for the next write.
+    for delay in [0, 0, 0, 3600] {
+        world.store.break_next(Call::Store, Fault::Slow(Duration::from_secs(delay)));
     }
-    tick(&a).await.unwrap_err();
+    let killed = tokio::time::timeout(Duration::from_secs(5), tick(&a)).await;
+    assert!(killed.is_err(), "{killed:?}");
+    assert_eq!(world.document().await.in_flight.unwrap().rows, 2, "the row is not passed");
     assert_eq!(world.quarantined().await, [2]);
-    sleep(120).await;
-    drain(&b, 3).await;
-    assert_eq!(world.quarantined().await, [2]);
-    let last = calls_made(&world);
-    assert_eq!(last[last.len() - 1], [3]);
+    sleep(60).await;
+    drain(&world.instance("b"), 3).await;
+    let alone = calls_made(&world).iter().filter(|ids| **ids == [2]).count();
+    assert_eq!(alone, 2, "once by each process");
+    let entries = world.quarantine().await;
+    assert_eq!(entries.len(), 1);
+    assert_eq!((entries[0].0, entries[0].1.quarantined_by.as_str()), (2, "a"));
+    let keys = world.memory.list().await.unwrap();
+    let is_entry = |key: &&StateKey| matches!(key, StateKey::Quarantined { .. });
+    assert_eq!(keys.iter().filter(is_entry).count(), 1, "{keys:?}");
 }
 
-/// A process that dies whenever row `bad` is handed to it.
-async fn die_on(world: &World, bad: i64, ticks_max: u32) -> u32 {
-    for tick_number in 0..ticks_max {
-        let poller = world.instance(&format!("process-{tick_number}"));
-        let received = world.handler.received().len();
-        let died = tokio::select! {
-            biased;
-            outcome = tick(&poller) => {
-                let done = matches!(outcome, Ok(TickOutcome::Committed { more: false }));
-                if done {
-                    return tick_number;
-                }
-                false
-            }
-            () = async {
-                loop {
-                    let calls = world.handler.received().split_off(received);
-                    if calls.iter().any(|call| call.ids.contains(&bad)) {
-                        break;
-                    }
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
-            } => true,
-        };
-        assert!(died || !world.handler.ids().is_empty());
-        sleep(60).await;
+/// Kills the process that is handed one of `deadly`: it never answers, and its tick is dropped.
+#[derive(Debug)]
+struct Killing {
+    inner: Arc<RecordingHandler>,
+    deadly: &'static [i64],
+    has_killed: Notify,
+}
+
+#[async_trait::async_trait]
+impl Handler for Killing {
+    async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
+        let id =
+            |event: &ChangeEvent| event.cursor.key.get("id").and_then(serde_json::Value::as_i64);
+        let kills = |id| self.deadly.contains(&id);
+        let deadly = delivery.events.iter().filter_map(id).any(kills);
+        self.inner.handle(delivery).await?;
+        if deadly {
+            self.has_killed.notify_one();
+            std::future::pending::<()>().await;
+        }
+        Ok(())
     }
-    panic!("not drained after {ticks_max} processes");
+}
+
+/// Runs one tick of a new process; `None` where it died.
+async fn run_process(
+    world: &World,
+    owner_id: &str,
+    deadly: &'static [i64],
+) -> Option<Result<TickOutcome, TickError>> {
+    let has_killed = Notify::new();
+    let handler = Arc::new(Killing { inner: world.handler.clone(), deadly, has_killed });
+    let mut poller = world.instance(owner_id);
+    poller.handler = handler.clone();
+    tokio::select! {
+        biased;
+        () = handler.has_killed.notified() => None,
+        outcome = tick(&poller) => Some(outcome),
+    }
+}
+
+/// Runs process after process until nothing is left, and returns how many died.
+async fn run_processes(world: &World, deadly: &'static [i64], processes_max: u32) -> u32 {
+    let mut died = 0;
+    for number in 0..processes_max {
+        match run_process(world, &format!("process-{number}"), deadly).await {
+            None => died += 1,
+            Some(Ok(TickOutcome::Committed { more: false })) => return died,
+            Some(_) => {}
+        }
+        // Longer than its lease lives, and than any back-off.
+        sleep(600).await;
+    }
+    panic!("not drained after {processes_max} processes");
+}
+
+/// Keys of all rows that were handed over, once each, in order of their keys.
+fn all_handed_over(world: &World, but: &[i64]) -> Vec<i64> {
+    let mut all = taken(world, but);
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 #[tokio::test(start_paused = true)]
@@ -500,25 +543,66 @@ async fn a_row_that_kills_the_process_is_found_by_halving_and_set_aside_alone() 
     let world = world(policy(OnFailure::Quarantine, true), 16);
     world.seasoned("a").await;
     world.source.fill(16);
-    let bad = 11;
-    // A call that holds the bad row never ends.
-    let (ids_of, handler) = (world.handler.clone(), &world.handler);
-    for _ in 0..64 {
-        let handler_again = ids_of.clone();
-        handler.then(async move {
-            let calls = handler_again.received();
-            if calls.last().is_some_and(|call| call.ids.contains(&bad)) {
-                std::future::pending::<()>().await;
-            }
-            Ok(())
-        });
-    }
-    die_on(&world, bad, 20).await;
+    let died = run_processes(&world, &[11], 20).await;
+    assert!(died >= 2, "{died} processes died: that is what the policy allows");
     let (id, entry) = world.quarantine().await.remove(0);
-    assert_eq!((id, entry.reason), (bad, Reason::Crashes));
-    let alone = calls_made(&world).iter().filter(|ids| **ids == [bad]).count();
+    assert_eq!((id, entry.reason), (11, Reason::Crashes));
+    let alone = calls_made(&world).iter().filter(|ids| **ids == [11]).count();
     assert_eq!(alone, 1, "it was in hand alone before");
-    let mut all = taken(&world, &[bad]);
-    all.dedup();
-    assert_eq!(all, (1..=16).filter(|id| *id != bad).collect::<Vec<_>>());
+    let mut others = taken(&world, &[11]);
+    others.dedup();
+    assert_eq!(others, (1..=16).filter(|id| *id != 11).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_nobody_died_with_is_not_set_aside_for_deaths_with_another() {
+    let policy = FailurePolicy { crashes_max: 1, ..policy(OnFailure::Quarantine, true) };
+    let world = world(policy, 1);
+    world.seasoned("a").await;
+    world.source.fill(2);
+    let killed_in_the_call = async |poller: &Poller| {
+        world.handler.then(std::future::pending());
+        assert!(tokio::time::timeout(Duration::from_secs(5), tick(poller)).await.is_err());
+    };
+    killed_in_the_call(&world.instance("b")).await;
+    // The row that it died with moves on, so that the next one comes first.
+    world.source.put(1, "again");
+    sleep(60).await;
+    let c = world.instance("c");
+    killed_in_the_call(&c).await;
+    assert_eq!(calls_made(&world), [[1], [2]]);
+    // Its process lives, and goes on under its own lease.
+    drain(&c, 3).await;
+    assert_eq!(world.quarantined().await, Vec::<i64>::new());
+    assert_eq!(calls_made(&world)[2..], [[2], [1]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_is_not_set_aside_for_a_death_with_the_row_behind_it_that_was_probed() {
+    let policy =
+        FailurePolicy { attempts_max: 1, crashes_max: 1, ..policy(OnFailure::Quarantine, false) };
+    let world = world(policy, 1);
+    world.seasoned("a").await;
+    world.source.fill(2);
+    fail_on(&world, &[1], failed);
+    assert!(run_process(&world, "b", &[2]).await.is_none(), "the probe has killed it");
+    assert_eq!(calls_made(&world), [[1], [2]]);
+    world.handler.judge_by(|_| Ok(()));
+    sleep(600).await;
+    drain(&world.instance("c"), 3).await;
+    assert_eq!(world.quarantined().await, Vec::<i64>::new());
+    assert_eq!(all_handed_over(&world, &[]), [1, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_row_is_told_from_an_outage_though_a_row_behind_it_kills_processes() {
+    let world = world(policy(OnFailure::Quarantine, true), 16);
+    world.seasoned("a").await;
+    world.source.fill(16);
+    fail_on(&world, &[3], failed);
+    run_processes(&world, &[6], 60).await;
+    let reasons = world.quarantine().await.into_iter().map(|(id, entry)| (id, entry.reason));
+    assert_eq!(reasons.collect::<Vec<_>>(), [(3, Reason::Attempts), (6, Reason::Crashes)]);
+    let others: Vec<i64> = (1..=16).filter(|id| ![3, 6].contains(id)).collect();
+    assert_eq!(all_handed_over(&world, &[3, 6]), others);
 }

@@ -14,6 +14,7 @@ use tracing::field::{Field, Visit};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 use super::*;
+use crate::policy::OnFailure;
 use crate::state::Fence;
 
 /// One log event: its fields by name, with its level.
@@ -482,6 +483,49 @@ async fn s5_9_poison_batch() {
     let commits =
         lines.iter().filter(|logged| logged.get("event").is_some_and(|e| e == "batch_complete"));
     assert_eq!(commits.count(), 0, "the position has not moved");
+}
+
+/// A world in which row 2 of 3 is refused for good, under a policy with this end.
+async fn poisoned(on_failure: OnFailure) -> (Watched, Poller) {
+    let mut watched = Watched::new();
+    watched.world.policy =
+        FailurePolicy { on_failure, bisect_on_error: true, ..FailurePolicy::default() };
+    let poller = watched.world.seasoned("a").await;
+    watched.world.source.fill(3);
+    let refused = || HandlerError::Rejected("422".to_owned());
+    watched.world.handler.judge_by(move |ids| ids.contains(&2).then(refused).map_or(Ok(()), Err));
+    (watched, poller)
+}
+
+#[tokio::test(start_paused = true)]
+async fn s5_9_poison_batch_that_is_quarantined() {
+    let (watched, poller) = poisoned(OnFailure::Quarantine).await;
+    let world = &watched.world;
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    let logged = watched.logged("row_quarantined");
+    assert_eq!((logged["level"].as_str(), logged["reason"].as_str()), ("ERROR", "refused"));
+    assert_eq!(watched.count_of("row_quarantined"), 1);
+    assert_eq!(watched.counted("highwater.rows.quarantined", Some(("reason", "refused"))), 1);
+    let keys = world.memory.list().await.unwrap();
+    assert_eq!(keys.iter().filter(|key| matches!(key, StateKey::Quarantined { .. })).count(), 1);
+    let calls: Vec<_> = world.handler.received().into_iter().map(|call| call.ids).collect();
+    assert_eq!(calls[1..], [vec![1, 2, 3], vec![1], vec![2], vec![3]], "all but the row, in order");
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle, "the position is past all of them");
+}
+
+#[tokio::test(start_paused = true)]
+async fn s5_9_poison_batch_that_stops_the_poller() {
+    let (watched, poller) = poisoned(OnFailure::Stop).await;
+    let world = &watched.world;
+    assert!(matches!(tick(&poller).await, Err(TickError::Handler(_))));
+    watched.assert_failed_once("handler_failed", "ERROR", "HandlerError");
+    let document = world.document().await;
+    assert!(document.paused.unwrap().reason.contains("422"));
+    assert_eq!(document.in_flight.unwrap().rows, 1, "the row at fault");
+    let calls_before = world.handler.received().len();
+    assert!(matches!(tick(&poller).await.unwrap(), TickOutcome::Paused { .. }));
+    assert_eq!(watched.logged("tick_paused")["level"], "WARN");
+    assert_eq!(world.handler.received().len(), calls_before, "nothing comes until it is resumed");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,61 @@
+//! Rows that are bad for good: the target never takes them, or they kill who handles them.
+
+use highwater::policy::{FailurePolicy, OnFailure};
+
+use crate::random::Random;
+
+/// What a row does to its handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bad {
+    /// The target refuses it for good.
+    Refused,
+    /// It fails as an outage would.
+    Failing,
+    /// The process dies with it.
+    Deadly,
+}
+
+/// Which states of rows are bad: told from the version alone, so that whoever looks finds the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BadRows {
+    seed: u64,
+    percent: u64,
+    kinds: &'static [Bad],
+    /// Whether the handler says which row it was.
+    pub(crate) named: bool,
+}
+
+impl BadRows {
+    pub(crate) const NONE: Self = Self { seed: 0, percent: 0, kinds: &[], named: false };
+
+    pub(crate) fn draw(seed: u64, random: &mut Random) -> Self {
+        const KINDS: [&[Bad]; 6] = [
+            &[Bad::Refused],
+            &[Bad::Failing],
+            &[Bad::Deadly],
+            &[Bad::Refused, Bad::Failing],
+            &[Bad::Refused, Bad::Deadly],
+            &[Bad::Refused, Bad::Failing, Bad::Deadly],
+        ];
+        Self {
+            seed,
+            percent: random.pick(&[0, 0, 3, 8, 15]),
+            kinds: random.pick(&KINDS),
+            named: random.chance(30),
+        }
+    }
+
+    /// Returns what is wrong with the state of a row that has this version.
+    pub(crate) fn of(self, version: u64) -> Option<Bad> {
+        let mut random = Random::of(self.seed ^ version.rotate_left(32), 6);
+        random.chance(self.percent).then(|| random.pick(self.kinds))
+    }
+
+    /// Whether `policy` gets past all of these rows without anybody's help, in batches of so many.
+    pub(crate) fn are_passed_by(self, policy: FailurePolicy, batch_rows_max: usize) -> bool {
+        let found = policy.bisect_on_error || batch_rows_max == 1;
+        let told = |bad: &Bad| *bad != Bad::Deadly && self.named;
+        policy.on_failure == OnFailure::Quarantine
+            && self.kinds.iter().all(|bad| found || told(bad))
+    }
+}

@@ -1,0 +1,246 @@
+//! The judge's eye on what is not taken: which rows may be set aside, and what may stop a poller.
+//!
+//! Told from the handler's calls and from whose lease lapsed over which rows, not from the counts that
+//! the code keeps.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use highwater::handler::HandlerError;
+use highwater::policy::{FailurePolicy, OnFailure};
+use serde_json::Value;
+
+use crate::bad::{Bad, BadRows};
+use crate::invariants::{Judge, Landed};
+use crate::script::Plan;
+use crate::world::TickId;
+
+/// The rows behind `after` up to `upto` that a document says are in hand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InFlight {
+    pub(crate) after: u64,
+    pub(crate) upto: u64,
+    pub(crate) rows: u64,
+}
+
+/// A call of the handler.
+#[derive(Clone, Debug)]
+struct Call {
+    /// Versions of its rows.
+    rows: Vec<u64>,
+    /// So many of them, from the front, were said to be taken.
+    taken: usize,
+    is_answered: bool,
+    /// Whether the target refused it for good.
+    refused: bool,
+}
+
+impl Call {
+    fn is_of(&self, version: u64) -> bool {
+        self.rows == [version]
+    }
+
+    fn has_failed(&self) -> bool {
+        self.taken < self.rows.len()
+    }
+}
+
+/// What was not taken, and what became of it.
+#[derive(Debug)]
+pub(crate) struct Failures {
+    policy: FailurePolicy,
+    bad: BadRows,
+    /// What the document says is in hand.
+    pub(crate) in_flight: Option<InFlight>,
+    calls: BTreeMap<TickId, Vec<Call>>,
+    /// Versions of the rows that have an entry in the quarantine.
+    aside: BTreeSet<u64>,
+    /// What was in hand of whoever let its lease lapse, since somebody last lived to tell of a failure.
+    /// That a poller is resumed ends the count too, but not for who holds the lease already.
+    deaths: Vec<InFlight>,
+    pub(crate) is_stopped: bool,
+}
+
+impl Default for Failures {
+    fn default() -> Self {
+        Self {
+            policy: FailurePolicy::default(),
+            bad: BadRows::NONE,
+            in_flight: None,
+            calls: BTreeMap::new(),
+            aside: BTreeSet::new(),
+            deaths: Vec::new(),
+            is_stopped: false,
+        }
+    }
+}
+
+impl Failures {
+    pub(crate) fn of(plan: &Plan) -> Self {
+        Self { policy: plan.policy, bad: plan.bad, ..Self::default() }
+    }
+
+    pub(crate) fn is_set_aside(&self, version: u64) -> bool {
+        self.aside.contains(&version)
+    }
+
+    pub(crate) fn set_aside_count(&self) -> usize {
+        self.aside.len()
+    }
+
+    /// Whether a tick has handed this row over alone, and it was not taken.
+    pub(crate) fn has_failed_alone(&self, tick: TickId, version: u64) -> bool {
+        let calls = self.calls.get(&tick).into_iter().flatten();
+        calls.into_iter().any(|call| call.is_of(version) && call.has_failed())
+    }
+
+    /// Whether a row is in hand alone behind one that has failed alone in the same tick, to see whether
+    /// the target takes anything at all.
+    pub(crate) fn is_probing(&self, tick: TickId) -> bool {
+        let calls = self.calls.get(&tick).map(Vec::as_slice).unwrap_or_default();
+        let Some((Call { rows, .. }, before)) = calls.split_last() else { return false };
+        let [row] = rows[..] else { return false };
+        before.iter().any(|call| call.rows.len() == 1 && call.has_failed() && call.rows[0] < row)
+    }
+
+    /// Whether the target refused the row, alone, in the tick's last call, and does so for good.
+    fn was_refused(&self, tick: TickId, version: u64) -> bool {
+        let last = self.calls.get(&tick).and_then(|calls| calls.last());
+        last.is_some_and(|call| call.is_of(version) && call.refused)
+            && self.bad.of(version) == Some(Bad::Refused)
+    }
+
+    /// Whether the row failed alone, then the target took another row, and then the row failed alone
+    /// again, all in this tick.
+    fn failed_beside_another(&self, tick: TickId, version: u64) -> bool {
+        let Some((last, before)) = self.calls.get(&tick).and_then(|calls| calls.split_last())
+        else {
+            return false;
+        };
+        let mut rest = before.iter().skip_while(|call| !(call.is_of(version) && call.taken == 0));
+        let another = rest.any(|call| call.taken > 0 && !call.rows.contains(&version));
+        another && last.is_of(version) && last.taken == 0
+    }
+
+    fn died_often(&self) -> bool {
+        self.deaths.len() >= usize::try_from(self.policy.crashes_max).expect("few")
+    }
+
+    /// Whether holders have let their leases lapse as often as the policy says, the last one with this
+    /// row alone in hand.
+    fn died_with(&self, version: u64) -> bool {
+        self.died_often()
+            && self
+                .deaths
+                .last()
+                .is_some_and(|last| last.rows == 1 && last.after < version && version <= last.upto)
+    }
+}
+
+/// Returns the version of the row of an entry, and why it was set aside.
+fn entry(bytes: &[u8]) -> (u64, String) {
+    let entry: Value = serde_json::from_slice(bytes).expect("an entry is JSON");
+    let cursor = entry["events"][0]["cursor"]["value"].as_str().expect("a cursor");
+    let version = u64::from_str_radix(&cursor[2..], 16).expect("a rowversion");
+    (version, entry["reason"].as_str().expect("a reason").to_owned())
+}
+
+impl Judge {
+    /// Notes a call of the handler.
+    pub(crate) fn handed_over(&mut self, tick: TickId, rows: &[(i64, u64)]) {
+        let rows: Vec<u64> = rows.iter().map(|(_, version)| *version).collect();
+        let calls = self.failures.calls.entry(tick).or_default();
+        if let Some(before) = calls.last().filter(|call| call.has_failed()) {
+            if before.rows.first() == rows.first() && rows.len() < before.rows.len() {
+                self.saw.push("policy: batch made smaller after a failure");
+            }
+            if before.rows.len() == 1 && before.rows.first() < rows.first() {
+                self.saw.push("policy: row behind a failing one probed");
+            }
+        }
+        calls.push(Call { rows, taken: 0, is_answered: false, refused: false });
+    }
+
+    /// Notes that the handler has said, while it runs, that so many rows are taken for good.
+    pub(crate) fn accepted(&mut self, tick: TickId, rows: usize) {
+        if let Some(call) = self.failures.calls.get_mut(&tick).and_then(|calls| calls.last_mut()) {
+            call.taken = call.taken.max(rows);
+        }
+    }
+
+    /// Notes the handler's answer.
+    pub(crate) fn answered(&mut self, tick: TickId, taken: &Result<(), HandlerError>) {
+        let Some(call) = self.failures.calls.get_mut(&tick).and_then(|calls| calls.last_mut())
+        else {
+            return;
+        };
+        call.is_answered = true;
+        match taken {
+            Ok(()) => call.taken = call.rows.len(),
+            Err(HandlerError::Partial { accepted, .. }) => call.taken = call.taken.max(*accepted),
+            Err(error) => call.refused = matches!(error, HandlerError::Rejected(_)),
+        }
+    }
+
+    /// Judges an entry of the quarantine as it is sent: it may land much later, when more is known.
+    pub(crate) fn sets_aside(&mut self, tick: TickId, bytes: &[u8]) {
+        let (version, reason) = entry(bytes);
+        let failures = &self.failures;
+        let (kind, proven) = match reason.as_str() {
+            "refused" => {
+                ("policy: row set aside once refused", failures.was_refused(tick, version))
+            }
+            "attempts" => {
+                let proven = failures.failed_beside_another(tick, version);
+                ("policy: row set aside after attempts", proven)
+            }
+            _ => ("policy: row set aside after crashes", failures.died_with(version)),
+        };
+        let asked = failures.policy.on_failure == OnFailure::Quarantine;
+        self.require(asked && proven, || {
+            format!("tick {} set row at {version} aside for {reason}, unproven", tick.0)
+        });
+        self.saw.push(kind);
+    }
+
+    /// Notes an entry of the quarantine that has just landed; returns what it says.
+    pub(crate) fn set_aside(&mut self, bytes: &[u8]) -> String {
+        let (version, reason) = entry(bytes);
+        self.failures.aside.insert(version);
+        format!("row at {version}: {reason}")
+    }
+
+    /// Notes what a write of the document by a tick says of failures.
+    pub(crate) fn failures_landed(
+        &mut self,
+        tick: TickId,
+        landed: &Landed,
+        checkpoint: u64,
+        given_up: bool,
+    ) {
+        let failures = &mut self.failures;
+        if *landed == Landed::TakenOver {
+            failures.deaths.extend(failures.in_flight);
+        }
+        let last = failures.calls.get(&tick).and_then(|calls| calls.last());
+        let Some(last) = last else { return };
+        if given_up && last.has_failed() {
+            failures.deaths.clear();
+        } else if !given_up && !last.is_answered && checkpoint > self.checkpoint {
+            self.saw.push("document: prefix committed on a renewal");
+        }
+    }
+
+    /// Notes whether the policy has paused the poller.
+    pub(crate) fn paused(&mut self, by: Option<String>) {
+        let stopped = by.is_some_and(|by| by.starts_with("failure policy of "));
+        if stopped && !self.failures.is_stopped {
+            let failures = &self.failures;
+            let failed = failures.calls.values().flatten().any(Call::has_failed);
+            let asked = failures.policy.on_failure == OnFailure::Stop;
+            let caused = failed || failures.died_often();
+            self.require(asked && caused, || "the policy stopped the poller unasked".to_owned());
+            self.saw.push("policy: stopped the poller");
+        }
+        self.failures.is_stopped = stopped;
+    }
+}
