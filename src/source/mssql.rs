@@ -16,6 +16,7 @@
 //! with; the position of a row comes back as the server's own text.
 
 mod choice;
+mod current;
 mod decode;
 mod describe;
 mod form;
@@ -295,6 +296,20 @@ impl Source for Mssql {
         let (sql, params) = plan.present_statement();
         let answer = connection.query(&sql, &params, |row| Ok(values(row))).await?;
         plan.present(answer.first().map(Vec::as_slice).unwrap_or_default())
+    }
+
+    async fn current(&self, at: &Cursor) -> Result<Rows, FetchError> {
+        let mut state = self.state.lock().await;
+        let (plan, connection) = self.plan(&mut state).await?;
+        let (sql, params) = plan.current_statement(at)?;
+        let mut answer = Answer::new(current::ROWS_MAX);
+        let read = connection.query(&sql, &params, |row| plan.read(row, &mut answer)).await;
+        if let Err(error) = read
+            && !answer.is_cut()
+        {
+            return Err(error.into());
+        }
+        plan.current(answer, at)
     }
 
     async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {

@@ -22,6 +22,7 @@ mod settings;
 mod source;
 mod source_auto;
 mod source_connection;
+mod source_current;
 mod source_faults;
 mod source_integer;
 mod source_start;

@@ -167,15 +167,7 @@ impl Plan {
         &self,
         window: FetchWindow<'_>,
     ) -> Result<(String, Vec<Param>), FetchError> {
-        let Some(cursor) = &self.cursor else { return self.tracked_statement(window) };
-        let read = Read {
-            table: &self.quoted,
-            mode: self.mode,
-            cursor,
-            key: &self.key,
-            select: &self.select,
-            filter: self.filter.as_deref(),
-        };
+        let Some(read) = self.untracked() else { return self.tracked_statement(window) };
         let after = match window.after {
             None => Reach::Nothing,
             Some(cursor) if cursor.key.is_empty() => Reach::Cursor,
@@ -196,6 +188,14 @@ impl Plan {
             self.bind(cursor, &mut params)?;
         }
         Ok((sql, params))
+    }
+
+    /// Returns what is read; `None` where changes are.
+    pub(super) fn untracked(&self) -> Option<Read<'_>> {
+        let cursor = self.cursor.as_ref()?;
+        let (table, select) = (&self.quoted, &self.select);
+        let filter = self.filter.as_deref();
+        Some(Read { table, mode: self.mode, cursor, key: &self.key, select, filter })
     }
 
     /// One row more than wanted: it says whether there is more.
