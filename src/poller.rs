@@ -25,6 +25,7 @@ mod operate;
 mod outcome;
 mod part;
 mod quarantine;
+mod replay;
 mod stop;
 mod suspicion;
 
@@ -44,6 +45,7 @@ use self::memory::Memory;
 use self::observe::Observation;
 pub use self::operate::{Operator, Pausing, Resuming};
 pub use self::outcome::{LoadError, OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
+pub use self::replay::{Replay, ReplayEnd, ReplayError, Replayed};
 pub use self::stop::StopSignal;
 use crate::cursor::Cursor;
 use crate::handler::{Delivery, Handler, HandlerError, Progress};

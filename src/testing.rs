@@ -79,6 +79,11 @@ impl TableSource {
         }
     }
 
+    /// Deletes a row.
+    pub fn delete(&self, id: i64) {
+        locked(&self.state).rows.remove(&id);
+    }
+
     /// Makes the next fetch fail.
     pub fn fail_next(&self, reason: &str) {
         locked(&self.state).failures.push_back(FetchError::new(ErrorKind::Transient, reason));
@@ -112,6 +117,15 @@ impl TableSource {
     }
 }
 
+fn row(id: i64, version: u64, value: &str) -> Row {
+    Row {
+        op: Operation::Upsert,
+        position: Value::Int(i64::try_from(version).unwrap_or(i64::MAX)),
+        key: vec![Value::Int(id)],
+        values: vec![Value::Int(id), Value::Text(value.to_owned())],
+    }
+}
+
 fn version_of(cursor: &Cursor) -> u64 {
     cursor.value.parse::<RowVersion>().expect("a cursor of this source is a rowversion").0
 }
@@ -120,6 +134,17 @@ fn version_of(cursor: &Cursor) -> u64 {
 impl Source for TableSource {
     fn shape(&self) -> &SourceShape {
         &self.shape
+    }
+
+    async fn current(&self, at: &Cursor) -> Result<Rows, FetchError> {
+        let mut state = locked(&self.state);
+        if let Some(error) = state.failures.pop_front() {
+            return Err(error);
+        }
+        let id = at.key.get("id").and_then(serde_json::Value::as_i64).unwrap_or_default();
+        let rows = state.rows.get(&id).map(|(version, value)| row(id, *version, value));
+        let columns = vec!["id".to_owned(), "value".to_owned()];
+        Ok(Rows { columns, rows: rows.into_iter().collect(), ..Rows::default() })
     }
 
     async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
@@ -146,11 +171,10 @@ impl Source for TableSource {
             .collect();
         found.sort_by_key(|(_, (version, _))| *version);
         let more = found.len() > window.rows_max;
+        let key_of = |id| if state.null_key { Value::Null } else { Value::Int(id) };
         let rows = found.into_iter().take(window.rows_max).map(|(id, (version, value))| Row {
-            op: Operation::Upsert,
-            position: Value::Int(i64::try_from(*version).unwrap_or(i64::MAX)),
-            key: vec![if state.null_key { Value::Null } else { Value::Int(*id) }],
-            values: vec![Value::Int(*id), Value::Text(value.clone())],
+            key: vec![key_of(*id)],
+            ..row(*id, *version, value)
         });
         let columns = vec!["id".to_owned(), "value".to_owned()];
         let (rows, remember) = (rows.collect(), state.remember.clone());
@@ -328,6 +352,8 @@ pub enum Call {
     Load,
     /// A write.
     Store,
+    /// A removal; any fault loses it, and the caller cannot know.
+    Remove,
 }
 
 /// Counts the calls of a store, and breaks them as told.
@@ -454,6 +480,9 @@ impl StateStore for FaultyStore {
     }
 
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
-        self.inner.remove(key, etag).await
+        match self.fault(Call::Remove) {
+            None => self.inner.remove(key, etag).await,
+            Some(_) => Err(unknown(key)),
+        }
     }
 }

@@ -236,7 +236,7 @@ impl Poller {
 }
 
 /// A single row that is too large is refused for good.
-fn for_single_row(error: HandlerError, rows: usize) -> HandlerError {
+pub(super) fn for_single_row(error: HandlerError, rows: usize) -> HandlerError {
     if let HandlerError::TooLarge(reason) = &error
         && rows <= 1
     {

@@ -10,6 +10,7 @@ mod init;
 mod operate;
 mod parts;
 mod remember;
+mod replay;
 mod rules;
 mod windows;
 

@@ -193,9 +193,18 @@ impl StateDocument {
     /// [`Refusal::Held`], [`Refusal::Paused`], [`Refusal::BackingOff`] or
     /// [`Refusal::TokensExhausted`].
     pub fn acquire(&self, request: Acquire<'_>) -> Result<Self, Refusal> {
-        if let Some(hindrance) = self.hindrance(request.now) {
-            return Err(hindrance);
+        match self.hindrance(request.now) {
+            Some(hindrance) => Err(hindrance),
+            None => self.grant(request),
         }
+    }
+
+    /// Grants the lease whether ticks may run or not: for what an operator does under it by hand.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Held`] or [`Refusal::TokensExhausted`].
+    pub fn grant(&self, request: Acquire<'_>) -> Result<Self, Refusal> {
         let died = match self.standing(request.owner_id, request.age) {
             Standing::Held { owner_id } => return Err(Refusal::Held { owner_id }),
             Standing::Lapsed => true,
