@@ -15,6 +15,7 @@
 //! and never names a driver, a web framework or a cloud.
 
 mod batch;
+mod call;
 mod deliver;
 mod entries;
 mod failure;
@@ -30,12 +31,11 @@ mod stop;
 mod suspicion;
 
 use std::fmt;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use self::batch::{Batch, Fetched, Next};
 use self::deliver::Hand;
@@ -361,10 +361,11 @@ impl Poller {
             progress: &progress,
         };
         seen.execution_started(&delivery);
+        let limit = self.time_for(lease, batch, seen);
         let began_at = Instant::now();
         let mut stale = None;
         let work = async {
-            let handled = self.guarded(delivery).await;
+            let handled = self.within(limit, delivery).await;
             if let Err(HandlerError::Fenced(refused)) = &handled {
                 stale = Some(HandlerError::from(*refused));
             }
@@ -393,30 +394,6 @@ impl Poller {
             Err(error) => {
                 Err(NotTaken::Lost(stale.map_or(TickError::LeaseLost(error), TickError::Handler)))
             }
-        }
-    }
-
-    /// Calls the handler, and stops it where it reports progress and has made none for too long.
-    async fn guarded(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
-        let handled = self.handler.handle(delivery);
-        let Some(stall_max) =
-            self.limits.handler_stall_max.filter(|_| self.handler.reports_progress())
-        else {
-            return handled.await;
-        };
-        let mut handled = pin!(handled);
-        let mut steps = 0;
-        loop {
-            tokio::select! {
-                biased;
-                done = &mut handled => return done,
-                () = sleep(stall_max) => {}
-            }
-            // Between one and two of the limit: good enough for a guard that counts in minutes.
-            if delivery.progress.steps() == steps {
-                return Err(HandlerError::Stalled(stall_max));
-            }
-            steps = delivery.progress.steps();
         }
     }
 

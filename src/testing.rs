@@ -138,9 +138,7 @@ impl Source for TableSource {
 
     async fn current(&self, at: &Cursor) -> Result<Rows, FetchError> {
         let mut state = locked(&self.state);
-        if let Some(error) = state.failures.pop_front() {
-            return Err(error);
-        }
+        state.failures.pop_front().map_or(Ok(()), Err)?;
         let id = at.key.get("id").and_then(serde_json::Value::as_i64).unwrap_or_default();
         let rows = state.rows.get(&id).map(|(version, value)| row(id, *version, value));
         let columns = vec!["id".to_owned(), "value".to_owned()];
@@ -155,9 +153,7 @@ impl Source for TableSource {
             if let Some((_, error)) = state.failing_fetch.take_if(|(at, _)| *at == number) {
                 return Err(error);
             }
-            if let Some(error) = state.failures.pop_front() {
-                return Err(error);
-            }
+            state.failures.pop_front().map_or(Ok(()), Err)?;
             state.delay
         };
         tokio::time::sleep(delay).await;
@@ -215,7 +211,11 @@ pub struct RecordingHandler {
     script: Mutex<VecDeque<Step>>,
     finished: Mutex<u64>,
     judge: Mutex<Option<Judge>>,
+    pace: Mutex<Option<Pace>>,
 }
+
+/// How long a call takes, by the keys of its rows.
+type Pace = Box<dyn FnMut(&[i64]) -> Duration + Send>;
 
 /// Answers a call by the keys of its rows.
 type Judge = Box<dyn FnMut(&[i64]) -> Result<(), HandlerError> + Send>;
@@ -243,6 +243,17 @@ impl RecordingHandler {
     ) -> &Self {
         *locked(&self.judge) = Some(Box::new(judge));
         self
+    }
+
+    /// Makes calls without a script of their own take a while first.
+    pub fn take_by(&self, pace: impl FnMut(&[i64]) -> Duration + Send + 'static) {
+        *locked(&self.pace) = Some(Box::new(pace));
+    }
+
+    async fn judged(&self, ids: &[i64]) -> Result<(), HandlerError> {
+        let pause = locked(&self.pace).as_mut().map(|pace| pace(ids));
+        tokio::time::sleep(pause.unwrap_or_default()).await;
+        locked(&self.judge).as_mut().map_or(Ok(()), |judge| judge(ids))
     }
 
     /// Makes the next call fail.
@@ -309,7 +320,7 @@ impl Handler for RecordingHandler {
                 }
                 Ok(())
             }
-            None => locked(&self.judge).as_mut().map_or(Ok(()), |judge| judge(&ids)),
+            None => self.judged(&ids).await,
         };
         *locked(&self.finished) += 1;
         result
@@ -317,7 +328,7 @@ impl Handler for RecordingHandler {
 }
 
 /// Panics at every call, to show what that does to a process.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct PanickingHandler;
 
 #[async_trait]
@@ -407,8 +418,15 @@ impl FaultyStore {
     }
 }
 
-fn unknown(key: &StateKey) -> StoreError {
-    StoreError::Unknown { key: key.path(), reason: "injected".to_owned() }
+fn broken(key: &StateKey, fault: Fault) -> StoreError {
+    let (key, reason) = (key.path(), "injected".to_owned());
+    match fault {
+        Fault::Unreachable => StoreError::Unreachable { key, reason },
+        Fault::Refused => StoreError::Refused { key, reason },
+        Fault::LostRequest | Fault::LostAnswer | Fault::Late(_) | Fault::Slow(_) => {
+            StoreError::Unknown { key, reason }
+        }
+    }
 }
 
 #[async_trait]
@@ -419,18 +437,13 @@ impl StateStore for FaultyStore {
 
     async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
         locked(&self.calls).gets += 1;
-        let reason = || "injected".to_owned();
         match self.fault(Call::Load) {
             None => self.inner.load(key).await,
             Some(Fault::Slow(delay)) => {
                 tokio::time::sleep(delay).await;
                 self.inner.load(key).await
             }
-            Some(Fault::Refused) => Err(StoreError::Refused { key: key.path(), reason: reason() }),
-            Some(Fault::Unreachable) => {
-                Err(StoreError::Unreachable { key: key.path(), reason: reason() })
-            }
-            Some(Fault::LostRequest | Fault::LostAnswer | Fault::Late(_)) => Err(unknown(key)),
+            Some(fault) => Err(broken(key, fault)),
         }
     }
 
@@ -440,7 +453,6 @@ impl StateStore for FaultyStore {
         bytes: Vec<u8>,
         precondition: Precondition,
     ) -> Result<Written, StoreError> {
-        let reason = || "injected".to_owned();
         match self.fault(Call::Store) {
             None => {
                 let written = self.inner.store(key, bytes, precondition).await;
@@ -453,24 +465,22 @@ impl StateStore for FaultyStore {
                 self.count(&written);
                 written
             }
-            Some(Fault::Unreachable) => {
-                Err(StoreError::Unreachable { key: key.path(), reason: reason() })
+            Some(fault @ (Fault::Unreachable | Fault::Refused | Fault::LostRequest)) => {
+                Err(broken(key, fault))
             }
-            Some(Fault::Refused) => Err(StoreError::Refused { key: key.path(), reason: reason() }),
-            Some(Fault::LostRequest) => Err(unknown(key)),
-            Some(Fault::LostAnswer) => {
+            Some(fault @ Fault::LostAnswer) => {
                 let written = self.inner.store(key, bytes, precondition).await;
                 self.count(&written);
-                Err(unknown(key))
+                Err(broken(key, fault))
             }
-            Some(Fault::Late(delay)) => {
+            Some(fault @ Fault::Late(delay)) => {
                 let (inner, key_later) = (Arc::clone(&self.inner), key.clone());
                 tokio::spawn(async move {
                     tokio::time::sleep(delay).await;
                     // Whether it still lands is what the test is about.
                     drop(inner.store(&key_later, bytes, precondition).await);
                 });
-                Err(unknown(key))
+                Err(broken(key, fault))
             }
         }
     }
@@ -482,7 +492,7 @@ impl StateStore for FaultyStore {
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
         match self.fault(Call::Remove) {
             None => self.inner.remove(key, etag).await,
-            Some(_) => Err(unknown(key)),
+            Some(fault) => Err(broken(key, fault)),
         }
     }
 }

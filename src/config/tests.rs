@@ -458,6 +458,7 @@ fn settings_are_checked_against_each_other() {
         HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN = 10m
         HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = http
         HIGHWATER__POLLERS__STOCK__HANDLER__KIND = http
+        HIGHWATER__POLLERS__STOCK__HANDLER__TIMEOUT = 45s
         HIGHWATER__POLLERS__STOCK__HANDLER__URL = http://me:hunter2@stock.internal/a?code=hunter2
         HIGHWATER__POLLERS__STOCK__SOURCE__CONNECTION = Server=db;Password=hunter2
         HIGHWATER__POLLERS__STOCK__SOURCE__TABLE = dbo.orders
@@ -469,13 +470,15 @@ fn settings_are_checked_against_each_other() {
     check_mistakes(
         &[MINIMAL, bad],
         &expect![[r#"
-            8 mistakes in the settings
+            9 mistakes in the settings
             setting `AzureWebJobsStorage` is `(not shown)`, expected a storage connection that can be used: `AccountKey` is not base64; copy it whole
             setting `HIGHWATER__POLLERS__ORDERS__HANDLER__URL` is not set, expected absolute URL that batches are posted to, or of the function app
             setting `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN` is `10m`, expected at most `5m`, as `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MAX` says
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE` is `5s`, expected nothing, as mode `rowversion` waits for no time to pass
               hint: remove it, or set the mode to `timestamp+pk` or `integer+pk`
             setting `HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX` is `45s`, expected a duration below `45s`, which is `HIGHWATER__FUNCTION_TIMEOUT` less 15 seconds
+            setting `HIGHWATER__POLLERS__STOCK__HANDLER__TIMEOUT` is `45s`, expected a duration below `45s`, which is `HIGHWATER__FUNCTION_TIMEOUT` less 15 seconds
+              hint: raise that one, and `functionTimeout`
             setting `HIGHWATER__POLLERS__STOCK__HANDLER__URL` is `http://stock.internal/a`, expected an `https` URL, as the host is not this machine
               hint: set `HIGHWATER__POLLERS__STOCK__HANDLER__ALLOW_HTTP` to `true` to send rows without encryption
             setting `HIGHWATER__POLLERS__STOCK__RETRY_DELAY_MAX` is `5s`, expected at least `10s`, as `HIGHWATER__POLLERS__STOCK__RETRY_DELAY_MIN` says

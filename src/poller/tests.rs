@@ -12,6 +12,7 @@ mod parts;
 mod remember;
 mod replay;
 mod rules;
+mod time_over;
 mod windows;
 
 const TTL: Duration = Duration::from_secs(30);
