@@ -15,6 +15,7 @@ mod error;
 mod number;
 mod param;
 mod retry;
+mod transaction;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +33,7 @@ pub use error::SqlError;
 pub use number::{Again, errors_table};
 pub use param::Param;
 pub use retry::{Retries, RetryTerms};
+pub use transaction::Transaction;
 
 /// Longest rest of a connection that is used again. Azure's network forgets an idle flow after four
 /// minutes without telling either end.
@@ -130,30 +132,38 @@ impl Connection {
 
     async fn run<T>(
         &mut self,
-        mut client: Box<Client>,
+        client: Box<Client>,
         sql: &str,
         params: &[Param],
         read: &mut impl FnMut(Row) -> Result<T, SqlError>,
     ) -> Result<Vec<T>, Failure> {
         let limit = self.settings.command_timeout;
-        let rows = timeout(limit + GUARD, rows(&mut client, sql, params, read))
-            .await
-            .unwrap_or_else(|elapsed| {
-                Err(Failure::AfterFirstRow(SqlError::timeout("run a statement", limit, elapsed)))
-            });
-        let whole = match &rows {
-            Ok(_) => true,
-            Err(Failure::BeforeFirstRow(error) | Failure::AfterFirstRow(error)) => {
-                // A database that has moved answers on a new connection only.
-                error.severity().is_some_and(|severity| severity <= SEVERITY_KEPT_MAX)
-                    && error.again() != Some(Again::Anew)
-            }
-        };
-        if whole {
-            self.idle = Some(Idle { client, since: Instant::now() });
-        }
+        let (rows, client) = answered(client, limit, sql, params, read).await;
+        self.idle = client.map(|client| Idle { client, since: Instant::now() });
         rows
     }
+}
+
+/// Runs one statement; gives the client back where it is fit for another.
+async fn answered<T>(
+    mut client: Box<Client>,
+    limit: Duration,
+    sql: &str,
+    params: &[Param],
+    read: &mut impl FnMut(Row) -> Result<T, SqlError>,
+) -> (Result<Vec<T>, Failure>, Option<Box<Client>>) {
+    let rows = timeout(limit + GUARD, rows(&mut client, sql, params, read)).await.unwrap_or_else(
+        |elapsed| Err(Failure::AfterFirstRow(SqlError::timeout("run a statement", limit, elapsed))),
+    );
+    let whole = match &rows {
+        Ok(_) => true,
+        Err(Failure::BeforeFirstRow(error) | Failure::AfterFirstRow(error)) => {
+            // A database that has moved answers on a new connection only.
+            error.severity().is_some_and(|severity| severity <= SEVERITY_KEPT_MAX)
+                && error.again() != Some(Again::Anew)
+        }
+    };
+    (rows, whole.then_some(client))
 }
 
 /// Tells whether a statement may be sent once more.

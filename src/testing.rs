@@ -3,6 +3,9 @@
 //!
 //! Behind the feature `test-util`; nothing here is stable.
 
+mod broken;
+mod pace;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::pin::Pin;
@@ -11,6 +14,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+pub use self::broken::PanickingHandler;
+use self::broken::broken;
+use self::pace::Pace;
 use crate::cursor::{Cursor, CursorMode, RowVersion, SourceFingerprint};
 use crate::error::ErrorKind;
 use crate::event::{BatchId, Operation, SourceLabel};
@@ -62,6 +68,27 @@ impl TableSource {
             fingerprint: SourceFingerprint::of(&[("object", object)]),
         };
         Self { shape, state: Mutex::default() }
+    }
+
+    /// Orders the rows by a number that counts as complete once time has passed, so that
+    /// [`Self::put_late`] can come too late.
+    #[must_use]
+    pub fn by_time(mut self) -> Self {
+        self.shape.mode = CursorMode::IntegerPk;
+        self.shape.label.mode = CursorMode::IntegerPk.as_str();
+        self
+    }
+
+    /// Takes a position for a row of a transaction that stays open.
+    pub fn reserve(&self) -> u64 {
+        let mut state = locked(&self.state);
+        state.version += 1;
+        state.version
+    }
+
+    /// Inserts a row at a position that was taken before: its transaction was open until now.
+    pub fn put_late(&self, id: i64, position: u64) {
+        locked(&self.state).rows.insert(id, (position, "late".to_owned()));
     }
 
     /// Inserts or updates a row.
@@ -127,6 +154,9 @@ fn row(id: i64, version: u64, value: &str) -> Row {
 }
 
 fn version_of(cursor: &Cursor) -> u64 {
+    if cursor.mode == CursorMode::IntegerPk {
+        return cursor.integer_value().ok().and_then(|at| at.try_into().ok()).unwrap_or(0);
+    }
     cursor.value.parse::<RowVersion>().expect("a cursor of this source is a rowversion").0
 }
 
@@ -214,9 +244,6 @@ pub struct RecordingHandler {
     pace: Mutex<Option<Pace>>,
 }
 
-/// How long a call takes, by the keys of its rows.
-type Pace = Box<dyn FnMut(&[i64]) -> Duration + Send>;
-
 /// Answers a call by the keys of its rows.
 type Judge = Box<dyn FnMut(&[i64]) -> Result<(), HandlerError> + Send>;
 
@@ -243,17 +270,6 @@ impl RecordingHandler {
     ) -> &Self {
         *locked(&self.judge) = Some(Box::new(judge));
         self
-    }
-
-    /// Makes calls without a script of their own take a while first.
-    pub fn take_by(&self, pace: impl FnMut(&[i64]) -> Duration + Send + 'static) {
-        *locked(&self.pace) = Some(Box::new(pace));
-    }
-
-    async fn judged(&self, ids: &[i64]) -> Result<(), HandlerError> {
-        let pause = locked(&self.pace).as_mut().map(|pace| pace(ids));
-        tokio::time::sleep(pause.unwrap_or_default()).await;
-        locked(&self.judge).as_mut().map_or(Ok(()), |judge| judge(ids))
     }
 
     /// Makes the next call fail.
@@ -324,18 +340,6 @@ impl Handler for RecordingHandler {
         };
         *locked(&self.finished) += 1;
         result
-    }
-}
-
-/// Panics at every call, to show what that does to a process.
-#[derive(Debug)]
-pub struct PanickingHandler;
-
-#[async_trait]
-impl Handler for PanickingHandler {
-    #[expect(clippy::panic, reason = "that is what it is for")]
-    async fn handle(&self, _: Delivery<'_>) -> Result<(), HandlerError> {
-        panic!("a handler panics on purpose");
     }
 }
 
@@ -414,17 +418,6 @@ impl FaultyStore {
         match result {
             Ok(_) => calls.puts += 1,
             Err(_) => calls.refused += 1,
-        }
-    }
-}
-
-fn broken(key: &StateKey, fault: Fault) -> StoreError {
-    let (key, reason) = (key.path(), "injected".to_owned());
-    match fault {
-        Fault::Unreachable => StoreError::Unreachable { key, reason },
-        Fault::Refused => StoreError::Refused { key, reason },
-        Fault::LostRequest | Fault::LostAnswer | Fault::Late(_) | Fault::Slow(_) => {
-            StoreError::Unknown { key, reason }
         }
     }
 }

@@ -4,12 +4,14 @@
 //! while it is read, so that results have the types SQL Server would give them. The list with an
 //! example of each, and of what is refused, is `docs/devdb.md`, held by a test. Understood are:
 //!
-//! - `SELECT [DISTINCT] [TOP (n)] … FROM table | view | (query) AS t [INNER | LEFT | CROSS JOIN …]`
+//! - `SELECT [DISTINCT] [TOP (n)] … FROM table | view | (query) AS t | (VALUES …) AS t (…)
+//!   [INNER | LEFT | CROSS JOIN …]`
 //!   with `WHERE`, `GROUP BY`, `HAVING`, `UNION [ALL]`, `ORDER BY`, `OFFSET … FETCH`; table hints
 //!   and `OPTION` are read and ignored; `SELECT @v = …` assigns;
 //! - `DECLARE @v type [= …]`, `SET @v = …`, `SET option …` (`LOCK_TIMEOUT`, `XACT_ABORT` and
 //!   `IDENTITY_INSERT` do something, others only where they change nothing), `IF … [ELSE …]`, `BEGIN … END`, `PRINT`;
-//! - `INSERT`, `UPDATE [TOP (n)]`, `DELETE [TOP (n)]` of one table, with `OUTPUT`; `TRUNCATE TABLE`;
+//! - `INSERT`, `UPDATE [TOP (n)]`, `DELETE [TOP (n)]` of one table, with `OUTPUT`; an `UPDATE` joined
+//!   with `(VALUES …)`; `TRUNCATE TABLE`;
 //! - `BEGIN`, `COMMIT` and `ROLLBACK` of transactions;
 //! - `CREATE TABLE` with keys, `UNIQUE`, `IDENTITY` (seed and increment are 1), `DEFAULT`,
 //!   `COLLATE` (Latin, Cyrillic and UTF-8 ones; those that end in `_BIN` or `_BIN2` tell upper from
@@ -24,10 +26,11 @@
 //!   without `COLLATE`), `CONVERT` (styles 0, 126, 127, and 1 and 2 of binary values), `DATEADD`, `DATEDIFF`, the aggregates, and the
 //!   functions of `function.rs`;
 //! - the catalogue views `sys.tables`, `sys.columns`, `sys.types`, `sys.change_tracking_tables`, and of
-//!   primary keys `sys.indexes` and `sys.index_columns`, as far as they have columns.
+//!   primary keys `sys.indexes` and `sys.index_columns`, as far as they have columns; and
+//!   `sys.dm_exec_describe_first_result_set` of a query that is a constant.
 //!
-//! - every type by its name; `xml`, `text`, `ntext`, `image`, `sql_variant`, `hierarchyid`, `geometry`
-//!   and `geography` are kept as strings and have none of their functions.
+//! - every type by its name; `xml`, `text`, `ntext`, `image`, `hierarchyid`, `geometry` and `geography`
+//!   are kept as strings and have none of their functions; `sql_variant` has the types of its values.
 //!
 //! Anything else fails, mostly with error 102, 195 or 40515. Known differences: text of
 //! columns orders letter by letter (see `collation.rs`), not by the weights of a language, and constants
@@ -36,6 +39,7 @@
 
 pub(crate) mod coerce;
 pub(crate) mod definition;
+mod describe;
 mod expression;
 mod function;
 mod hints;
@@ -45,6 +49,7 @@ mod query;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tracking;
+mod values;
 mod write;
 
 use self::{

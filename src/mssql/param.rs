@@ -5,6 +5,8 @@ use tiberius::Query;
 /// A value for `@P1`, `@P2`, … The statement casts it to the type it is compared with.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Param {
+    /// `NULL`, of whatever type the statement casts it to.
+    Null,
     /// A `bit`.
     Bool(bool),
     /// An `int`, for functions that take no `bigint`.
@@ -25,6 +27,7 @@ impl Param {
     /// Adds the value to a query.
     pub(super) fn bind<'a>(&'a self, query: &mut Query<'a>) {
         match self {
+            Self::Null => query.bind(Option::<&str>::None),
             Self::Bool(value) => query.bind(*value),
             Self::Int(value) => query.bind(*value),
             Self::BigInt(value) => query.bind(*value),

@@ -71,6 +71,10 @@ impl Request {
     }
 }
 
+/// Most parameters of a procedure, of which `sp_executesql` has two of its own.
+/// <https://learn.microsoft.com/sql/sql-server/maximum-capacity-specifications-for-sql-server>
+const PARAMETERS_MAX: usize = 2_100;
+
 /// Runs a request.
 ///
 /// # Errors
@@ -80,6 +84,13 @@ pub(crate) fn run(session: &mut dyn Session, request: Request) -> io::Result<Ans
     let mut answer = Answer::default();
     match request {
         Request::Batch(sql) => answer.replies(session.run(&sql, &[]), false)?,
+        Request::Execute { parameters, .. } if parameters.len() + 2 > PARAMETERS_MAX => {
+            let text = format!(
+                "The incoming request has too many parameters. The server supports a maximum of \
+                 {PARAMETERS_MAX} parameters. Reduce the number of parameters and resend the request."
+            );
+            answer.replies(vec![Reply::Error(SqlError::new(8003, 16, text))], true)?;
+        }
         Request::Execute { sql, parameters } => {
             answer.replies(session.run(&sql, &parameters), true)?;
         }

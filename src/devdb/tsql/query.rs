@@ -2,6 +2,7 @@
 
 use super::{
     coerce::Expression,
+    describe::DESCRIBE,
     expression::same_name,
     lexer::Token,
     parser::{Parser, TableColumn, quoted},
@@ -118,6 +119,28 @@ impl Query {
         )
     }
 
+    /// Checks what a query must be to stand where a table does.
+    fn check_derived(&self) -> Result<(), SqlError> {
+        if !self.order.is_empty() && self.limit.is_empty() {
+            let text = "The ORDER BY clause is invalid in views, inline functions, derived tables, \
+                        subqueries, and common table expressions, unless TOP, OFFSET or FOR XML is \
+                        also specified.";
+            return Err(SqlError::new(1033, 15, text));
+        }
+        for (index, item) in self.items.iter().enumerate() {
+            if item.name.is_empty() {
+                let text = format!("No column name was specified for column {}.", index + 1);
+                return Err(SqlError::new(8155, 16, text));
+            }
+            let before = self.items.get(..index).unwrap_or_default();
+            if before.iter().any(|other| same_name(&other.name, &item.name)) {
+                let text = format!("The column '{}' was specified multiple times.", item.name);
+                return Err(SqlError::new(8156, 16, text));
+            }
+        }
+        Ok(())
+    }
+
     /// Columns of the result.
     pub(crate) fn columns(&self) -> Vec<Column> {
         self.items.iter().map(result_column).collect()
@@ -191,7 +214,7 @@ impl Parser<'_> {
     }
 
     /// Moves behind the FROM of this query and tells where it stands; [`None`] where it has none.
-    fn skip_to_from(&mut self) -> Option<usize> {
+    pub(crate) fn skip_to_from(&mut self) -> Option<usize> {
         let mut depth = 0_usize;
         while let Some(token) = self.peek() {
             match token {
@@ -340,9 +363,12 @@ impl Parser<'_> {
         body: &mut String,
         optional: bool,
     ) -> Result<(), SqlError> {
-        let mut source = if self.eat_symbol("(") {
+        let mut source = if self.is_symbol("(") && self.is_word_at(1, "VALUES") {
+            self.value_source(body)?
+        } else if self.eat_symbol("(") {
             let query = self.nested(|parser| parser.query(None))?;
             self.expect_symbol(")")?;
+            query.check_derived()?;
             body.extend(["(", &query.sql(), ")"]);
             let columns = query.items.iter().map(|item| SourceColumn {
                 name: item.name.clone(),
@@ -353,12 +379,7 @@ impl Parser<'_> {
         } else if self.is_word("CHANGETABLE") {
             self.change_table(body)?
         } else {
-            let table = self.table_name()?;
-            let columns = self.table_columns(&table)?;
-            body.extend(["dbo.", &quoted(&table)]);
-            let columns = columns.into_iter().map(SourceColumn::from).collect();
-            let name = table.rsplit('.').next().unwrap_or(&table).to_owned();
-            Source { alias: name.clone(), name, columns }
+            self.named_source(body)?
         };
         if let Some(alias) = self.alias(false)? {
             source.alias = alias;
@@ -373,6 +394,18 @@ impl Parser<'_> {
         body.extend([" AS ", &quoted(&source.alias)]);
         scope.tables.push(source);
         Ok(())
+    }
+
+    fn named_source(&mut self, body: &mut String) -> Result<Source, SqlError> {
+        let table = self.table_name()?;
+        if table.eq_ignore_ascii_case(DESCRIBE) {
+            return self.described(body);
+        }
+        let columns = self.table_columns(&table)?;
+        body.extend(["dbo.", &quoted(&table)]);
+        let columns = columns.into_iter().map(SourceColumn::from).collect();
+        let name = table.rsplit('.').next().unwrap_or(&table).to_owned();
+        Ok(Source { alias: name.clone(), name, columns })
     }
 
     fn filters(&mut self, scope: &Scope<'_>, body: &mut String) -> Result<(), SqlError> {

@@ -55,13 +55,20 @@ impl Parser<'_> {
         Ok(write(table, sql, &returning, identity))
     }
 
-    /// `UPDATE table|alias SET … [OUTPUT …] [FROM table AS alias] [WHERE …]`.
+    /// `UPDATE table|alias SET … [OUTPUT …] [FROM table AS alias [JOIN (VALUES …) AS v (…) ON …]]
+    /// [WHERE …]`.
     pub(crate) fn update(&mut self) -> Result<Statement, SqlError> {
         self.expect("UPDATE")?;
         let limit = self.top_rows()?;
         let target = self.target("FROM")?;
         self.expect("SET")?;
-        let scope = target.scope();
+        let mut scope = target.scope();
+        // The values come first in the text and need the source that comes later.
+        let (start, mut joined) = (self.position(), None);
+        if self.skip_to_from().is_some() {
+            joined = self.joined_rows(&target, &mut scope, limit.is_some())?;
+        }
+        self.rewind(start);
         let mut assignments = Vec::new();
         loop {
             assignments.push(self.assignment(&target, &scope)?);
@@ -73,10 +80,20 @@ impl Parser<'_> {
             assignments.push(format!("{} = hw_next_rowversion()", quoted(&column.name)));
         }
         let returning = self.output(&target.columns, "INSERTED")?;
-        self.skip_target_source(&target)?;
-        let filter = self.row_filter(&target, &scope, limit)?;
+        let (mut from, mut filter) = (String::new(), String::new());
+        if let Some(Joined { rows, condition, end }) = joined {
+            self.rewind(end);
+            from = format!(" FROM {rows}");
+            filter = format!(" WHERE ({condition})");
+            if self.eat("WHERE") {
+                filter.extend([" AND (", &self.expression(&scope)?.sql, ")"]);
+            }
+        } else {
+            self.skip_target_source(&target)?;
+            filter += &self.row_filter(&target, &scope, limit)?;
+        }
         let sql = format!(
-            "UPDATE dbo.{} AS {} SET {}{filter}",
+            "UPDATE dbo.{} AS {} SET {}{from}{filter}",
             quoted(&target.table),
             quoted(&target.alias),
             assignments.join(", ")
@@ -252,6 +269,41 @@ impl Parser<'_> {
         Ok(())
     }
 
+    /// What follows the FROM of an UPDATE, where it joins rows of values; [`None`] where it names the
+    /// target alone.
+    fn joined_rows(
+        &mut self,
+        target: &Target,
+        scope: &mut Scope<'_>,
+        limited: bool,
+    ) -> Result<Option<Joined>, SqlError> {
+        let table = self.table_name()?;
+        self.eat("AS");
+        let named = self.name().is_ok_and(|alias| same_name(&alias, &target.alias));
+        self.table_hints()?;
+        self.eat("INNER");
+        if self.is_symbol(",") || self.is_word_at(1, "JOIN") && !self.is_word("JOIN") {
+            return Err(SqlError::unsupported("A second table in UPDATE or DELETE"));
+        }
+        if !self.is_word("JOIN") {
+            return Ok(None);
+        }
+        let is_values =
+            matches!(self.peek_at(1), Some(Token::Symbol("("))) && self.is_word_at(2, "VALUES");
+        if !is_values || !named || limited || !same_name(&table, &target.table) {
+            return Err(SqlError::unsupported("A second table in UPDATE or DELETE"));
+        }
+        self.next();
+        let mut rows = String::new();
+        let mut source = self.value_source(&mut rows)?;
+        rows.extend([" AS ", &quoted(&source.alias)]);
+        source.name.clone_from(&source.alias);
+        scope.tables.push(source);
+        self.expect("ON")?;
+        let condition = self.expression(scope)?.sql;
+        Ok(Some(Joined { rows, condition, end: self.position() }))
+    }
+
     fn assignment(&mut self, target: &Target, scope: &Scope<'_>) -> Result<String, SqlError> {
         let mut name = self.name()?;
         while self.eat_symbol(".") {
@@ -340,6 +392,14 @@ struct Target {
     table: String,
     alias: String,
     columns: Vec<TableColumn>,
+}
+
+/// Rows of values beside the table to be changed.
+struct Joined {
+    rows: String,
+    condition: String,
+    /// Behind the condition.
+    end: usize,
 }
 
 impl Target {

@@ -1,5 +1,6 @@
 //! One row by its key, as it is now: for a row that was set aside and is to be delivered again.
 
+use crate::config::Filter;
 use crate::cursor::{Cursor, TrackedPhase, TrackedPosition};
 use crate::error::ErrorKind;
 use crate::mssql::Param;
@@ -8,6 +9,7 @@ use crate::source::{FetchError, Rows};
 use crate::value::Value;
 
 use super::plan::{Answer, Plan, unexpected};
+use super::query::operation;
 use super::tracking::position;
 
 /// Most rows that are read: a second one shows that the key is none.
@@ -20,23 +22,26 @@ impl Plan {
         at: &Cursor,
     ) -> Result<(String, Vec<Param>), FetchError> {
         let mut params = self.key_params(at)?;
-        let filter = self.filter.as_ref().map(|filter| format!("\nAND ({filter}\n)"));
-        let rows = format!(
-            "FROM {} AS t\nWHERE {}{};",
-            self.quoted,
-            self.key_is("t"),
-            filter.unwrap_or_default()
-        );
+        let first = params.len() + 1;
+        let values = self.filter.iter().flat_map(Filter::values);
+        params.extend(values.map(|value| Param::Text(value.to_owned())));
+        let filter =
+            self.filter.as_ref().map(|filter| filter.sql(|at| format!("@P{}", first + at)));
+        let filter = filter.map(|filter| format!("\nAND {filter}")).unwrap_or_default();
+        let rows = format!("FROM {} AS t\nWHERE {}{filter};", self.quoted, self.key_is("t"));
         let select = self.select.join(", ");
+        let deleted = self.deleted.as_deref().map(operation);
         if let Some(read) = self.untracked() {
             let leading = read.leading_value();
+            let op = deleted.map(|deleted| format!(", {deleted}")).unwrap_or_default();
             let sql = format!(
                 "SELECT CONVERT(NVARCHAR(33), SYSUTCDATETIME(), 126) AS [__now];\n\
-                 SELECT TOP ({ROWS_MAX}) {select}, {leading} AS [__cursor]\n{rows}"
+                 SELECT TOP ({ROWS_MAX}) {select}, {leading} AS [__cursor]{op}\n{rows}"
             );
             return Ok((sql, params));
         }
         params.push(Param::BigInt(changes_since(position(at)?)));
+        let op = deleted.unwrap_or_else(|| "N'U' AS [__op]".to_owned());
         // The version before the row: one that changes in between comes as it is then, and once more
         // in its turn. The other way round, a target would take what comes in its turn for known.
         let sql = format!(
@@ -44,8 +49,7 @@ impl Plan {
              DECLARE @at BIGINT = (SELECT MAX(c.SYS_CHANGE_VERSION) \
              FROM CHANGETABLE(CHANGES {}, @P{}) AS c WHERE c.SYS_CHANGE_VERSION <= @cur AND {});\n\
              SELECT @cur AS [__cur], @at AS [__at];\n\
-             SELECT TOP ({ROWS_MAX}) {select}, CAST(NULL AS BIGINT) AS [__version], \
-             N'U' AS [__op]\n{rows}\n{}",
+             SELECT TOP ({ROWS_MAX}) {select}, CAST(NULL AS BIGINT) AS [__version], {op}\n{rows}\n{}",
             self.quoted,
             params.len(),
             self.key_is("c"),
