@@ -128,7 +128,7 @@ const BREAKS = [
   ["parameter in the code page of the database", FORM, ".map(|name| format!(\" COLLATE {name}\"))", ".map(|_| String::new())"],
   ["announced batch delivered under a pause", POLLER, "Ok(Next::Batch(_)) if lease.document().paused.is_some() =>", "Ok(Next::Batch(_)) if lease.document().paused.is_some() && false =>"],
   ["entry taken under another's name", QUARANTINE, "if *key != entry.state_key() {", "if false {"],
-  ["position of a cleaned-up change kept", CURRENT, "_ if kept => at,", "_ if kept || true => at,"],
+  ["position of a cleaned-up change kept", CURRENT, "} else if kept {", "} else if kept || true {"],
   ["replay goes on at a target that is at fault", REPLAY, "if blame == Blame::Target {", "if false {"],
   ["rows that had a whole tick tried whole again", DELIVER, "let had_all = !stop && seen.batches() == 0;", "let had_all = false;"],
 ];

@@ -148,7 +148,7 @@ impl<'a> Lease<'a> {
         batch: Option<InFlight>,
     ) -> Result<Acquired<'a>, LeaseError> {
         let granted = base.document.acquire(asked(context, base, batch));
-        Self::take(context, base, granted).await
+        Box::pin(Self::take(context, base, granted)).await
     }
 
     /// Asks for the lease whether ticks may run or not, and leaves the batch in flight as it is.
@@ -161,7 +161,7 @@ impl<'a> Lease<'a> {
         base: &Snapshot,
     ) -> Result<Acquired<'a>, LeaseError> {
         let granted = base.document.grant(asked(context, base, None));
-        Self::take(context, base, granted).await
+        Box::pin(Self::take(context, base, granted)).await
     }
 
     async fn take(

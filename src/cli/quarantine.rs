@@ -88,7 +88,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     match options {
         Options::List(options) => list(vars, options).await,
         Options::Show(options) => show(vars, options).await,
-        Options::Replay(options) => replay::run(vars, options).await,
+        Options::Replay(options) => Box::pin(replay::run(vars, options)).await,
         Options::Drop(options) => drop_entries(vars, options).await,
     }
 }
@@ -200,13 +200,13 @@ fn missing(poller: &Poller, event: &EventId) -> Failed {
 
 /// What is printed of an entry that was to be removed.
 #[derive(Serialize)]
-struct Dropped {
+struct Removal {
     event_id: EventId,
     dropped: bool,
     error: Option<String>,
 }
 
-impl Record for Dropped {
+impl Record for Removal {
     const COLUMNS: &'static [&'static str] = &["event id", "dropped", "error"];
 
     fn cells(&self) -> Vec<String> {
@@ -224,7 +224,7 @@ async fn drop_entries(vars: &dyn Vars, options: &DropOptions) -> Result<Exit, Fa
         let Some(found) = poller.entry(&event).await? else { continue };
         match &found.entry {
             // What was not named one by one is not removed unread.
-            Err(error) if options.selection.all => kept.push(Dropped {
+            Err(error) if options.selection.all => kept.push(Removal {
                 event_id: event,
                 dropped: false,
                 error: Some(format!("name it to drop it unread: {}", chain(error))),
@@ -239,7 +239,7 @@ async fn drop_entries(vars: &dyn Vars, options: &DropOptions) -> Result<Exit, Fa
         }
         for Found { event, etag, .. } in entries {
             let error = poller.remove_entry(&event, &etag).await.err().map(|error| chain(&error));
-            lines.push(Dropped { event_id: event, dropped: error.is_none(), error });
+            lines.push(Removal { event_id: event, dropped: error.is_none(), error });
         }
     }
     say(&options.form.output.list(&lines));

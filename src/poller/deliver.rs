@@ -40,6 +40,24 @@ impl Hand {
     }
 }
 
+impl Hand {
+    /// Keeps half of a batch that there is no time to halve now: what a later tick begins with is at
+    /// least smaller.
+    fn shrink_for_later(
+        &mut self,
+        verdict: Verdict,
+        lease: &Lease<'_>,
+        error: &HandlerError,
+        poller: &Poller,
+    ) {
+        if verdict == Verdict::Bisect
+            && let Some(front) = front_of(&self.batch, lease, error, poller)
+        {
+            self.batch = front;
+        }
+    }
+}
+
 /// How a batch ends that is not taken.
 struct End {
     error: HandlerError,
@@ -141,12 +159,7 @@ impl Poller {
         let mut verdict = self.judge(lease, &hand.batch, &error);
         let calls_again = !matches!(verdict, Verdict::Retry | Verdict::Stop);
         if calls_again && !self.may_still_try(lease, seen) {
-            // What a later tick begins with is at least smaller.
-            if verdict == Verdict::Bisect
-                && let Some(front) = front_of(&hand.batch, lease, &error, self)
-            {
-                hand.batch = front;
-            }
+            hand.shrink_for_later(verdict, lease, &error, self);
             verdict = Verdict::Retry;
         }
         match verdict {

@@ -133,8 +133,8 @@ impl Poller {
         // A tick of this process would have the same owner id.
         let mut memory = self.memory.lock().await;
         memory.forget();
-        let mut lease = self.lease_by_hand().await?;
-        let ended = self.replay_under(&mut lease, replay, told).await;
+        let mut lease = Box::pin(self.lease_by_hand()).await?;
+        let ended = Box::pin(self.replay_under(&mut lease, replay, told)).await;
         if !matches!(&ended, Err(ReplayError::Tick(TickError::LeaseLost(_)))) {
             // It lapses by itself where it cannot be given up.
             lease.release(None, None).await.unwrap_or_default();
@@ -293,7 +293,7 @@ impl Poller {
         };
         let limit = self.limits.handler_stop_after;
         let handled = lease.hold_while(timeout(limit, self.guarded(delivery))).await?;
-        Ok(handled.unwrap_or_else(|_| Err(HandlerError::Stalled(limit))))
+        Ok(handled.unwrap_or(Err(HandlerError::Stalled(limit))))
     }
 
     async fn gone(

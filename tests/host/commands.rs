@@ -181,8 +181,9 @@ async fn set_aside(rows: std::ops::RangeInclusive<i64>) -> Bench {
     let wanted = rows.clone().count();
     let entries = || {
         let files = std::fs::read_dir(bench.state_path().parent().unwrap()).into_iter().flatten();
-        let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
-        names.filter(|name| name.contains(".quarantine.") && name.ends_with(".json")).count()
+        let paths = files.map(|file| file.unwrap().path());
+        let paths = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
+        paths.filter(|path| path.to_str().unwrap().contains(".quarantine.")).count()
     };
     host.run_until(|| entries() == wanted).await;
     bench.receiver.forget();

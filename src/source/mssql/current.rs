@@ -104,12 +104,14 @@ fn placed(answer: &Answer, at: TrackedPosition) -> Result<TrackedPosition, Fetch
         return Err(unexpected(&answer.head, "from which version on it keeps changes"));
     };
     let kept = changes_since(at) >= kept_since && at.version <= current;
-    Ok(match changed {
-        Value::Int(version) => TrackedPosition { version: *version, phase: TrackedPhase::Changes },
+    Ok(if let Value::Int(version) = changed {
+        TrackedPosition { version: *version, phase: TrackedPhase::Changes }
+    } else if kept {
         // It is as it was then.
-        _ if kept => at,
+        at
+    } else {
         // When it changed last is not known any more: it is what the table has now.
-        _ => TrackedPosition { version: current, phase: TrackedPhase::Snapshot },
+        TrackedPosition { version: current, phase: TrackedPhase::Snapshot }
     })
 }
 
