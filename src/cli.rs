@@ -5,11 +5,13 @@
 //! 2 wrong usage or a confirmation that is missing, 3 wrong settings, 4 not allowed, 5 another holds
 //! the lease or was faster, 6 something needed cannot be reached, 7 the handler did not take it.
 
+mod confirm;
 mod doctor;
 mod init;
 mod output;
 mod pause;
 mod quarantine;
+mod replay;
 mod serve;
 mod state;
 
@@ -58,7 +60,7 @@ enum Command {
     Pause(pause::PauseOptions),
     /// Let a poller run again, whoever or whatever paused it.
     Resume(pause::ResumeOptions),
-    /// List and show the rows that a poller has set aside.
+    /// List, show, deliver again or drop the rows that a poller has set aside.
     #[command(subcommand)]
     Quarantine(quarantine::Options),
     /// Print what the state store needs.

@@ -147,14 +147,29 @@ impl<'a> Lease<'a> {
         base: &Snapshot,
         batch: Option<InFlight>,
     ) -> Result<Acquired<'a>, LeaseError> {
-        let request = Acquire {
-            owner_id: context.instance.owner_id(),
-            ttl: context.terms.ttl,
-            age: base.age(context.store.grain()),
-            now: base.now(),
-            in_flight: batch,
-        };
-        let mut document = match base.document.acquire(request) {
+        let granted = base.document.acquire(asked(context, base, batch));
+        Box::pin(Self::take(context, base, granted)).await
+    }
+
+    /// Asks for the lease whether ticks may run or not, and leaves the batch in flight as it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::acquire`].
+    pub async fn acquire_by_hand(
+        context: LeaseContext<'a>,
+        base: &Snapshot,
+    ) -> Result<Acquired<'a>, LeaseError> {
+        let granted = base.document.grant(asked(context, base, None));
+        Box::pin(Self::take(context, base, granted)).await
+    }
+
+    async fn take(
+        context: LeaseContext<'a>,
+        base: &Snapshot,
+        granted: Result<StateDocument, Refusal>,
+    ) -> Result<Acquired<'a>, LeaseError> {
+        let mut document = match granted {
             Ok(document) => document,
             Err(refusal) => return Ok(Acquired::Refused(refusal)),
         };
@@ -459,6 +474,16 @@ impl<'a> Lease<'a> {
         let asked_at = Instant::now();
         let end = self.context.stop_at.max(asked_at) + LAST_WRITE_GRACE;
         self.deadline().max(asked_at + COMMIT_GRACE).min(end)
+    }
+}
+
+fn asked<'a>(context: LeaseContext<'a>, base: &Snapshot, batch: Option<InFlight>) -> Acquire<'a> {
+    Acquire {
+        owner_id: context.instance.owner_id(),
+        ttl: context.terms.ttl,
+        age: base.age(context.store.grain()),
+        now: base.now(),
+        in_flight: batch,
     }
 }
 

@@ -17,6 +17,7 @@
 mod anew;
 mod audit;
 mod batch;
+mod call;
 mod deliver;
 mod entries;
 mod failure;
@@ -28,16 +29,16 @@ mod operate;
 mod outcome;
 mod part;
 mod quarantine;
+mod replay;
 mod stop;
 mod suspicion;
 
 use std::fmt;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use self::audit::Auditor;
 use self::batch::{Batch, Fetched, Next};
@@ -49,6 +50,7 @@ use self::observe::Observation;
 pub use self::operate::{Operator, Pausing, Resuming};
 use self::outcome::refused_outcome;
 pub use self::outcome::{LoadError, OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
+pub use self::replay::{Replay, ReplayEnd, ReplayError, Replayed};
 pub use self::stop::StopSignal;
 use crate::cursor::Cursor;
 use crate::handler::{Delivery, Handler, HandlerError, Progress};
@@ -371,10 +373,11 @@ impl Poller {
             progress: &progress,
         };
         seen.execution_started(&delivery);
+        let limit = self.time_for(lease, batch, seen);
         let began_at = Instant::now();
         let mut stale = None;
         let work = async {
-            let handled = self.guarded(delivery).await;
+            let handled = self.within(limit, delivery).await;
             if let Err(HandlerError::Fenced(refused)) = &handled {
                 stale = Some(HandlerError::from(*refused));
             }
@@ -411,30 +414,6 @@ impl Poller {
         };
         seen.front_committed(batch, lease.document());
         Err(not_taken)
-    }
-
-    /// Calls the handler, and stops it where it reports progress and has made none for too long.
-    async fn guarded(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
-        let handled = self.handler.handle(delivery);
-        let Some(stall_max) =
-            self.limits.handler_stall_max.filter(|_| self.handler.reports_progress())
-        else {
-            return handled.await;
-        };
-        let mut handled = pin!(handled);
-        let mut steps = 0;
-        loop {
-            tokio::select! {
-                biased;
-                done = &mut handled => return done,
-                () = sleep(stall_max) => {}
-            }
-            // Between one and two of the limit: good enough for a guard that counts in minutes.
-            if delivery.progress.steps() == steps {
-                return Err(HandlerError::Stalled(stall_max));
-            }
-            steps = delivery.progress.steps();
-        }
     }
 
     async fn commit(

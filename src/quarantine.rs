@@ -238,6 +238,14 @@ impl Entry {
         Ok(ChangeEvent { id, op, cursor, json: json.get().to_owned() })
     }
 
+    /// Returns the entry after it was refused once more, and its bytes.
+    pub fn refused_again(&self, error: &str) -> (Self, Vec<u8>) {
+        let attempts = self.attempts.saturating_add(1);
+        let entry = Self { attempts, error: error.to_owned(), ..self.clone() };
+        let bytes = serde_json::to_vec_pretty(&entry).unwrap_or_default();
+        (entry, bytes)
+    }
+
     /// Returns the key of the row.
     ///
     /// # Errors

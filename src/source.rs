@@ -154,6 +154,20 @@ pub trait Source: fmt::Debug + Send + Sync {
         Err(FetchError::new(ErrorKind::Configuration, reason))
     }
 
+    /// Returns the row that has the key of `at` as it is now, with the position under which it is
+    /// delivered in its turn too; no row where none has the key any more.
+    ///
+    /// `at` is a position at which it was read before. Unlike [`Self::fetch`] this waits for no other
+    /// transaction: nothing is concluded from it about rows before or behind.
+    ///
+    /// # Errors
+    ///
+    /// [`FetchError`] if the source cannot be read, or not by a key.
+    async fn current(&self, _at: &Cursor) -> Result<Rows, FetchError> {
+        let reason = "this source cannot read a row by its key";
+        Err(FetchError::new(ErrorKind::Configuration, reason))
+    }
+
     /// Returns rows of `window`, oldest first.
     ///
     /// # Errors

@@ -3,6 +3,9 @@
 //!
 //! Behind the feature `test-util`; nothing here is stable.
 
+mod broken;
+mod pace;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::pin::Pin;
@@ -11,6 +14,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+pub use self::broken::PanickingHandler;
+use self::broken::broken;
+use self::pace::Pace;
 use crate::cursor::{Cursor, CursorMode, RowVersion, SourceFingerprint};
 use crate::error::ErrorKind;
 use crate::event::{BatchId, Operation, SourceLabel};
@@ -100,6 +106,11 @@ impl TableSource {
         }
     }
 
+    /// Deletes a row.
+    pub fn delete(&self, id: i64) {
+        locked(&self.state).rows.remove(&id);
+    }
+
     /// Makes the next fetch fail.
     pub fn fail_next(&self, reason: &str) {
         self.fail_with(FetchError::new(ErrorKind::Transient, reason));
@@ -138,6 +149,15 @@ impl TableSource {
     }
 }
 
+fn row(id: i64, version: u64, value: &str) -> Row {
+    Row {
+        op: Operation::Upsert,
+        position: Value::Int(i64::try_from(version).unwrap_or(i64::MAX)),
+        key: vec![Value::Int(id)],
+        values: vec![Value::Int(id), Value::Text(value.to_owned())],
+    }
+}
+
 fn version_of(cursor: &Cursor) -> u64 {
     if cursor.mode == CursorMode::IntegerPk {
         return cursor.integer_value().ok().and_then(|at| at.try_into().ok()).unwrap_or(0);
@@ -151,6 +171,15 @@ impl Source for TableSource {
         &self.shape
     }
 
+    async fn current(&self, at: &Cursor) -> Result<Rows, FetchError> {
+        let mut state = locked(&self.state);
+        state.failures.pop_front().map_or(Ok(()), Err)?;
+        let id = at.key.get("id").and_then(serde_json::Value::as_i64).unwrap_or_default();
+        let rows = state.rows.get(&id).map(|(version, value)| row(id, *version, value));
+        let columns = vec!["id".to_owned(), "value".to_owned()];
+        Ok(Rows { columns, rows: rows.into_iter().collect(), ..Rows::default() })
+    }
+
     async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
         let delay = {
             let mut state = locked(&self.state);
@@ -159,9 +188,7 @@ impl Source for TableSource {
             if let Some((_, error)) = state.failing_fetch.take_if(|(at, _)| *at == number) {
                 return Err(error);
             }
-            if let Some(error) = state.failures.pop_front() {
-                return Err(error);
-            }
+            state.failures.pop_front().map_or(Ok(()), Err)?;
             state.delay
         };
         tokio::time::sleep(delay).await;
@@ -175,11 +202,10 @@ impl Source for TableSource {
             .collect();
         found.sort_by_key(|(_, (version, _))| *version);
         let more = found.len() > window.rows_max;
+        let key_of = |id| if state.null_key { Value::Null } else { Value::Int(id) };
         let rows = found.into_iter().take(window.rows_max).map(|(id, (version, value))| Row {
-            op: Operation::Upsert,
-            position: Value::Int(i64::try_from(*version).unwrap_or(i64::MAX)),
-            key: vec![if state.null_key { Value::Null } else { Value::Int(*id) }],
-            values: vec![Value::Int(*id), Value::Text(value.clone())],
+            key: vec![key_of(*id)],
+            ..row(*id, *version, value)
         });
         let columns = vec!["id".to_owned(), "value".to_owned()];
         let (rows, remember) = (rows.collect(), state.remember.clone());
@@ -220,6 +246,7 @@ pub struct RecordingHandler {
     script: Mutex<VecDeque<Step>>,
     finished: Mutex<u64>,
     judge: Mutex<Option<Judge>>,
+    pace: Mutex<Option<Pace>>,
 }
 
 /// Answers a call by the keys of its rows.
@@ -314,22 +341,10 @@ impl Handler for RecordingHandler {
                 }
                 Ok(())
             }
-            None => locked(&self.judge).as_mut().map_or(Ok(()), |judge| judge(&ids)),
+            None => self.judged(&ids).await,
         };
         *locked(&self.finished) += 1;
         result
-    }
-}
-
-/// Panics at every call, to show what that does to a process.
-#[derive(Clone, Copy, Debug)]
-pub struct PanickingHandler;
-
-#[async_trait]
-impl Handler for PanickingHandler {
-    #[expect(clippy::panic, reason = "that is what it is for")]
-    async fn handle(&self, _: Delivery<'_>) -> Result<(), HandlerError> {
-        panic!("a handler panics on purpose");
     }
 }
 
@@ -357,6 +372,8 @@ pub enum Call {
     Load,
     /// A write.
     Store,
+    /// A removal; any fault loses it, and the caller cannot know.
+    Remove,
 }
 
 /// Counts the calls of a store, and breaks them as told.
@@ -410,10 +427,6 @@ impl FaultyStore {
     }
 }
 
-fn unknown(key: &StateKey) -> StoreError {
-    StoreError::Unknown { key: key.path(), reason: "injected".to_owned() }
-}
-
 #[async_trait]
 impl StateStore for FaultyStore {
     fn grain(&self) -> Duration {
@@ -422,18 +435,13 @@ impl StateStore for FaultyStore {
 
     async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
         locked(&self.calls).gets += 1;
-        let reason = || "injected".to_owned();
         match self.fault(Call::Load) {
             None => self.inner.load(key).await,
             Some(Fault::Slow(delay)) => {
                 tokio::time::sleep(delay).await;
                 self.inner.load(key).await
             }
-            Some(Fault::Refused) => Err(StoreError::Refused { key: key.path(), reason: reason() }),
-            Some(Fault::Unreachable) => {
-                Err(StoreError::Unreachable { key: key.path(), reason: reason() })
-            }
-            Some(Fault::LostRequest | Fault::LostAnswer | Fault::Late(_)) => Err(unknown(key)),
+            Some(fault) => Err(broken(key, fault)),
         }
     }
 
@@ -443,7 +451,6 @@ impl StateStore for FaultyStore {
         bytes: Vec<u8>,
         precondition: Precondition,
     ) -> Result<Written, StoreError> {
-        let reason = || "injected".to_owned();
         match self.fault(Call::Store) {
             None => {
                 let written = self.inner.store(key, bytes, precondition).await;
@@ -456,24 +463,22 @@ impl StateStore for FaultyStore {
                 self.count(&written);
                 written
             }
-            Some(Fault::Unreachable) => {
-                Err(StoreError::Unreachable { key: key.path(), reason: reason() })
+            Some(fault @ (Fault::Unreachable | Fault::Refused | Fault::LostRequest)) => {
+                Err(broken(key, fault))
             }
-            Some(Fault::Refused) => Err(StoreError::Refused { key: key.path(), reason: reason() }),
-            Some(Fault::LostRequest) => Err(unknown(key)),
-            Some(Fault::LostAnswer) => {
+            Some(fault @ Fault::LostAnswer) => {
                 let written = self.inner.store(key, bytes, precondition).await;
                 self.count(&written);
-                Err(unknown(key))
+                Err(broken(key, fault))
             }
-            Some(Fault::Late(delay)) => {
+            Some(fault @ Fault::Late(delay)) => {
                 let (inner, key_later) = (Arc::clone(&self.inner), key.clone());
                 tokio::spawn(async move {
                     tokio::time::sleep(delay).await;
                     // Whether it still lands is what the test is about.
                     drop(inner.store(&key_later, bytes, precondition).await);
                 });
-                Err(unknown(key))
+                Err(broken(key, fault))
             }
         }
     }
@@ -483,6 +488,9 @@ impl StateStore for FaultyStore {
     }
 
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
-        self.inner.remove(key, etag).await
+        match self.fault(Call::Remove) {
+            None => self.inner.remove(key, etag).await,
+            Some(fault) => Err(broken(key, fault)),
+        }
     }
 }

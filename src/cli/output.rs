@@ -212,9 +212,11 @@ pub(super) fn time_text(at: OffsetDateTime) -> String {
     at.format(&Rfc3339).unwrap_or_else(|_| at.to_string())
 }
 
-/// Prints a command's data.
+/// Prints a command's data; nothing at all where there is none.
 pub(super) fn say(text: &str) {
-    write_line(&mut io::stdout(), text);
+    if !text.is_empty() {
+        write_line(&mut io::stdout(), text);
+    }
 }
 
 /// Prints what is not data: progress, warnings, questions.

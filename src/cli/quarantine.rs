@@ -4,8 +4,9 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use time::OffsetDateTime;
 
+use super::confirm::confirm;
 use super::output::{Exit, Failed, OutputOption, Record, say, time_text};
-use super::poller;
+use super::{poller, replay};
 use crate::config::Vars;
 use crate::cursor::KeyValues;
 use crate::error::chain;
@@ -19,6 +20,49 @@ pub(super) enum Options {
     List(ListOptions),
     /// Print an entry whole: the row, and what it failed with.
     Show(ShowOptions),
+    /// Deliver rows again, as they are now, and remove the entries of those that are taken.
+    Replay(replay::Options),
+    /// Remove entries for good; their rows are not delivered.
+    Drop(DropOptions),
+}
+
+/// Which entries.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(super) struct Selection {
+    /// Ids of the rows' events, as `list` prints them.
+    #[arg(value_name = "EVENT_ID", value_parser = event_id)]
+    events: Vec<EventId>,
+    /// All that there are.
+    #[arg(long)]
+    all: bool,
+}
+
+impl Selection {
+    /// Returns the entries that are meant, each of which is there.
+    pub(super) async fn events(&self, poller: &Poller) -> Result<Vec<EventId>, Failed> {
+        let there = poller.quarantined().await?;
+        if self.all {
+            return Ok(there);
+        }
+        match self.events.iter().find(|event| !there.contains(event)) {
+            Some(event) => Err(missing(poller, event)),
+            None => Ok(self.events.clone()),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DropOptions {
+    /// Name of the poller.
+    poller: String,
+    #[command(flatten)]
+    selection: Selection,
+    /// Do not ask.
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    form: OutputOption,
 }
 
 #[derive(Debug, Args)]
@@ -44,6 +88,8 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     match options {
         Options::List(options) => list(vars, options).await,
         Options::Show(options) => show(vars, options).await,
+        Options::Replay(options) => Box::pin(replay::run(vars, options)).await,
+        Options::Drop(options) => drop_entries(vars, options).await,
     }
 }
 
@@ -144,10 +190,79 @@ async fn show(vars: &dyn Vars, options: &ShowOptions) -> Result<Exit, Failed> {
 
 /// Returns an entry that must be there.
 async fn found(poller: &Poller, event: &EventId) -> Result<Found, Failed> {
-    poller.entry(event).await?.ok_or_else(|| {
-        let text = format!("poller `{}` has not set aside event `{event}`", poller.name());
-        Failed::new(Exit::Usage, text)
-    })
+    poller.entry(event).await?.ok_or_else(|| missing(poller, event))
+}
+
+fn missing(poller: &Poller, event: &EventId) -> Failed {
+    let text = format!("poller `{}` has not set aside event `{event}`", poller.name());
+    Failed::new(Exit::Usage, text)
+}
+
+/// What is printed of an entry that was to be removed.
+#[derive(Serialize)]
+struct Removal {
+    event_id: EventId,
+    dropped: bool,
+    error: Option<String>,
+}
+
+impl Record for Removal {
+    const COLUMNS: &'static [&'static str] = &["event id", "dropped", "error"];
+
+    fn cells(&self) -> Vec<String> {
+        let dropped = if self.dropped { "yes" } else { "no" };
+        let error = self.error.clone().unwrap_or_default();
+        vec![self.event_id.to_string(), dropped.to_owned(), error]
+    }
+}
+
+async fn drop_entries(vars: &dyn Vars, options: &DropOptions) -> Result<Exit, Failed> {
+    let poller = poller(vars, &options.poller)?;
+    let mut entries = Vec::new();
+    let mut kept = Vec::new();
+    for event in options.selection.events(&poller).await? {
+        let Some(found) = poller.entry(&event).await? else { continue };
+        match &found.entry {
+            // What was not named one by one is not removed unread.
+            Err(error) if options.selection.all => kept.push(Removal {
+                event_id: event,
+                dropped: false,
+                error: Some(format!("name it to drop it unread: {}", chain(error))),
+            }),
+            Ok(_) | Err(_) => entries.push(found),
+        }
+    }
+    let mut lines = kept;
+    if !entries.is_empty() {
+        if !confirm(&plan(poller.name(), &entries), poller.name(), options.yes)? {
+            return Ok(Exit::Done);
+        }
+        for Found { event, etag, .. } in entries {
+            let error = poller.remove_entry(&event, &etag).await.err().map(|error| chain(&error));
+            lines.push(Removal { event_id: event, dropped: error.is_none(), error });
+        }
+    }
+    say(&options.form.output.list(&lines));
+    let all = lines.iter().all(|line| line.dropped);
+    Ok(if all { Exit::Done } else { Exit::Failed })
+}
+
+/// Most entries that a plan names one by one.
+const PLAN_LINES_MAX: usize = 20;
+
+fn plan(poller: &str, entries: &[Found]) -> String {
+    let mut lines = vec![format!(
+        "{poller}: {} entries are removed for good; their rows will not be delivered:",
+        entries.len()
+    )];
+    lines.extend(entries.iter().take(PLAN_LINES_MAX).map(|found| {
+        let key = found.entry.as_ref().map(|entry| entry.row_key().unwrap_or_default());
+        let what = key.map_or_else(|error| chain(error), |key| key_text(&key));
+        format!("  {}  {what}", found.event)
+    }));
+    let more = entries.len().saturating_sub(PLAN_LINES_MAX);
+    lines.extend((more > 0).then(|| format!("  and {more} more")));
+    lines.join("\n")
 }
 
 fn event_id(text: &str) -> Result<EventId, String> {

@@ -66,14 +66,14 @@ fn port(vars: &dyn Vars) -> Result<u16, String> {
 }
 
 /// The signals that ask the process to stop.
-struct Signals {
+pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
     /// Catches them from now on; `None` where the system has none to give.
-    fn catch() -> Option<Self> {
+    pub(super) fn catch() -> Option<Self> {
         let terminate = signal(SignalKind::terminate()).ok()?;
         let interrupt = signal(SignalKind::interrupt()).ok()?;
         Some(Self { terminate, interrupt })
@@ -82,7 +82,7 @@ impl Signals {
 
 /// Completes at the first SIGTERM or SIGINT; at a second one, or after a grace period, the process
 /// ends whatever runs: the lease then lapses by itself.
-async fn asked_to_stop(signals: Option<Signals>, stop: StopSignal) {
+pub(super) async fn asked_to_stop(signals: Option<Signals>, stop: StopSignal) {
     let Some(Signals { mut terminate, mut interrupt }) = signals else {
         warn!(event = "signals_unavailable", "Signals cannot be received; only a kill stops this");
         return std::future::pending().await;

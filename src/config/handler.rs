@@ -16,7 +16,8 @@ pub use self::exec::ExecConfig;
 pub(crate) use self::http::redacted;
 pub use self::http::{Authorities, BodyForm, HttpAuth, HttpConfig};
 pub use self::queue::{MessageEncoding, QueueConfig};
-use super::parse;
+use super::FUNCTION_TIMEOUT_RESERVE;
+use super::parse::{self, Expected, show_duration};
 use super::read::Reader;
 use super::settings;
 
@@ -82,6 +83,27 @@ fn read_url(reader: &mut Reader<'_>, segment: &str) -> Option<Url> {
 fn read_timeout(reader: &mut Reader<'_>, segment: &str) -> Option<Duration> {
     let min = Duration::from_millis(1);
     reader.read(&settings::HANDLER_TIMEOUT, Some(segment), parse::duration_from(min))
+}
+
+/// Refuses a time-out that was set and that no tick has time for: it could never pass, so that a
+/// target which never answers would be told from one that is slow by nobody.
+pub(super) fn check_timeout(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    function_timeout: Option<Duration>,
+) {
+    let setting = settings::HANDLER_TIMEOUT.name_for(Some(segment));
+    let Some(text) = reader.text(&setting) else { return };
+    let Some(limit) = function_timeout else { return };
+    let below = limit.saturating_sub(FUNCTION_TIMEOUT_RESERVE);
+    if parse::duration(&text).is_ok_and(|timeout| timeout >= below) {
+        let expected = Expected::new(format!(
+            "a duration below {}, which is `{}` less 15 seconds",
+            show_duration(below),
+            settings::FUNCTION_TIMEOUT.name
+        ));
+        reader.wrong(&setting, &text, expected.hint("raise that one, and `functionTimeout`"));
+    }
 }
 
 fn read_tries_max(reader: &mut Reader<'_>, segment: &str) -> Option<u32> {

@@ -54,6 +54,15 @@ pub(super) fn duration(text: &str) -> Result<Duration, Expected> {
     duration.filter(|duration| *duration <= DURATION_MAX).ok_or_else(expected)
 }
 
+/// Reads a duration as settings have it, for a command's option.
+///
+/// # Errors
+///
+/// Says what was expected.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    duration(text).map_err(|expected| format!("expected {}", expected.what))
+}
+
 /// Reads a duration of at least `min`.
 pub(super) fn duration_from(min: Duration) -> impl Fn(&str) -> Result<Duration, Expected> {
     move |text| match duration(text)? {

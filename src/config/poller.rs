@@ -132,6 +132,7 @@ pub(super) fn read(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Op
     let at = Some(segment.as_str());
     let source = source::read(reader, &segment);
     let handler = handler::read(reader, &segment);
+    handler::check_timeout(reader, &segment, facts.function_timeout);
     let lease = read_lease(reader, &segment, facts.state);
     let limits = read_limits(reader, &segment, facts.function_timeout);
     let state_refresh = reader.read(&settings::STATE_REFRESH, at, parse::duration);

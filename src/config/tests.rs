@@ -486,6 +486,7 @@ fn settings_are_checked_against_each_other() {
         HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN = 10m
         HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = http
         HIGHWATER__POLLERS__STOCK__HANDLER__KIND = http
+        HIGHWATER__POLLERS__STOCK__HANDLER__TIMEOUT = 45s
         HIGHWATER__POLLERS__STOCK__HANDLER__URL = http://me:hunter2@stock.internal/a?code=hunter2
         HIGHWATER__POLLERS__STOCK__SOURCE__CONNECTION = Server=db;Password=hunter2
         HIGHWATER__POLLERS__STOCK__SOURCE__TABLE = dbo.orders
@@ -506,6 +507,8 @@ fn settings_are_checked_against_each_other() {
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE` is `5s`, expected nothing, as mode `rowversion` waits for no time to pass
               hint: remove it, or set the mode to `timestamp+pk` or `integer+pk`
             setting `HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX` is `45s`, expected a duration below `45s`, which is `HIGHWATER__FUNCTION_TIMEOUT` less 15 seconds
+            setting `HIGHWATER__POLLERS__STOCK__HANDLER__TIMEOUT` is `45s`, expected a duration below `45s`, which is `HIGHWATER__FUNCTION_TIMEOUT` less 15 seconds
+              hint: raise that one, and `functionTimeout`
             setting `HIGHWATER__POLLERS__STOCK__HANDLER__URL` is `http://stock.internal/a`, expected an `https` URL, as the host is not this machine
               hint: set `HIGHWATER__POLLERS__STOCK__HANDLER__ALLOW_HTTP` to `true` to send rows without encryption
             setting `HIGHWATER__POLLERS__STOCK__RETRY_DELAY_MAX` is `5s`, expected at least `10s`, as `HIGHWATER__POLLERS__STOCK__RETRY_DELAY_MIN` says

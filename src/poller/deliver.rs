@@ -40,6 +40,24 @@ impl Hand {
     }
 }
 
+impl Hand {
+    /// Keeps half of a batch that there is no time to halve now: what a later tick begins with is at
+    /// least smaller.
+    fn shrink_for_later(
+        &mut self,
+        verdict: Verdict,
+        lease: &Lease<'_>,
+        error: &HandlerError,
+        poller: &Poller,
+    ) {
+        if verdict == Verdict::Bisect
+            && let Some(front) = front_of(&self.batch, lease, error, poller)
+        {
+            self.batch = front;
+        }
+    }
+}
+
 /// How a batch ends that is not taken.
 struct End {
     error: HandlerError,
@@ -102,7 +120,14 @@ impl Poller {
                 let error = HandlerError::Retryable("stopped at the tick's end of time".to_owned());
                 let stop = self.judge(lease, batch, &error) == Verdict::Stop;
                 let pause = stop.then(|| self.stopped(lease, batch, &error));
-                self.write_down(lease, batch, (&error, pause), seen).await;
+                // Rows that had a whole tick, and did not do with it, never would: fewer may.
+                let had_all = !stop && seen.batches() == 0;
+                let front = had_all.then(|| front_of(batch, lease, &error, self)).flatten();
+                if let Some(front) = &front {
+                    seen.batch_halved(batch, front, "the tick's time was over");
+                }
+                let tried = front.as_ref().unwrap_or(batch);
+                self.write_down(lease, tried, (&error, pause), seen).await;
                 Err(TickError::OutOfTime)
             }
         }
@@ -134,6 +159,7 @@ impl Poller {
         let mut verdict = self.judge(lease, &hand.batch, &error);
         let calls_again = !matches!(verdict, Verdict::Retry | Verdict::Stop);
         if calls_again && !self.may_still_try(lease, seen) {
+            hand.shrink_for_later(verdict, lease, &error, self);
             verdict = Verdict::Retry;
         }
         match verdict {
@@ -203,11 +229,16 @@ impl Poller {
     }
 
     fn judge(&self, lease: &Lease<'_>, batch: &Batch, error: &HandlerError) -> Verdict {
+        self.judge_as(lease, batch, blame(error))
+    }
+
+    /// Judges a failure of `batch` that blames so.
+    pub(super) fn judge_as(&self, lease: &Lease<'_>, batch: &Batch, blame: Blame) -> Verdict {
         let known = Tried::of(lease.document().in_flight.as_ref());
         let tried = batch.suspicion.as_ref().map_or(&known, |suspicion| &suspicion.tried);
         let since = tried.first_failed_at.map(|at| lease.now() - at);
         self.policy.judge(Attempt {
-            blame: blame(error),
+            blame,
             rows: batch.events.len(),
             attempts: tried.attempt.saturating_add(1),
             failing_for: since.and_then(|since| Duration::try_from(since).ok()).unwrap_or_default(),
@@ -235,8 +266,21 @@ impl Poller {
     }
 }
 
+/// Returns the front half of rows, with what is known of them; `None` for a single row.
+fn front_of(
+    batch: &Batch,
+    lease: &Lease<'_>,
+    error: &HandlerError,
+    poller: &Poller,
+) -> Option<Batch> {
+    let (mut front, _) = batch.split(&poller.name, lease, batch.events.len() / 2)?;
+    front.suspicion.clone_from(&batch.suspicion);
+    front.suspect(lease, Some(error));
+    Some(front)
+}
+
 /// A single row that is too large is refused for good.
-fn for_single_row(error: HandlerError, rows: usize) -> HandlerError {
+pub(super) fn for_single_row(error: HandlerError, rows: usize) -> HandlerError {
     if let HandlerError::TooLarge(reason) = &error
         && rows <= 1
     {

@@ -48,11 +48,11 @@ impl Poller {
     /// # Errors
     ///
     /// [`StoreError`]; `Conflict` if it was changed or removed by another.
-    pub async fn remove_entry(&self, found: &Found) -> Result<(), StoreError> {
-        self.store.remove(&self.entry_key(&found.event), &found.etag).await
+    pub async fn remove_entry(&self, event: &EventId, etag: &ETag) -> Result<(), StoreError> {
+        self.store.remove(&self.entry_key(event), etag).await
     }
 
-    fn entry_key(&self, event: &EventId) -> StateKey {
+    pub(super) fn entry_key(&self, event: &EventId) -> StateKey {
         StateKey::Quarantined { poller: self.name.clone(), event: event.clone() }
     }
 }

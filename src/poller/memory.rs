@@ -54,7 +54,7 @@ impl Poller {
         Ok(snapshot)
     }
 
-    async fn read(&self) -> Result<Snapshot, TickError> {
+    pub(super) async fn read(&self) -> Result<Snapshot, TickError> {
         let mut snapshot = self.look().await?;
         if snapshot.document.is_blank() {
             snapshot = self.begin(snapshot).await?;

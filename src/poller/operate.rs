@@ -106,8 +106,8 @@ impl Poller {
                 let backing_off_until = next_attempt_at.filter(|until| *until > base.now());
                 return Change::Nothing(Resuming::NotPaused { backing_off_until });
             };
-            let next = base.document.resume(base.age(self.store.grain()));
-            let next = next.noted(by_hand("resumed", operator, base.now()));
+            let mut next = base.document.resume(base.age(self.store.grain()));
+            next.note(by_hand("resumed", operator, base.now()));
             Change::Write(Box::new(next), Resuming::Resumed { was })
         })
         .await

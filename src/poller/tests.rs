@@ -12,7 +12,9 @@ mod init;
 mod operate;
 mod parts;
 mod remember;
+mod replay;
 mod rules;
+mod time_over;
 mod windows;
 
 const TTL: Duration = Duration::from_secs(30);

@@ -17,6 +17,7 @@
 
 mod choice;
 mod columns;
+mod current;
 mod decode;
 mod describe;
 mod examine;
@@ -52,7 +53,7 @@ use super::{FetchError, FetchWindow, Rows, Source, SourceShape};
 use choice::{Choice, Reasoned, Survey};
 use describe::Column;
 use origin::Origin;
-use plan::{Plan, Reading};
+use plan::{Answer, Plan, Reading};
 
 pub use examine::Standing;
 pub use limit::SizeLimits;
@@ -340,6 +341,20 @@ impl Source for Mssql {
     async fn fetch_at_once(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
         let mut state = self.state.lock().await;
         self.try_fetch(&mut state, window).await
+    }
+
+    async fn current(&self, at: &Cursor) -> Result<Rows, FetchError> {
+        let mut state = self.state.lock().await;
+        let (plan, connection) = self.plan(&mut state).await?;
+        let (sql, params) = plan.current_statement(at)?;
+        let mut answer = Answer::new(current::ROWS_MAX);
+        let read = connection.query(&sql, &params, |row| plan.read(row, &mut answer)).await;
+        if let Err(error) = read
+            && !answer.is_cut()
+        {
+            return Err(error.into());
+        }
+        plan.current(answer, at)
     }
 
     async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {

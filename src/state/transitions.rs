@@ -195,9 +195,18 @@ impl StateDocument {
     /// [`Refusal::Held`], [`Refusal::Paused`], [`Refusal::BackingOff`] or
     /// [`Refusal::TokensExhausted`].
     pub fn acquire(&self, request: Acquire<'_>) -> Result<Self, Refusal> {
-        if let Some(hindrance) = self.hindrance(request.now) {
-            return Err(hindrance);
+        match self.hindrance(request.now) {
+            Some(hindrance) => Err(hindrance),
+            None => self.grant(request),
         }
+    }
+
+    /// Grants the lease whether ticks may run or not: for what an operator does under it by hand.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Held`] or [`Refusal::TokensExhausted`].
+    pub fn grant(&self, request: Acquire<'_>) -> Result<Self, Refusal> {
         let died = match self.standing(request.owner_id, request.age) {
             Standing::Held { owner_id } => return Err(Refusal::Held { owner_id }),
             Standing::Lapsed => true,
@@ -338,13 +347,6 @@ impl StateDocument {
         next
     }
 
-    /// Notes what an operator did beside the recent ticks.
-    #[must_use]
-    pub fn noted(mut self, recent: RecentTick) -> Self {
-        self.note(recent);
-        self
-    }
-
     /// Moves the checkpoint anywhere, as an operator asked: clears the owner and raises the token,
     /// so that nothing a former holder writes can land.
     ///
@@ -442,7 +444,8 @@ impl StateDocument {
         self.note(tick.recent);
     }
 
-    fn note(&mut self, recent: RecentTick) {
+    /// Adds an entry to the ring of what was done last.
+    pub(crate) fn note(&mut self, recent: RecentTick) {
         self.recent.push(recent);
         let surplus = self.recent.len().saturating_sub(RECENT_MAX);
         self.recent.drain(..surplus);

@@ -169,3 +169,153 @@ async fn what_cannot_be_reached_or_read_has_an_exit_code_of_its_own() {
     bench.set("HANDLER__KIND", "pigeon");
     bench.command(&["resume", "nightly"]).await.failed(3, "pigeon");
 }
+
+/// A poller that has set aside every row of its table but those that `taken` holds, and a host of it.
+async fn set_aside(rows: std::ops::RangeInclusive<i64>) -> Bench {
+    let mut bench = Bench::with_rows(rows.clone()).await;
+    bench.set("ON_FAILURE", "quarantine");
+    bench.set("RETRY_DELAY_MIN", "1ms");
+    bench.set("RETRY_DELAY_MAX", "1ms");
+    bench.receiver.script(&vec![Answer::Refuse(422, "no\u{1b}[31m thanks"); 8]);
+    let host = bench.host().await;
+    let wanted = rows.clone().count();
+    let entries = || {
+        let files = std::fs::read_dir(bench.state_path().parent().unwrap()).into_iter().flatten();
+        let paths = files.map(|file| file.unwrap().path());
+        let paths = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
+        paths.filter(|path| path.to_str().unwrap().contains(".quarantine.")).count()
+    };
+    host.run_until(|| entries() == wanted).await;
+    bench.receiver.forget();
+    drop(host);
+    bench
+}
+
+impl Bench {
+    /// Returns the ids of the entries by key.
+    async fn entries(&self) -> Vec<(i64, String)> {
+        let said = self.command(&["quarantine", "list", "nightly", "--output", "jsonl"]).await;
+        let rows = said.done().lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
+        let id = |row: &Json| row["event_id"].as_str().unwrap().to_owned();
+        let mut entries: Vec<_> =
+            rows.map(|row| (row["key"]["id"].as_i64().unwrap_or(-1), id(&row))).collect();
+        entries.sort();
+        entries
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_were_set_aside_are_listed_shown_and_delivered_again() {
+    let bench = set_aside(1..=2).await;
+    let table = bench.command(&["quarantine", "list", "nightly"]).await;
+    let lines: Vec<&str> = table.done().lines().collect();
+    assert_eq!(lines.len(), 3, "{table:?}");
+    assert!(lines[0].starts_with("EVENT ID") && lines[0].ends_with("ERROR"), "{table:?}");
+    assert!(table.done().contains("refused") && !table.done().contains('\u{1b}'), "{table:?}");
+    let entries = bench.entries().await;
+    let (id, event) = &entries[0];
+    let shown = bench.command(&["quarantine", "show", "nightly", event]).await.json();
+    assert_eq!((&shown["events"][0]["after"]["id"], *id), (&1.into(), 1));
+    assert_eq!(shown["version"], 1);
+
+    let before = bench.state();
+    bench.database.execute("UPDATE dbo.orders SET item = N'mended' WHERE id = 1").unwrap();
+    bench.receiver.script(&[Answer::Refuse(422, "still not")]);
+    let said = bench.command(&["quarantine", "replay", "nightly", &entries[1].1]).await;
+    assert_eq!(said.code, 7, "{said:?}");
+    assert!(said.data.contains("refused") && said.data.contains("still not"), "{said:?}");
+    assert_eq!(bench.entries().await, entries);
+    let said =
+        bench.command(&["quarantine", "replay", "nightly", "--all", "--output", "json"]).await;
+    for line in said.json().as_array().unwrap() {
+        let same = line["delivered_as"] == line["event_id"];
+        let changed = line["event_id"] == entries[0].1.as_str();
+        assert!(line["outcome"] == "delivered" && same != changed, "{line}");
+    }
+    assert_eq!(bench.entries().await, []);
+    let mut taken = bench.receiver.taken();
+    taken.sort_unstable();
+    assert_eq!(taken, [1, 2]);
+    let after = bench.state();
+    assert_eq!(after["checkpoint"], before["checkpoint"]);
+    assert!(after["lease"]["fencing_token"].as_u64() > before["lease"]["fencing_token"].as_u64());
+    assert_eq!(
+        bench.command(&["quarantine", "list", "nightly", "--output", "json"]).await.done(),
+        "[]\n"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replay_waits_its_turn_while_a_tick_runs_or_says_who_does() {
+    let bench = set_aside(1..=1).await;
+    bench.insert(5..=5);
+    bench.receiver.script(&[Answer::Hold]);
+    let host = bench.host().await;
+    let arguments = ["quarantine", "replay", "nightly", "--all"];
+    let (outcome, (refused, waited)) = tokio::join!(host.run(), async {
+        bench.receiver.arrived(1).await;
+        let refused = bench.command(&arguments).await;
+        let patient = [&arguments[..], &["--wait", "15s"]].concat();
+        let (waited, ()) = tokio::join!(bench.command(&patient), async {
+            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+            bench.receiver.release();
+        });
+        (refused, waited)
+    });
+    logs(&outcome);
+    assert_eq!((refused.code, refused.data.lines().count()), (5, 1), "{refused:?}");
+    assert!(refused.rest.contains("holds the lease until 20"), "{refused:?}");
+    assert_eq!(waited.code, 0, "{waited:?}");
+    assert!(waited.rest.contains("waiting for `local/local-"), "{waited:?}");
+    assert_eq!(bench.receiver.taken(), [5, 1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_is_gone_is_told_and_can_be_delivered_as_it_was() {
+    let bench = set_aside(1..=2).await;
+    bench.database.execute("DELETE FROM dbo.orders").unwrap();
+    let entries = bench.entries().await;
+    let said = bench.command(&["quarantine", "replay", "nightly", "--all"]).await;
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(said.data.contains("--drop-gone"), "{said:?}");
+    assert_eq!(bench.entries().await, entries);
+    let one = ["quarantine", "replay", "nightly", &entries[0].1, "--as-stored"];
+    bench.command(&one).await.done();
+    assert_eq!(bench.receiver.taken(), [1]);
+    let said = bench.command(&["quarantine", "replay", "nightly", "--all", "--drop-gone"]).await;
+    assert!(said.done().contains("row gone, removed"), "{said:?}");
+    assert_eq!((bench.receiver.taken(), bench.entries().await), (vec![1], vec![]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_are_dropped_only_with_a_yes_and_what_is_none_only_by_name() {
+    let bench = set_aside(1..=3).await;
+    let entries = bench.entries().await;
+    let folder = bench.state_path().parent().unwrap().to_owned();
+    let bad = folder.join(format!("nightly.quarantine.{}.json", entries[2].1));
+    std::fs::write(&bad, "{\"mine\": true}").unwrap();
+    let drop = async |rest: &[&str]| {
+        bench.command(&[&["quarantine", "drop", "nightly"], rest].concat()).await
+    };
+    for arguments in [&["--all"][..], &[&entries[0].1]] {
+        drop(arguments).await.failed(2, "add `--yes`");
+        assert_eq!(bench.entries().await.len(), 3);
+    }
+    drop(&["--yes"]).await.failed(2, "EVENT_ID");
+    drop(&["--yes", "--all", &entries[0].1]).await.failed(2, "cannot be used with");
+    drop(&["--yes", &"a".repeat(32)]).await.failed(2, "has not set aside");
+
+    let listed = bench.command(&["quarantine", "list", "nightly"]).await;
+    assert!(listed.done().contains("unreadable"), "{listed:?}");
+    let replayed = bench.command(&["quarantine", "replay", "nightly", &entries[2].1]).await;
+    assert!(replayed.code == 1 && replayed.data.contains("is no entry"), "{replayed:?}");
+    let said = drop(&[&entries[0].1, "--yes"]).await;
+    assert!(said.code == 0 && said.rest.contains("id=1"), "{said:?}");
+    let said = drop(&["--all", "--yes"]).await;
+    assert!(said.code == 1 && said.data.contains("name it to drop it"), "{said:?}");
+    assert_eq!(bench.entries().await, [(-1, entries[2].1.clone())]);
+    assert!(bad.exists());
+    assert_eq!(drop(&[&entries[2].1, "--yes"]).await.code, 0);
+    assert_eq!(bench.entries().await, []);
+    assert_eq!(bench.receiver.taken(), [0; 0]);
+}

@@ -81,6 +81,12 @@ impl Receiver {
         self.shared.script.lock().unwrap().extend(answers.iter().cloned());
     }
 
+    /// Forgets what was scripted, and what came so far.
+    pub(crate) fn forget(&self) {
+        self.shared.script.lock().unwrap().clear();
+        self.shared.batches.send_modify(Vec::clear);
+    }
+
     /// Lets one held delivery be taken.
     pub(crate) fn release(&self) {
         self.shared.permits.add_permits(1);

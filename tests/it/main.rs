@@ -23,6 +23,7 @@ mod settings;
 mod source;
 mod source_auto;
 mod source_connection;
+mod source_current;
 mod source_deletes;
 mod source_faults;
 mod source_integer;

@@ -193,16 +193,7 @@ impl Plan {
         &self,
         window: FetchWindow<'_>,
     ) -> Result<(String, Vec<Param>), FetchError> {
-        let Some(cursor) = &self.cursor else { return self.tracked_statement(window) };
-        let read = Read {
-            table: &self.quoted,
-            mode: self.mode,
-            cursor,
-            key: &self.key,
-            select: &self.select,
-            deleted: self.deleted.as_deref(),
-            filter: self.filter.as_ref(),
-        };
+        let Some(read) = self.untracked() else { return self.tracked_statement(window) };
         let after = match window.after {
             None => Reach::Nothing,
             Some(cursor) if cursor.key.is_empty() => Reach::Cursor,
@@ -225,6 +216,19 @@ impl Plan {
         let values = self.filter.iter().flat_map(Filter::values);
         params.extend(values.map(|value| Param::Text(value.to_owned())));
         Ok((sql, params))
+    }
+
+    /// Returns what is read; `None` where changes are.
+    pub(super) fn untracked(&self) -> Option<Read<'_>> {
+        Some(Read {
+            table: &self.quoted,
+            mode: self.mode,
+            cursor: self.cursor.as_ref()?,
+            key: &self.key,
+            select: &self.select,
+            deleted: self.deleted.as_deref(),
+            filter: self.filter.as_ref(),
+        })
     }
 
     /// One row more than wanted: it says whether there is more.

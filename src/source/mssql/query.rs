@@ -138,6 +138,11 @@ impl Read<'_> {
         )
     }
 
+    /// Returns the leading part of a row's position, in the form that is carried.
+    pub(super) fn leading_value(&self) -> String {
+        self.cursor_value(&format!("t.{}", quote(&self.cursor.name)))
+    }
+
     /// Returns the cursor in the form that is carried: a number, or the server's own text.
     fn cursor_value(&self, cursor: &str) -> String {
         match self.mode {

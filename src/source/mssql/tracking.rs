@@ -115,7 +115,7 @@ impl Plan {
         (self.cursor.is_none() && answer.is_cut()).then(|| self.kept_since_text())
     }
 
-    fn kept_since_text(&self) -> String {
+    pub(super) fn kept_since_text(&self) -> String {
         format!(
             "SELECT CHANGE_TRACKING_MIN_VALID_VERSION(OBJECT_ID({})) AS [__min];",
             literal(&self.quoted)
@@ -394,7 +394,7 @@ fn known(state: &SourceState) -> Option<i64> {
     state.get(COMPLETE_TO).and_then(Json::as_str).and_then(|digits| digits.parse().ok())
 }
 
-fn position(cursor: &Cursor) -> Result<TrackedPosition, FetchError> {
+pub(super) fn position(cursor: &Cursor) -> Result<TrackedPosition, FetchError> {
     let data = |reason| FetchError::new(ErrorKind::Data, reason);
     if cursor.mode != CursorMode::ChangeTracking {
         return Err(data(super::plan::other_mode(cursor, CursorMode::ChangeTracking)));

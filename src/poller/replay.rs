@@ -1,0 +1,369 @@
+//! Delivering again, by hand, what was set aside.
+//!
+//! It is done under the poller's own lease: a target that remembers the highest token must neither
+//! refuse it nor be written by two at once. So no tick runs meanwhile, and while one runs this waits its
+//! turn. The checkpoint and the batch in flight stay as they are. An entry is removed only after the
+//! handler has taken its row, so what breaks in between leads to another delivery, never to a loss.
+
+use std::time::Duration;
+
+use thiserror::Error;
+use time::OffsetDateTime;
+use tokio::time::{Instant, timeout};
+
+use super::deliver::{blame, for_single_row};
+use super::{Found, Poller, StopSignal, TickError};
+use crate::error::chain;
+use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested, EventId, Operation};
+use crate::handler::{Delivery, HandlerError, Progress};
+use crate::lease::{Acquired, Lease, LeaseContext, LeaseError};
+use crate::normalize::normalize;
+use crate::policy::Blame;
+use crate::quarantine::{Entry, EntryError};
+use crate::state::{ETag, Precondition, Refusal, StoreError};
+
+/// Longest that one replay may hold the lease.
+const TIME_MAX: Duration = Duration::from_secs(86_400);
+/// So many rows in a row that fail for no known reason end a replay: most likely it is the target.
+const UNKNOWN_FAILURES_MAX: u32 = 3;
+/// How often the lease is asked for, where others write in between.
+const ACQUIRE_TRIES_MAX: u32 = 5;
+
+/// What is to be delivered again, and how.
+#[derive(Clone, Debug)]
+pub struct Replay<'a> {
+    /// Part of every batch id, so that a target does not take these batches for known ones.
+    pub id: &'a str,
+    /// Ids of the events, in the order in which they are delivered.
+    pub events: &'a [EventId],
+    /// Deliver what was stored, instead of the row as it is now.
+    pub as_stored: bool,
+    /// Remove entries whose row is gone.
+    pub drop_gone: bool,
+    /// Set when the replay is to stop after the row in hand.
+    pub stop: StopSignal,
+}
+
+/// What became of one entry.
+#[derive(Debug)]
+pub enum Replayed {
+    /// The handler took its row.
+    Delivered {
+        /// The event that it was given: that of the row's present state.
+        event: EventId,
+        /// Why the entry is there still; `None` where it was removed.
+        stays: Option<String>,
+    },
+    /// No row has the key any more, or none that the poller delivers.
+    Gone {
+        /// Whether the entry was removed.
+        removed: bool,
+    },
+    /// The handler did not take it; the entry says so.
+    Refused {
+        /// Counted attempts, this one included.
+        attempts: u32,
+        /// Why.
+        error: String,
+    },
+    /// It cannot be delivered; the entry stays as it is.
+    NotTried {
+        /// Why.
+        error: String,
+    },
+    /// The entry cannot be read, and stays as it is.
+    Unreadable(EntryError),
+    /// There is no such entry, or no more.
+    Missing,
+}
+
+/// How a replay ended that was begun.
+#[derive(Debug)]
+pub enum ReplayEnd {
+    /// Each entry was looked at.
+    Done,
+    /// It was asked to stop.
+    Stopped,
+    /// The target takes nothing, whatever row it is given.
+    TargetAtFault(HandlerError),
+}
+
+/// Why nothing, or nothing more, was delivered.
+#[derive(Debug, Error)]
+pub enum ReplayError {
+    /// A tick or another replay runs.
+    #[error("lease is held by `{owner_id}`")]
+    Held {
+        /// The holder.
+        owner_id: String,
+        /// When it lapses unless it is renewed.
+        until: Option<OffsetDateTime>,
+    },
+    /// As a tick would have failed.
+    #[error(transparent)]
+    Tick(#[from] TickError),
+}
+
+impl From<LeaseError> for ReplayError {
+    fn from(error: LeaseError) -> Self {
+        Self::Tick(TickError::LeaseLost(error))
+    }
+}
+
+/// An outcome of one entry, and what it says of the target.
+enum Tried {
+    Ended(Replayed),
+    /// It failed for no known reason.
+    Unknown(Replayed, HandlerError),
+    Target(Replayed, HandlerError),
+}
+
+impl Poller {
+    /// Delivers rows that were set aside once more, one by one; `told` is told what became of each.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplayError::Held`] while a tick runs elsewhere; [`ReplayError::Tick`] if the state, its lease
+    /// or the source fails.
+    pub async fn replay(
+        &self,
+        replay: &Replay<'_>,
+        told: &mut (dyn FnMut(&EventId, Replayed) + Send),
+    ) -> Result<ReplayEnd, ReplayError> {
+        // A tick of this process would have the same owner id.
+        let mut memory = self.memory.lock().await;
+        memory.forget();
+        let mut lease = Box::pin(self.lease_by_hand()).await?;
+        let ended = Box::pin(self.replay_under(&mut lease, replay, told)).await;
+        if !matches!(&ended, Err(ReplayError::Tick(TickError::LeaseLost(_)))) {
+            // It lapses by itself where it cannot be given up.
+            lease.release(None, None).await.unwrap_or_default();
+        }
+        ended
+    }
+
+    async fn replay_under(
+        &self,
+        lease: &mut Lease<'_>,
+        replay: &Replay<'_>,
+        told: &mut (dyn FnMut(&EventId, Replayed) + Send),
+    ) -> Result<ReplayEnd, ReplayError> {
+        let mut unknown = 0;
+        for event in replay.events {
+            if replay.stop.is_set() {
+                return Ok(ReplayEnd::Stopped);
+            }
+            match self.replay_one(lease, event, replay).await? {
+                Tried::Ended(replayed) => {
+                    unknown = 0;
+                    told(event, replayed);
+                }
+                Tried::Unknown(replayed, error) => {
+                    unknown += 1;
+                    told(event, replayed);
+                    if unknown == UNKNOWN_FAILURES_MAX {
+                        return Ok(ReplayEnd::TargetAtFault(error));
+                    }
+                }
+                Tried::Target(replayed, error) => {
+                    told(event, replayed);
+                    return Ok(ReplayEnd::TargetAtFault(error));
+                }
+            }
+        }
+        Ok(ReplayEnd::Done)
+    }
+
+    /// Takes the poller's lease, also where it is paused or backing off.
+    async fn lease_by_hand(&self) -> Result<Lease<'_>, ReplayError> {
+        for _ in 0..ACQUIRE_TRIES_MAX {
+            let base = self.read().await?;
+            let context = LeaseContext {
+                store: &*self.store,
+                key: &self.key,
+                instance: &self.instance,
+                terms: self.terms,
+                stop_at: Instant::now() + TIME_MAX,
+            };
+            match Lease::acquire_by_hand(context, &base).await.map_err(TickError::Acquire)? {
+                Acquired::Held(mut lease) => {
+                    self.mark(&mut lease).await;
+                    return Ok(*lease);
+                }
+                Acquired::Conflict => {}
+                Acquired::Refused(Refusal::Held { owner_id }) => {
+                    let until = base.document.lease.expires_at;
+                    return Err(ReplayError::Held { owner_id, until });
+                }
+                Acquired::Refused(refusal) => {
+                    return Err(TickError::Acquire(LeaseError::Refused(refusal)).into());
+                }
+            }
+        }
+        let conflict = StoreError::Conflict { key: self.key.path() };
+        Err(TickError::Acquire(LeaseError::Store(conflict)).into())
+    }
+
+    async fn replay_one(
+        &self,
+        lease: &mut Lease<'_>,
+        event: &EventId,
+        replay: &Replay<'_>,
+    ) -> Result<Tried, ReplayError> {
+        let loaded = lease.hold_while(self.entry(event)).await?;
+        let loaded = loaded.map_err(|error| TickError::Load(error.into()))?;
+        let Some(Found { event: id, entry, etag }) = loaded else {
+            return Ok(Tried::Ended(Replayed::Missing));
+        };
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => return Ok(Tried::Ended(Replayed::Unreadable(error))),
+        };
+        let at = Place { event: id, etag };
+        let picked = if replay.as_stored {
+            stored(&entry)
+        } else {
+            lease.hold_while(self.current(&entry)).await??
+        };
+        let event = match picked {
+            Picked::Event(event) => event,
+            Picked::Gone => return Ok(Tried::Ended(self.gone(lease, &at, replay).await?)),
+            Picked::Nothing(error) => return Ok(Tried::Ended(Replayed::NotTried { error })),
+        };
+        let delivered = self.deliver_one(lease, &entry, &event, replay).await?;
+        let Err(error) = delivered else {
+            let stays = self.remove_under(lease, &at).await?.err().map(|e| chain(&e));
+            return Ok(Tried::Ended(Replayed::Delivered { event: event.id, stays }));
+        };
+        let error = for_single_row(error, 1);
+        let blame = blame(&error);
+        if blame == Blame::Target {
+            let replayed = Replayed::NotTried { error: chain(&error) };
+            return Ok(Tried::Target(replayed, error));
+        }
+        let replayed = self.count(lease, &at, &entry, &error).await?;
+        Ok(match blame {
+            Blame::Unknown => Tried::Unknown(replayed, error),
+            Blame::Rows | Blame::FirstRow | Blame::Target => Tried::Ended(replayed),
+        })
+    }
+
+    /// Reads the row of an entry as it is now.
+    async fn current(&self, entry: &Entry) -> Result<Picked, TickError> {
+        let stored = match entry.event() {
+            Ok(event) => event,
+            Err(error) => return Ok(Picked::Nothing(chain(&error))),
+        };
+        let rows = self.source.current(&stored.cursor).await.map_err(TickError::Fetch)?;
+        Ok(match normalize(self.source.shape(), &rows).map(|mut events| events.pop()) {
+            Ok(Some(event)) => Picked::Event(Box::new(event)),
+            // That it is deleted is what the row's present state is.
+            Ok(None) if stored.op == Operation::Delete => Picked::Event(Box::new(stored)),
+            Ok(None) => Picked::Gone,
+            Err(error) => Picked::Nothing(chain(&error)),
+        })
+    }
+
+    async fn deliver_one(
+        &self,
+        lease: &mut Lease<'_>,
+        entry: &Entry,
+        event: &ChangeEvent,
+        replay: &Replay<'_>,
+    ) -> Result<Result<(), HandlerError>, ReplayError> {
+        let events = std::slice::from_ref(event);
+        let batch_id = BatchId::of(&BatchIdentity {
+            poller: &self.name,
+            generation: lease.generation().0,
+            replay_id: Some(replay.id),
+            after: None,
+            upto: &event.cursor,
+            digest: &Digested::of(events),
+        });
+        let delivery = Delivery {
+            source: &self.source.shape().label,
+            batch_id: &batch_id,
+            generation: lease.generation(),
+            fencing_token: lease.token(),
+            attempt: entry.attempts.saturating_add(1),
+            replay_id: Some(replay.id),
+            events,
+            traceparent: None,
+            progress: &Progress::default(),
+        };
+        let limit = self.limits.handler_stop_after;
+        let handled = lease.hold_while(timeout(limit, self.guarded(delivery))).await?;
+        Ok(handled.unwrap_or(Err(HandlerError::Stalled(limit))))
+    }
+
+    async fn gone(
+        &self,
+        lease: &mut Lease<'_>,
+        at: &Place,
+        replay: &Replay<'_>,
+    ) -> Result<Replayed, ReplayError> {
+        if !replay.drop_gone {
+            return Ok(Replayed::Gone { removed: false });
+        }
+        Ok(match self.remove_under(lease, at).await? {
+            Ok(()) => Replayed::Gone { removed: true },
+            Err(error) => Replayed::NotTried { error: chain(&error) },
+        })
+    }
+
+    async fn remove_under(
+        &self,
+        lease: &mut Lease<'_>,
+        at: &Place,
+    ) -> Result<Result<(), StoreError>, ReplayError> {
+        Ok(lease.hold_while(self.remove_entry(&at.event, &at.etag)).await?)
+    }
+
+    /// Counts a refusal in the entry. What cannot be written there is told only.
+    async fn count(
+        &self,
+        lease: &mut Lease<'_>,
+        at: &Place,
+        entry: &Entry,
+        error: &HandlerError,
+    ) -> Result<Replayed, ReplayError> {
+        let text = chain(error);
+        let (counted, bytes) = entry.refused_again(&text);
+        let key = self.entry_key(&at.event);
+        let precondition = Precondition::Matches(at.etag.clone());
+        let written = lease.hold_while(self.store.store(&key, bytes, precondition)).await?;
+        Ok(match written {
+            Ok(_) => Replayed::Refused { attempts: counted.attempts, error: text },
+            Err(why) => Replayed::Refused {
+                attempts: entry.attempts,
+                error: format!("{text}; and that could not be counted: {}", chain(&why)),
+            },
+        })
+    }
+}
+
+/// Which version of which entry.
+struct Place {
+    event: EventId,
+    etag: ETag,
+}
+
+/// What is delivered for an entry.
+enum Picked {
+    Event(Box<ChangeEvent>),
+    Gone,
+    /// Nothing can be, for this reason.
+    Nothing(String),
+}
+
+fn stored(entry: &Entry) -> Picked {
+    if entry.without_columns {
+        let why =
+            "the event was too large to be stored with its columns: replay the row as it is now";
+        return Picked::Nothing(why.to_owned());
+    }
+    match entry.event() {
+        Ok(event) => Picked::Event(Box::new(event)),
+        Err(error) => Picked::Nothing(chain(&error)),
+    }
+}

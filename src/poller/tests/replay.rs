@@ -1,0 +1,257 @@
+//! Delivering again what was set aside.
+
+use super::*;
+use crate::event::EventId;
+use crate::policy::OnFailure;
+use crate::state::Standing;
+
+fn refused() -> HandlerError {
+    HandlerError::Rejected("422".to_owned())
+}
+
+/// A poller whose rows 1 to `bad` were refused and set aside, and whose handler takes all again.
+async fn set_aside(bad: i64) -> (World, Poller) {
+    let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..FailurePolicy::default() };
+    let policy = FailurePolicy { bisect_on_error: true, ..policy };
+    let world = World { policy, ..World::new() };
+    let poller = world.seasoned("a").await;
+    world.source.fill(bad);
+    world.handler.judge_by(|_| Err(refused()));
+    while world.document().await.checkpoint.cursor.unwrap().key["id"] != bad {
+        sleep(600).await;
+        tick(&poller).await.unwrap();
+    }
+    world.handler.judge_by(|_| Ok(()));
+    assert_eq!(poller.quarantined().await.unwrap().len(), usize::try_from(bad).unwrap());
+    (world, poller)
+}
+
+fn replay(events: &[EventId]) -> Replay<'_> {
+    let stop = StopSignal::new();
+    Replay { id: "replay-1", events, as_stored: false, drop_gone: false, stop }
+}
+
+/// Replays in a process of its own.
+async fn run(
+    world: &World,
+    replay: &Replay<'_>,
+) -> (Result<ReplayEnd, ReplayError>, Vec<Replayed>) {
+    let mut told = Vec::new();
+    let cli = world.instance("cli");
+    let ended = cli.replay(replay, &mut |_, replayed| told.push(replayed)).await;
+    (ended, told)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replay_delivers_the_row_as_it_is_now_under_a_lease_of_its_own() {
+    let (world, poller) = set_aside(2).await;
+    let events = poller.quarantined().await.unwrap();
+    let before = world.document().await;
+    let earlier = world.handler.received();
+    world.source.put(2, "mended");
+    let (ended, told) = run(&world, &replay(&events)).await;
+    assert!(matches!(ended, Ok(ReplayEnd::Done)), "{ended:?}");
+    for replayed in &told {
+        assert!(matches!(replayed, Replayed::Delivered { stays: None, .. }), "{replayed:?}");
+    }
+    assert_eq!(poller.quarantined().await.unwrap(), []);
+    let received = world.handler.received();
+    let again = &received[earlier.len()..];
+    let mut ids: Vec<i64> = again.iter().flat_map(|call| call.ids.clone()).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [1, 2]);
+    for call in again {
+        assert_eq!(call.fence.1, before.lease.fencing_token.0 + 1, "no lower than any before");
+        assert!(earlier.iter().all(|other| other.batch_id != call.batch_id), "not a known batch");
+        let as_before = earlier.iter().any(|other| other.event_ids.contains(&call.event_ids[0]));
+        assert_eq!(as_before, call.ids == [1], "a state that it had has the id that it had");
+    }
+    let after = world.document().await;
+    assert_eq!(after.checkpoint, before.checkpoint);
+    assert!(after.lease.released_at.is_some());
+    // The changed row comes in its turn too, under the id that the replay gave it.
+    tick(&poller).await.unwrap();
+    let in_turn = world.handler.received().pop().unwrap();
+    assert!(again.iter().any(|call| call.event_ids == in_turn.event_ids), "{in_turn:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_is_removed_only_after_its_row_was_taken() {
+    let (world, poller) = set_aside(1).await;
+    let events = poller.quarantined().await.unwrap();
+    let attempts = poller.entry(&events[0]).await.unwrap().unwrap().entry.unwrap().attempts;
+    world.handler.then_fail(refused());
+    let (_, told) = run(&world, &replay(&events)).await;
+    assert!(
+        matches!(&told[..], [Replayed::Refused { attempts: now, .. }] if *now == attempts + 1),
+        "{told:?}"
+    );
+    let entry = poller.entry(&events[0]).await.unwrap().unwrap().entry.unwrap();
+    assert_eq!((entry.attempts, entry.error.as_str()), (attempts + 1, "422"));
+    // The process dies while the handler works.
+    let cli = world.instance("cli-2");
+    world.handler.then_take(Duration::from_secs(20));
+    let died = replay(&events);
+    let mut told = |_: &EventId, _| {};
+    let work = cli.replay(&died, &mut told);
+    assert!(tokio::time::timeout(Duration::from_secs(10), work).await.is_err());
+    assert_eq!(poller.quarantined().await.unwrap(), events);
+    // The store breaks when it is to be removed.
+    sleep(60).await;
+    world.store.break_next(Call::Remove, Fault::LostRequest);
+    let (_, told) = run(&world, &replay(&events)).await;
+    assert!(matches!(&told[..], [Replayed::Delivered { stays: Some(_), .. }]), "{told:?}");
+    assert_eq!(poller.quarantined().await.unwrap(), events);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_is_gone_is_told_and_its_entry_removed_only_if_asked_to() {
+    let (world, poller) = set_aside(1).await;
+    let events = poller.quarantined().await.unwrap();
+    world.source.delete(1);
+    let calls = world.handler.received().len();
+    let (_, told) = run(&world, &replay(&events)).await;
+    assert!(matches!(&told[..], [Replayed::Gone { removed: false }]), "{told:?}");
+    assert_eq!(poller.quarantined().await.unwrap(), events);
+    let (_, told) = run(&world, &Replay { drop_gone: true, ..replay(&events) }).await;
+    assert!(matches!(&told[..], [Replayed::Gone { removed: true }]), "{told:?}");
+    assert_eq!(poller.quarantined().await.unwrap(), []);
+    assert_eq!(world.handler.received().len(), calls);
+    let (_, told) = run(&world, &replay(&events)).await;
+    assert!(matches!(&told[..], [Replayed::Missing]), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_stored_is_delivered_where_that_is_asked_for() {
+    let (world, poller) = set_aside(1).await;
+    let events = poller.quarantined().await.unwrap();
+    world.source.delete(1);
+    let (_, told) = run(&world, &Replay { as_stored: true, ..replay(&events) }).await;
+    let [Replayed::Delivered { event, stays: None }] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(std::slice::from_ref(event), &events[..]);
+    let call = world.handler.received().pop().unwrap();
+    assert_eq!((call.ids, call.event_ids), (vec![1], vec![events[0].to_string()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_replay_runs_while_a_tick_does_and_no_tick_while_a_replay_does() {
+    let (world, poller) = set_aside(1).await;
+    let events = poller.quarantined().await.unwrap();
+    world.source.put(9, "new");
+    world.handler.then_take(Duration::from_secs(10));
+    let (outcome, (ended, told)) = tokio::join!(tick(&poller), async {
+        sleep(1).await;
+        run(&world, &replay(&events)).await
+    });
+    outcome.unwrap();
+    let Err(ReplayError::Held { owner_id, until: Some(until) }) = ended else {
+        panic!("{ended:?}");
+    };
+    assert_eq!((owner_id.as_str(), told.len()), ("a", 0));
+    assert!(until > world.document().await.checkpoint.updated_at.unwrap());
+
+    world.handler.then_take(Duration::from_secs(100));
+    world.source.put(10, "new");
+    let mine = replay(&events);
+    let ((ended, _), outcome) = tokio::join!(run(&world, &mine), async {
+        sleep(90).await;
+        tick(&poller).await.unwrap()
+    });
+    assert!(matches!(ended, Ok(ReplayEnd::Done)), "{ended:?}");
+    let held = TickOutcome::Skipped(Skipped::Held { owner_id: "cli".to_owned() });
+    assert_eq!(outcome, held, "the replay renews its lease");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poller_that_is_paused_or_backing_off_can_be_replayed_and_stays_so() {
+    let (world, poller) = set_aside(1).await;
+    let events = poller.quarantined().await.unwrap();
+    world.source.put(9, "new");
+    world.handler.then_fail(HandlerError::Retryable("500".to_owned()));
+    tick(&poller).await.unwrap_err();
+    world.instance("ann").pause(Operator { by: "ann", reason: "why" }).await.unwrap();
+    let before = world.document().await;
+    let (ended, told) = run(&world, &replay(&events)).await;
+    assert!(matches!(ended, Ok(ReplayEnd::Done)), "{ended:?}");
+    assert!(matches!(&told[..], [Replayed::Delivered { stays: None, .. }]), "{told:?}");
+    let after = world.document().await;
+    assert_eq!((&after.paused, &after.in_flight), (&before.paused, &before.in_flight));
+    let age = crate::state::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
+    assert_eq!(after.standing("b", age), Standing::Free);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_that_takes_nothing_ends_the_replay_and_blames_no_row() {
+    let throttled = HandlerError::Throttled { reason: "429".to_owned(), retry_after: None };
+    for error in [throttled, HandlerError::Misconfigured("401".to_owned())] {
+        let (world, poller) = set_aside(2).await;
+        let events = poller.quarantined().await.unwrap();
+        let before = poller.entry(&events[0]).await.unwrap().unwrap().etag;
+        world.handler.then_fail(error);
+        let (ended, told) = run(&world, &replay(&events)).await;
+        assert!(matches!(ended, Ok(ReplayEnd::TargetAtFault(_))), "{ended:?}");
+        assert!(matches!(&told[..], [Replayed::NotTried { .. }]), "{told:?}");
+        assert_eq!(poller.entry(&events[0]).await.unwrap().unwrap().etag, before);
+    }
+    let (world, poller) = set_aside(5).await;
+    let events = poller.quarantined().await.unwrap();
+    world.handler.judge_by(|_| Err(HandlerError::Retryable("500".to_owned())));
+    let (ended, told) = run(&world, &replay(&events)).await;
+    assert!(matches!(ended, Ok(ReplayEnd::TargetAtFault(_))), "{ended:?}");
+    assert_eq!(told.len(), 3, "it is down, most likely");
+    assert_eq!(poller.quarantined().await.unwrap(), events);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_is_named_and_stays() {
+    let (world, poller) = set_aside(1).await;
+    let events = poller.quarantined().await.unwrap();
+    let key = poller.entry_key(&events[0]);
+    let stored = world.memory.load(&key).await.unwrap().stored.unwrap();
+    let precondition = Precondition::Matches(stored.etag);
+    world.memory.store(&key, b"{}".to_vec(), precondition).await.unwrap();
+    for as_stored in [false, true] {
+        let request = Replay { as_stored, drop_gone: true, ..replay(&events) };
+        let (ended, told) = run(&world, &request).await;
+        assert!(matches!(ended, Ok(ReplayEnd::Done)), "{ended:?}");
+        assert!(matches!(&told[..], [Replayed::Unreadable(_)]), "{told:?}");
+    }
+    assert_eq!(world.memory.load(&key).await.unwrap().stored.unwrap().bytes, b"{}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replay_stops_after_the_row_in_hand_and_where_its_lease_is_broken() {
+    let (world, poller) = set_aside(3).await;
+    let events = poller.quarantined().await.unwrap();
+    let request = replay(&events);
+    let stop = request.stop.clone();
+    world.handler.then(async move {
+        stop.set();
+        Ok(())
+    });
+    let (ended, told) = run(&world, &request).await;
+    assert!(matches!(ended, Ok(ReplayEnd::Stopped)), "{ended:?}");
+    assert_eq!((told.len(), poller.quarantined().await.unwrap().len()), (1, 2));
+
+    world.handler.then_take(Duration::from_secs(60));
+    let mine = replay(&events);
+    let ((ended, told), ()) = tokio::join!(run(&world, &mine), async {
+        sleep(1).await;
+        let broken = world.document().await.break_lease().unwrap();
+        world.overwrite(&encode(&broken)).await;
+    });
+    assert!(matches!(ended, Err(ReplayError::Tick(TickError::LeaseLost(_)))), "{ended:?}");
+    assert!(told.len() <= 1, "{told:?}");
+    assert_eq!(poller.quarantined().await.unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_cannot_be_read_ends_the_replay() {
+    let (world, poller) = set_aside(2).await;
+    let events = poller.quarantined().await.unwrap();
+    world.source.fail_next("database unreachable");
+    let (ended, told) = run(&world, &replay(&events)).await;
+    assert!(matches!(ended, Err(ReplayError::Tick(TickError::Fetch(_)))), "{ended:?}");
+    assert_eq!((told.len(), poller.quarantined().await.unwrap()), (0, events));
+    assert!(world.document().await.lease.released_at.is_some());
+}

@@ -1,0 +1,127 @@
+//! A row by its key, as it is now: in each mode the same event as the row has in its turn.
+
+use std::time::Duration;
+
+use highwater::cursor::{Cursor, CursorMode};
+use highwater::error::{ErrorKind, chain};
+use highwater::event::ChangeEvent;
+use highwater::normalize::normalize;
+use highwater::source::Source as _;
+use highwater::source::mssql::{Mssql, SizeLimits, SourceSettings};
+
+use crate::any_server::AnyServer;
+use crate::sql::{World, events};
+
+const TABLE: &str = "CREATE TABLE dbo.t (id int NOT NULL, code nvarchar(9) NOT NULL, \
+                     at datetime2(3) NOT NULL, n bigint NOT NULL, rv rowversion NOT NULL, \
+                     CONSTRAINT pk PRIMARY KEY (id, code)); \
+                     INSERT INTO dbo.t (id, code, at, n) VALUES \
+                     (1, N'a', '2020-01-01T10:00:00', 10), (1, N'Ö', '2020-01-01T10:00:00.003', 11), \
+                     (2, N'a', '2020-01-02T10:00:00', 12)";
+
+/// Each mode, its cursor column, and how a row is changed in it.
+const MODES: [(CursorMode, &str, &str); 3] = [
+    (CursorMode::RowVersion, "rv", "n = n"),
+    (CursorMode::TimestampPk, "at", "at = '2020-01-03T10:00:00'"),
+    (CursorMode::IntegerPk, "n", "n = 20"),
+];
+
+fn settings(settings: SourceSettings) -> SourceSettings {
+    let key = ["id", "code"].map(str::to_owned).to_vec();
+    SourceSettings { key, settle: Duration::ZERO, ..settings }
+}
+
+async fn current(source: &Mssql, at: &Cursor) -> Option<ChangeEvent> {
+    let rows = source.current(at).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let mut events = normalize(source.shape(), &rows).unwrap();
+    assert!(events.len() < 2 && !rows.more && rows.remember.is_none());
+    events.pop()
+}
+
+#[tokio::test]
+async fn a_row_that_has_not_changed_is_the_event_that_it_was() {
+    for (mode, column, change) in MODES {
+        let world = AnyServer::start(TABLE).await;
+        let source = Mssql::new(settings(world.settings("t", mode, column))).unwrap();
+        let (read, _) = events(&source, None, 9).await;
+        assert_eq!(read.len(), 3);
+        for event in &read {
+            assert_eq!(current(&source, &event.cursor).await.as_ref(), Some(event), "{mode}");
+        }
+        world.execute(&format!("UPDATE dbo.t SET {change} WHERE id = 1 AND code = N'Ö'")).await;
+        let before = &read[1].cursor;
+        let now = current(&source, before).await.unwrap();
+        let (in_turn, _) = events(&source, Some(&read[2].cursor), 9).await;
+        assert_eq!([&now], in_turn.iter().collect::<Vec<_>>().as_slice(), "{mode}");
+        assert_ne!(now.id, read[1].id);
+        world.execute("DELETE FROM dbo.t WHERE id = 1").await;
+        assert_eq!(current(&source, before).await, None);
+        assert!(current(&source, &read[2].cursor).await.is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_the_filter_keeps_out_is_not_there() {
+    for (mode, column, _) in MODES {
+        let world = AnyServer::start(TABLE).await;
+        let base = settings(world.settings("t", mode, column));
+        let (read, _) = events(&Mssql::new(base.clone()).unwrap(), None, 9).await;
+        let filter = Some("id = 2 OR id = 3 -- the rest is elsewhere".to_owned());
+        let source = Mssql::new(SourceSettings { filter, ..base }).unwrap();
+        assert_eq!(current(&source, &read[0].cursor).await, None);
+        assert!(current(&source, &read[2].cursor).await.is_some());
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_key_or_too_large_is_an_error() {
+    let world = AnyServer::start(TABLE).await;
+    let base = settings(world.settings("t", CursorMode::RowVersion, "rv"));
+    let (read, _) = events(&Mssql::new(base.clone()).unwrap(), None, 9).await;
+    let wrong = async |settings: SourceSettings, at: &Cursor| {
+        let error = Mssql::new(settings).unwrap().current(at).await.unwrap_err();
+        (error.kind, chain(&error))
+    };
+    let no_key = SourceSettings { key: vec!["id".to_owned()], ..base.clone() };
+    let (kind, text) = wrong(no_key, &read[0].cursor).await;
+    assert_eq!(kind, ErrorKind::Configuration);
+    assert!(text.contains("several rows of `dbo.t`"), "{text}");
+    let mut keyless = read[0].cursor.clone();
+    keyless.key.remove("code");
+    let (_, text) = wrong(base.clone(), &keyless).await;
+    assert!(text.contains("key column `code`"), "{text}");
+    world.execute("ALTER TABLE dbo.t ADD note nvarchar(max) NULL").await;
+    world.execute("UPDATE dbo.t SET note = N'long'").await;
+    let limits = SizeLimits { value_bytes_max: 1, ..base.limits };
+    let (kind, _) = wrong(SourceSettings { limits, ..base }, &read[0].cursor).await;
+    assert_eq!(kind, ErrorKind::Data);
+}
+
+#[tokio::test]
+async fn a_tracked_row_has_the_position_that_it_has_in_its_turn() {
+    let world = World::start(
+        "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, note nvarchar(9) NULL); \
+         ALTER TABLE dbo.t ENABLE CHANGE_TRACKING; \
+         INSERT INTO dbo.t VALUES (1, 'a'), (2, 'b'), (3, 'c')",
+    )
+    .await;
+    let settings = world.settings("t", CursorMode::ChangeTracking, "");
+    let source = Mssql::new(settings.clone()).unwrap();
+    let (rows, _) = events(&source, None, 9).await;
+    for event in &rows {
+        assert_eq!(current(&source, &event.cursor).await.as_ref(), Some(event));
+    }
+    let run = |sql: &str| world.database.execute(sql).unwrap();
+    run("UPDATE dbo.t SET note = 'z' WHERE id = 2");
+    run("DELETE FROM dbo.t WHERE id = 3");
+    let (changes, _) = events(&source, Some(&rows[2].cursor), 9).await;
+    assert_eq!(current(&source, &rows[1].cursor).await.as_ref(), Some(&changes[0]), "by its row");
+    assert_eq!(
+        current(&source, &changes[0].cursor).await.as_ref(),
+        Some(&changes[0]),
+        "by its change"
+    );
+    assert_eq!(current(&source, &rows[2].cursor).await, None);
+    assert_eq!(current(&source, &changes[1].cursor).await, None, "what was deleted");
+    assert_eq!(current(&source, &rows[0].cursor).await.as_ref(), Some(&rows[0]));
+}
