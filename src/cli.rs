@@ -5,6 +5,7 @@
 //! 2 wrong usage or a confirmation that is missing, 3 wrong settings, 4 not allowed, 5 another holds
 //! the lease or was faster, 6 something needed cannot be reached, 7 the handler did not take it.
 
+mod fence;
 mod init;
 mod output;
 mod pause;
@@ -61,6 +62,12 @@ enum Command {
     /// Print what the state store needs.
     #[command(subcommand)]
     State(state::Options),
+    /// Print what the handler `sql` needs to keep stale owners out.
+    #[command(subcommand)]
+    Fence(fence::Options),
+    /// Print what the handler `sql` needs to apply no event twice.
+    #[command(subcommand)]
+    Ledger(fence::LedgerOptions),
     /// Show delivery without loss on real data, with failures and kills; needs nothing installed.
     #[cfg(feature = "demo")]
     Demo(crate::demo::Options),
@@ -98,6 +105,8 @@ pub async fn run() -> ExitCode {
         Command::Resume(options) => end(pause::resume(vars, &options).await),
         Command::Quarantine(options) => end(quarantine::run(vars, &options).await),
         Command::State(options) => end(state::run(&options)),
+        Command::Fence(options) => end(fence::run(&options)),
+        Command::Ledger(options) => end(fence::run_ledger(&options)),
         #[cfg(feature = "demo")]
         Command::Demo(options) => crate::demo::run(options).await,
         #[cfg(feature = "demo")]

@@ -65,7 +65,7 @@ pub const LEDGER_RIGHTS: [&str; 3] = ["SELECT", "INSERT", "DELETE"];
 #[derive(Debug, Error)]
 pub enum TableError {
     /// It is no name of a table.
-    #[error("setting `{setting}`")]
+    #[error("`{setting}`")]
     Name {
         /// The setting, or the argument.
         setting: &'static str,
@@ -74,7 +74,7 @@ pub enum TableError {
         source: NameError,
     },
     /// It names a database; the connection string is the place for that.
-    #[error("setting `{setting}`: `{table}` names a database: name it in the connection string")]
+    #[error("`{setting}`: table `{table}` names a database: name it in the connection string")]
     Database {
         /// The setting, or the argument.
         setting: &'static str,
@@ -203,7 +203,9 @@ impl Sql {
             let knew_target = state.described.is_some();
             let Err(failed) = self.write(state, delivery, &rows).await else { return Ok(()) };
             let pause = match &failed {
-                Failed::Sql(_, error) if tries < self.config.tries_max => retries.pause_after(error),
+                Failed::Sql(_, error) if tries < self.config.tries_max => {
+                    retries.pause_after(error)
+                }
                 Failed::Sql(..) | Failed::Other(_) => None,
             };
             let error = match failed {
@@ -303,8 +305,9 @@ impl Work<'_> {
         {
             let mut params = self.poller();
             params.push(Param::Int(-i32::try_from(ledger.days).unwrap_or(i32::MAX)));
-            let forgotten = transaction.query(&statement::forget(table), &params, |_row| Ok(()));
-            forgotten.await.map_err(|error| Failed::Sql(Step::Ledger, error))?;
+            let sql = statement::forget(table);
+            let forgotten = transaction.query(&sql, &params, |_row| Ok(())).await;
+            forgotten.map_err(|error| Failed::Sql(Step::Ledger, error))?;
         }
         Ok(())
     }

@@ -27,6 +27,8 @@ mod source_integer;
 mod source_start;
 mod source_tracking;
 mod sql;
+mod sql_handler;
+mod sql_handler_faults;
 mod state_ddl;
 mod state_sql;
 mod state_sql_ticks;

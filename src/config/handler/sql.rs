@@ -120,9 +120,8 @@ fn read_connection(reader: &mut Reader<'_>, segment: &str) -> Option<(String, Sq
 /// Reads `id, total:amount`: columns of the source, each with the column it goes to where that has
 /// another name.
 fn column_pairs(text: &str) -> Result<Vec<(String, String)>, Expected> {
-    let expected = || {
-        Expected::new("columns such as `id, total:amount`, no column of the target named twice")
-    };
+    let expected =
+        || Expected::new("columns such as `id, total:amount`, no column of the target named twice");
     let mut pairs = Vec::new();
     for part in text.split(',') {
         let (source, target) = part.split_once(':').unwrap_or((part, part));

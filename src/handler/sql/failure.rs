@@ -65,8 +65,10 @@ pub(super) fn of(step: Step, error: &SqlError, names: &Names) -> HandlerError {
         Meaning::Rows => return HandlerError::Rejected(format!("`{table}` refuses: {text}")),
         Meaning::Missing => {
             let remedy = remedy("check `HANDLER__TABLE` and the database of the connection");
-            format!("{text}: the table `{table}` is not in this database, or the user has no right \
-                     to it: {remedy}")
+            format!(
+                "{text}: the table `{table}` is not in this database, or the user has no right \
+                     to it: {remedy}"
+            )
         }
         Meaning::Right => {
             let remedy = remedy("grant SELECT, INSERT, UPDATE and DELETE on it");
@@ -97,8 +99,27 @@ fn meaning(step: Step, number: u32, kind: ErrorKind) -> Meaning {
         // A key that is taken, NULL where none may be, a constraint, a value that is too long or too
         // large, a conversion that fails, XML or a path that is none, a row too long for its page.
         (
-            220 | 232 | 241 | 242 | 244 | 245 | 248 | 511 | 515 | 547 | 1946 | 2601 | 2627 | 2628
-            | 6522 | 8114 | 8115 | 8152 | 8169 | 8170 | 9400..=9499,
+            220
+            | 232
+            | 241
+            | 242
+            | 244
+            | 245
+            | 248
+            | 511
+            | 515
+            | 547
+            | 1946
+            | 2601
+            | 2627
+            | 2628
+            | 6522
+            | 8114
+            | 8115
+            | 8152
+            | 8169
+            | 8170
+            | 9400..=9499,
             Step::Target,
         ) => Meaning::Rows,
         // A column of another name or type, one that the server sets, a view over several tables, a

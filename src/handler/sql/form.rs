@@ -82,7 +82,9 @@ impl Column {
             ));
         }
         self.family().is_none().then(|| {
-            format!("column `{name}` of the target is of type `{type_name}`, which cannot be written")
+            format!(
+                "column `{name}` of the target is of type `{type_name}`, which cannot be written"
+            )
         })
     }
 
@@ -131,7 +133,11 @@ impl Column {
     pub(super) fn param(&self, json: &str, is_key: bool) -> Result<Param, &'static str> {
         let value = Scalar::read(json).ok_or("a plain value")?;
         if value == Scalar::Null {
-            return if is_key { Err("a value, since it is part of the key") } else { Ok(Param::Null) };
+            return if is_key {
+                Err("a value, since it is part of the key")
+            } else {
+                Ok(Param::Null)
+            };
         }
         match self.family().ok_or("nothing")? {
             Family::Bit => bit(&value).ok_or("a boolean"),
@@ -180,8 +186,8 @@ impl Column {
         }
         let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
         let digits = whole.strip_prefix('-').unwrap_or(whole);
-        let is_number =
-            !digits.is_empty() && digits.chars().chain(fraction.chars()).all(|c| c.is_ascii_digit());
+        let is_number = !digits.is_empty()
+            && digits.chars().chain(fraction.chars()).all(|c| c.is_ascii_digit());
         let scale = usize::try_from(self.scale).unwrap_or_default();
         if is_number && fraction.trim_end_matches('0').len() <= scale {
             Ok(Param::Text(text))
@@ -192,9 +198,8 @@ impl Column {
 
     fn time(&self, value: Scalar<'_>) -> Result<Param, &'static str> {
         let Scalar::Text(text) = value else { return Err("a date or a time") };
-        let (day, clock) = text.split_once('T').map_or((None, text.as_str()), |(day, clock)| {
-            (Some(day), clock)
-        });
+        let (day, clock) =
+            text.split_once('T').map_or((None, text.as_str()), |(day, clock)| (Some(day), clock));
         let has_offset = day.is_some() && clock.contains(['+', '-', 'Z']);
         match self.type_name.as_str() {
             "datetimeoffset" => Ok(Param::Text(text)),
@@ -307,7 +312,10 @@ mod tests {
                 "CAST(@P1 AS datetime2(7))",
             ),
         ] {
-            assert_eq!((column.cell("@P1", false), column.cell("@P1", true)), (cell.into(), key.into()));
+            assert_eq!(
+                (column.cell("@P1", false), column.cell("@P1", true)),
+                (cell.into(), key.into())
+            );
         }
     }
 
@@ -325,7 +333,11 @@ mod tests {
             (column("int", 4, 10, 0), "7.5", whole.clone()),
             (column("int", 4, 10, 0), "\"\"", whole.clone()),
             (column("int", 4, 10, 0), "\"12\"", Ok(Param::BigInt(12))),
-            (column("bigint", 8, 19, 0), "9007199254740993", Ok(Param::BigInt(9_007_199_254_740_993))),
+            (
+                column("bigint", 8, 19, 0),
+                "9007199254740993",
+                Ok(Param::BigInt(9_007_199_254_740_993)),
+            ),
             (column("bigint", 8, 19, 0), "9223372036854775808", whole),
             (column("real", 4, 24, 0), "0.1", Ok(Param::Real(0.1))),
             (column("real", 4, 24, 0), "1e+300", Err("a number")),
@@ -351,11 +363,7 @@ mod tests {
             ),
             (column("nvarchar", 10, 0, 0), "12.50", text("12.50")),
             (column("nvarchar", 10, 0, 0), r#""\ud83d""#, Ok(Param::Bytes(vec![0x3D, 0xD8]))),
-            (
-                column("varchar", 10, 0, 0),
-                r#""\ud83d""#,
-                Err("text that its collation can hold"),
-            ),
+            (column("varchar", 10, 0, 0), r#""\ud83d""#, Err("text that its collation can hold")),
             (column("binary", 4, 0, 0), "\"AP8=\"", Ok(Param::Bytes(vec![0, 255]))),
             (column("binary", 4, 0, 0), "\"?\"", Err("binary data in base64")),
             (column("xml", -1, 0, 0), "null", Ok(Param::Null)),

@@ -72,7 +72,10 @@ impl<'a> Plan<'a> {
     /// # Errors
     ///
     /// [`HandlerError::Rejected`] names the row and the column of a value that the target cannot hold.
-    pub(super) fn statements(&self, rows: &[&EventRow<'_>]) -> Result<Vec<Statement>, HandlerError> {
+    pub(super) fn statements(
+        &self,
+        rows: &[&EventRow<'_>],
+    ) -> Result<Vec<Statement>, HandlerError> {
         let mut last: BTreeMap<Vec<&str>, usize> = BTreeMap::new();
         for (index, row) in rows.iter().enumerate() {
             let key = self.key.iter().map(|at| self.json(row, *at));
@@ -83,8 +86,8 @@ impl<'a> Plan<'a> {
         let chosen = chosen.iter().filter_map(|index| rows.get(*index).copied());
         let (deleted, kept): (Vec<_>, Vec<_>) = chosen.partition(|row| row.is_delete());
         let all: Vec<usize> = (0..self.columns.len()).collect();
-        let mut statements = self.chunks(&deleted, &self.key, Shape::delete)?;
-        statements.extend(self.chunks(&kept, &all, Shape::upsert)?);
+        let mut statements = self.chunks(&deleted, &self.key, |shape, rows| shape.delete(rows))?;
+        statements.extend(self.chunks(&kept, &all, |shape, rows| shape.upsert(rows))?);
         Ok(statements)
     }
 
@@ -144,7 +147,8 @@ fn pairs<'a>(
         return pairs.iter().filter(|(source, _)| is_there(source)).cloned().collect();
     }
     let mut names: Vec<&String> = row.pk.keys().collect();
-    let is_key = |name: &&String| row.pk.keys().any(|key| key.to_lowercase() == name.to_lowercase());
+    let is_key =
+        |name: &&String| row.pk.keys().any(|key| key.to_lowercase() == name.to_lowercase());
     names.extend(row.after.keys().filter(|name| !is_key(name)));
     // The target counts its own versions.
     names.retain(|name| !find(name).is_some_and(Column::is_row_version));

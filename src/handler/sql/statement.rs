@@ -7,6 +7,7 @@
 //!   and an `INSERT` of what is not, which locks the place of the missing key, do the same.
 //! - The fence is locked by writing to it: the row stays locked until the transaction ends on every
 //!   server and at every isolation level, which a hint on a `SELECT` is not.
+//! - The target has an alias that no table is called by: the name of a table next to it would do.
 //! - Rows are `VALUES` of parameters: a table-valued parameter would need a type in the database, and
 //!   JSON would go through text once more.
 
@@ -50,24 +51,24 @@ impl Shape<'_> {
     pub(super) fn upsert(&self, rows: usize) -> String {
         let (table, values) = (self.table.quoted(), self.values(rows));
         let (names, same_key) = (self.names(""), self.same_key());
-        let given = self.names("v.");
+        let given = self.names("hw_v.");
         let others = self.columns.iter().enumerate();
         let others = others.filter(|(index, _)| !self.key.contains(index));
         let set: Vec<String> = others
             .map(|(_, column)| quote(&column.name))
-            .map(|name| format!("t.{name} = v.{name}"))
+            .map(|name| format!("hw_t.{name} = hw_v.{name}"))
             .collect();
         let mut sql = String::new();
         if !set.is_empty() {
             let set = set.join(", ");
             // Writing to a string cannot fail.
-            write!(sql, "UPDATE t SET {set} FROM {table} AS t JOIN {values} ON {same_key}; ")
+            write!(sql, "UPDATE hw_t SET {set} FROM {table} AS hw_t JOIN {values} ON {same_key}; ")
                 .unwrap_or_default();
         }
         write!(
             sql,
             "INSERT INTO {table} ({names}) SELECT {given} FROM {values} WHERE NOT EXISTS \
-             (SELECT 1 FROM {table} AS t WITH (UPDLOCK, HOLDLOCK) WHERE {same_key})"
+             (SELECT 1 FROM {table} AS hw_t WITH (UPDLOCK, HOLDLOCK) WHERE {same_key})"
         )
         .unwrap_or_default();
         sql
@@ -76,7 +77,9 @@ impl Shape<'_> {
     /// Deletes the rows that are there.
     pub(super) fn delete(&self, rows: usize) -> String {
         let (table, values, same_key) = (self.table.quoted(), self.values(rows), self.same_key());
-        format!("DELETE t FROM {table} AS t WHERE EXISTS (SELECT 1 FROM {values} WHERE {same_key})")
+        format!(
+            "DELETE hw_t FROM {table} AS hw_t WHERE EXISTS (SELECT 1 FROM {values} WHERE {same_key})"
+        )
     }
 
     fn names(&self, prefix: &str) -> String {
@@ -86,11 +89,12 @@ impl Shape<'_> {
 
     fn same_key(&self) -> String {
         let key = self.key.iter().filter_map(|index| self.columns.get(*index));
-        let same = key.map(|column| quote(&column.name)).map(|name| format!("t.{name} = v.{name}"));
+        let same =
+            key.map(|column| quote(&column.name)).map(|name| format!("hw_t.{name} = hw_v.{name}"));
         same.collect::<Vec<_>>().join(" AND ")
     }
 
-    /// Returns rows of parameters, `@P1` first, as a table `v`.
+    /// Returns rows of parameters, `@P1` first, as a table `hw_v`.
     fn values(&self, rows: usize) -> String {
         let mut parameters = (1..).map(|number| format!("@P{number}"));
         let mut row = || {
@@ -101,7 +105,7 @@ impl Shape<'_> {
             format!("({})", cells.collect::<Vec<_>>().join(", "))
         };
         let rows: Vec<String> = (0..rows).map(|_| row()).collect();
-        format!("(VALUES {}) AS v ({})", rows.join(", "), self.names(""))
+        format!("(VALUES {}) AS hw_v ({})", rows.join(", "), self.names(""))
     }
 }
 
@@ -174,7 +178,8 @@ pub fn create_fence(table: &QualifiedName) -> String {
 
 /// Returns the statements that make the table of applied events.
 pub fn create_ledger(table: &QualifiedName) -> String {
-    let index = quote(&format!("ix_{}_applied_at", table.object).chars().take(128).collect::<String>());
+    let index =
+        quote(&format!("ix_{}_applied_at", table.object).chars().take(128).collect::<String>());
     let table = table.quoted();
     format!(
         "CREATE TABLE {table} (
@@ -234,9 +239,9 @@ mod tests {
         let shape = Shape { table: &table, columns: &all, key: &[0, 2] };
         let key = Shape { columns: &all[..1], key: &[0], ..shape };
         expect![[r#"
-            UPDATE t SET t.[b] = v.[b] FROM [ops].[My Copy] AS t JOIN (VALUES (CAST(@P1 AS int), CAST(@P2 AS nvarchar(max)), CAST(@P3 AS int)), (CAST(@P4 AS int), CAST(@P5 AS nvarchar(max)), CAST(@P6 AS int))) AS v ([a]]], [b], [k]) ON t.[a]]] = v.[a]]] AND t.[k] = v.[k]; INSERT INTO [ops].[My Copy] ([a]]], [b], [k]) SELECT v.[a]]], v.[b], v.[k] FROM (VALUES (CAST(@P1 AS int), CAST(@P2 AS nvarchar(max)), CAST(@P3 AS int)), (CAST(@P4 AS int), CAST(@P5 AS nvarchar(max)), CAST(@P6 AS int))) AS v ([a]]], [b], [k]) WHERE NOT EXISTS (SELECT 1 FROM [ops].[My Copy] AS t WITH (UPDLOCK, HOLDLOCK) WHERE t.[a]]] = v.[a]]] AND t.[k] = v.[k])
-            INSERT INTO [ops].[My Copy] ([a]]]) SELECT v.[a]]] FROM (VALUES (CAST(@P1 AS int))) AS v ([a]]]) WHERE NOT EXISTS (SELECT 1 FROM [ops].[My Copy] AS t WITH (UPDLOCK, HOLDLOCK) WHERE t.[a]]] = v.[a]]])
-            DELETE t FROM [ops].[My Copy] AS t WHERE EXISTS (SELECT 1 FROM (VALUES (CAST(@P1 AS int))) AS v ([a]]]) WHERE t.[a]]] = v.[a]]])
+            UPDATE hw_t SET hw_t.[b] = hw_v.[b] FROM [ops].[My Copy] AS hw_t JOIN (VALUES (CAST(@P1 AS int), CAST(@P2 AS nvarchar(max)), CAST(@P3 AS int)), (CAST(@P4 AS int), CAST(@P5 AS nvarchar(max)), CAST(@P6 AS int))) AS hw_v ([a]]], [b], [k]) ON hw_t.[a]]] = hw_v.[a]]] AND hw_t.[k] = hw_v.[k]; INSERT INTO [ops].[My Copy] ([a]]], [b], [k]) SELECT hw_v.[a]]], hw_v.[b], hw_v.[k] FROM (VALUES (CAST(@P1 AS int), CAST(@P2 AS nvarchar(max)), CAST(@P3 AS int)), (CAST(@P4 AS int), CAST(@P5 AS nvarchar(max)), CAST(@P6 AS int))) AS hw_v ([a]]], [b], [k]) WHERE NOT EXISTS (SELECT 1 FROM [ops].[My Copy] AS hw_t WITH (UPDLOCK, HOLDLOCK) WHERE hw_t.[a]]] = hw_v.[a]]] AND hw_t.[k] = hw_v.[k])
+            INSERT INTO [ops].[My Copy] ([a]]]) SELECT hw_v.[a]]] FROM (VALUES (CAST(@P1 AS int))) AS hw_v ([a]]]) WHERE NOT EXISTS (SELECT 1 FROM [ops].[My Copy] AS hw_t WITH (UPDLOCK, HOLDLOCK) WHERE hw_t.[a]]] = hw_v.[a]]])
+            DELETE hw_t FROM [ops].[My Copy] AS hw_t WHERE EXISTS (SELECT 1 FROM (VALUES (CAST(@P1 AS int))) AS hw_v ([a]]]) WHERE hw_t.[a]]] = hw_v.[a]]])
         "#]]
         .assert_eq(&format!("{}\n{}\n{}\n", shape.upsert(2), key.upsert(1), key.delete(1)));
     }
