@@ -118,7 +118,7 @@ struct Tables {
 struct State {
     connection: Connection,
     /// What the target looks like; asked for again after an error that may come from a change.
-    described: Option<Arc<Vec<Column>>>,
+    described: Option<Arc<[Column]>>,
     forget_at: Instant,
 }
 
@@ -258,7 +258,7 @@ impl Sql {
         Ok(())
     }
 
-    async fn described(&self, state: &mut State) -> Result<Arc<Vec<Column>>, Failed> {
+    async fn described(&self, state: &mut State) -> Result<Arc<[Column]>, Failed> {
         if let Some(described) = &state.described {
             return Ok(Arc::clone(described));
         }
@@ -273,7 +273,7 @@ impl Sql {
             ))
             .into());
         }
-        Ok(Arc::clone(state.described.insert(Arc::new(columns))))
+        Ok(Arc::clone(state.described.insert(columns.into())))
     }
 }
 
@@ -295,10 +295,7 @@ impl Work<'_> {
             None => self.rows.iter().collect(),
             Some(ledger) => self.note(transaction, ledger).await?,
         };
-        for Statement { sql, params } in self.statements(&new)? {
-            let written = transaction.query(&sql, &params, |_row| Ok(())).await;
-            written.map_err(|error| Failed::Sql(Step::Target, error))?;
-        }
+        self.write_target(transaction, &new).await?;
         // Not while events come again: what is forgotten then might be one of them.
         if let (Some(ledger), Some(table)) = (self.forget, &self.sql.tables.ledger)
             && new.len() == self.rows.len()
@@ -358,19 +355,29 @@ impl Work<'_> {
         Ok(self.rows.iter().filter(|row| new.contains(&binary(&row.event.id))).collect())
     }
 
-    fn statements(&self, rows: &[&EventRow<'_>]) -> Result<Vec<Statement>, Failed> {
+    async fn write_target(
+        &self,
+        transaction: &mut Transaction<'_>,
+        rows: &[&EventRow<'_>],
+    ) -> Result<(), Failed> {
         let deletes = self.sql.config.deletes;
         let rows: Vec<_> = rows.iter().copied().filter(|row| deletes || !row.is_delete()).collect();
-        let (deleted, kept): (Vec<_>, Vec<_>) = rows.iter().copied().partition(|r| r.is_delete());
         let plan = |row| {
             Plan::new(&self.sql.config, &self.sql.tables.target, self.described, row)
                 .map_err(HandlerError::Misconfigured)
         };
         // Of a deleted row only the key is known, so that is checked by itself.
-        let by_deleted = deleted.first().map(|row| plan(row)).transpose()?;
-        let by_kept = kept.first().map(|row| plan(row)).transpose()?;
-        let Some(plan) = by_kept.or(by_deleted) else { return Ok(Vec::new()) };
-        Ok(plan.statements(&rows)?)
+        let by_deleted =
+            rows.iter().find(|row| row.is_delete()).map(|row| plan(row)).transpose()?;
+        let by_kept = rows.iter().find(|row| !row.is_delete()).map(|row| plan(row)).transpose()?;
+        let Some(plan) = by_kept.or(by_deleted) else { return Ok(()) };
+        for part in plan.parts(&rows)? {
+            // One at a time: a batch is the largest thing in memory.
+            let Statement { sql, params } = plan.statement(&part)?;
+            let written = transaction.query(&sql, &params, |_row| Ok(())).await;
+            written.map_err(|error| Failed::Sql(Step::Target, error))?;
+        }
+        Ok(())
     }
 
     /// Returns the parameters that every statement on fence and ledger begins with.

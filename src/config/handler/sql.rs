@@ -57,11 +57,12 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SqlHandlerC
     let deletes = [("delete", true), ("ignore", false)];
     let deletes = reader.read(&settings::HANDLER_DELETES, at, parse::one_of(&deletes));
     let fence_table = reader.read(&settings::HANDLER_FENCE_TABLE, at, parse::any);
-    let ledger = read_ledger(reader, segment);
+    let (ledger_is_right, ledger) = read_ledger(reader, segment);
     let timeout = super::read_timeout(reader, segment);
     let tries_max = super::read_tries_max(reader, segment);
     let (connection_setting, connection) = connection?;
-    if key_is_set && key.is_none() || columns_are_set && columns.is_none() {
+    let columns_are_right = columns.is_some() || !columns_are_set;
+    if key_is_set && key.is_none() || !columns_are_right || !ledger_is_right {
         return None;
     }
     Some(SqlHandlerConfig {
@@ -72,23 +73,25 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SqlHandlerC
         columns,
         deletes: deletes?,
         fence_table: fence_table?,
-        ledger: ledger?,
+        ledger,
         timeout: timeout?,
         tries_max: tries_max?,
     })
 }
 
-fn read_ledger(reader: &mut Reader<'_>, segment: &str) -> Option<Option<LedgerConfig>> {
+/// Reads the ledger where it is on; the first is whether all that was read is right.
+fn read_ledger(reader: &mut Reader<'_>, segment: &str) -> (bool, Option<LedgerConfig>) {
     let at = Some(segment);
     let switch = [("off", false), ("on", true)];
-    let is_on = reader.read(&settings::HANDLER_LEDGER, at, parse::one_of(&switch))?;
-    if !is_on {
-        return Some(None);
+    let is_on = reader.read(&settings::HANDLER_LEDGER, at, parse::one_of(&switch));
+    if is_on != Some(true) {
+        return (is_on.is_some(), None);
     }
     let table = reader.read(&settings::HANDLER_LEDGER_TABLE, at, parse::any);
     let days = parse::number(1..=LEDGER_DAYS_MAX);
     let days = reader.read(&settings::HANDLER_LEDGER_DAYS, at, days);
-    Some(Some(LedgerConfig { table: table?, days: days? }))
+    let ledger = table.zip(days).map(|(table, days)| LedgerConfig { table, days });
+    (ledger.is_some(), ledger)
 }
 
 /// Reads a connection to a database. The default names the host's storage account, so it must be set.

@@ -130,9 +130,8 @@ fn meaning(step: Step, number: u32, kind: ErrorKind) -> Meaning {
             _,
         ) => Meaning::Table,
         (_, _) => match kind {
-            ErrorKind::Configuration => Meaning::Table,
             ErrorKind::Data if step == Step::Target => Meaning::Rows,
-            ErrorKind::Data => Meaning::Table,
+            ErrorKind::Configuration | ErrorKind::Data => Meaning::Table,
             ErrorKind::Transient | ErrorKind::Internal => Meaning::Retry,
         },
     }

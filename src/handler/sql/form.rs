@@ -146,30 +146,27 @@ impl Column {
             Family::Float => double(&value).map(Param::Float).ok_or("a number"),
             Family::Decimal => self.decimal(value),
             Family::Time => self.time(value),
-            Family::CodedText => match text(value) {
-                Some(text) if fits_key(&text, is_key) => Ok(Param::Text(text)),
-                _ => Err("text that its collation can hold"),
-            },
-            Family::WideText => match value {
-                Scalar::HalfPair(units) if !is_key => {
-                    Ok(Param::Bytes(units.iter().flat_map(|unit| unit.to_le_bytes()).collect()))
+            Family::CodedText => {
+                let text = text(value).filter(|text| fits_key(text, is_key));
+                text.map(Param::Text).ok_or("text that its collation can hold")
+            }
+            Family::WideText => {
+                if let (Scalar::HalfPair(units), false) = (&value, is_key) {
+                    let bytes = units.iter().flat_map(|unit| unit.to_le_bytes());
+                    return Ok(Param::Bytes(bytes.collect()));
                 }
-                value => match text(value) {
-                    Some(text) if fits_key(&text, is_key) => Ok(Param::Text(text)),
-                    _ => Err("text"),
-                },
-            },
-            Family::Xml | Family::Named => match value {
-                Scalar::Text(text) => Ok(Param::Text(text)),
-                _ => Err("text"),
-            },
-            Family::Binary => match value {
-                Scalar::Text(text) => STANDARD
-                    .decode(text)
-                    .map(Param::Bytes)
-                    .map_err(|_other_text| "binary data in base64"),
-                _ => Err("binary data in base64"),
-            },
+                let text = text(value).filter(|text| fits_key(text, is_key));
+                text.map(Param::Text).ok_or("text")
+            }
+            Family::Xml | Family::Named => {
+                let Scalar::Text(text) = value else { return Err("text") };
+                Ok(Param::Text(text))
+            }
+            Family::Binary => {
+                let Scalar::Text(text) = value else { return Err("binary data in base64") };
+                let bytes = STANDARD.decode(text);
+                bytes.map(Param::Bytes).map_err(|_other_text| "binary data in base64")
+            }
         }
     }
 

@@ -21,6 +21,13 @@ pub(super) struct Plan<'a> {
     key: Vec<usize>,
 }
 
+/// Rows that one statement writes.
+#[derive(Debug)]
+pub(super) struct Part<'r> {
+    rows: Vec<&'r EventRow<'r>>,
+    is_delete: bool,
+}
+
 /// A statement with its parameters.
 #[derive(Debug, PartialEq)]
 pub(super) struct Statement {
@@ -66,16 +73,16 @@ impl<'a> Plan<'a> {
         Ok(Self { table, sources, columns, key })
     }
 
-    /// Returns the statements for `rows`, of which the last one with a key counts. Deletes come first,
-    /// so that a new row may have what is unique of a deleted one.
+    /// Returns what is written of `rows`, of which the last one with a key counts, in parts that fit
+    /// into a statement. Deletes come first, so that a new row may have what is unique of a deleted one.
     ///
     /// # Errors
     ///
-    /// [`HandlerError::Rejected`] names the row and the column of a value that the target cannot hold.
-    pub(super) fn statements(
+    /// [`HandlerError::Rejected`] if a row has no key.
+    pub(super) fn parts<'r>(
         &self,
-        rows: &[&EventRow<'_>],
-    ) -> Result<Vec<Statement>, HandlerError> {
+        rows: &[&'r EventRow<'r>],
+    ) -> Result<Vec<Part<'r>>, HandlerError> {
         let mut last: BTreeMap<Vec<&str>, usize> = BTreeMap::new();
         for (index, row) in rows.iter().enumerate() {
             let key = self.key.iter().map(|at| self.json(row, *at));
@@ -85,33 +92,31 @@ impl<'a> Plan<'a> {
         chosen.sort_unstable();
         let chosen = chosen.iter().filter_map(|index| rows.get(*index).copied());
         let (deleted, kept): (Vec<_>, Vec<_>) = chosen.partition(|row| row.is_delete());
-        let all: Vec<usize> = (0..self.columns.len()).collect();
-        let mut statements = self.chunks(&deleted, &self.key, |shape, rows| shape.delete(rows))?;
-        statements.extend(self.chunks(&kept, &all, |shape, rows| shape.upsert(rows))?);
-        Ok(statements)
+        let part =
+            |is_delete| move |rows: &[&'r EventRow<'r>]| Part { rows: rows.to_vec(), is_delete };
+        let deleted = deleted.chunks(rows_max(self.key.len()).unwrap_or(1)).map(part(true));
+        let kept = kept.chunks(rows_max(self.columns.len()).unwrap_or(1)).map(part(false));
+        Ok(deleted.chain(kept).collect())
     }
 
-    /// Returns statements that write some columns of the rows, as many rows in each as it can hold.
-    fn chunks(
-        &self,
-        rows: &[&EventRow<'_>],
-        indexes: &[usize],
-        sql: impl Fn(&Shape<'_>, usize) -> String,
-    ) -> Result<Vec<Statement>, HandlerError> {
+    /// Returns the statement that writes a part.
+    ///
+    /// # Errors
+    ///
+    /// [`HandlerError::Rejected`] names the row and the column of a value that the target cannot hold.
+    pub(super) fn statement(&self, part: &Part<'_>) -> Result<Statement, HandlerError> {
+        let indexes: Vec<usize> =
+            if part.is_delete { self.key.clone() } else { (0..self.columns.len()).collect() };
         let columns: Vec<&Column> =
             indexes.iter().filter_map(|index| self.columns.get(*index).copied()).collect();
-        let key: Vec<usize> = (0..indexes.len())
-            .filter(|at| indexes.get(*at).is_some_and(|index| self.key.contains(index)))
-            .collect();
+        let of_all = indexes.iter().enumerate().filter(|(_, index)| self.key.contains(index));
+        let key: Vec<usize> = of_all.map(|(at, _)| at).collect();
         let shape = Shape { table: self.table, columns: &columns, key: &key };
-        let chunks = rows.chunks(rows_max(columns.len()).unwrap_or(1));
-        let statements = chunks.map(|chunk| {
-            let cells = chunk.iter().flat_map(|row| indexes.iter().map(|index| (*row, *index)));
-            let params = cells.map(|(row, index)| self.param(row, index));
-            let params = params.collect::<Result<_, _>>()?;
-            Ok(Statement { sql: sql(&shape, chunk.len()), params })
-        });
-        statements.collect()
+        let cells = part.rows.iter().flat_map(|row| indexes.iter().map(|index| (*row, *index)));
+        let params = cells.map(|(row, index)| self.param(row, index)).collect::<Result<_, _>>()?;
+        let rows = part.rows.len();
+        let sql = if part.is_delete { shape.delete(rows) } else { shape.upsert(rows) };
+        Ok(Statement { sql, params })
     }
 
     fn param(&self, row: &EventRow<'_>, index: usize) -> Result<Param, HandlerError> {

@@ -228,7 +228,7 @@ mod tests {
             assert!(rows.is_none_or(|rows| rows * columns <= 2_098));
         }
         assert_eq!(rows_max(0), None);
-        assert!(LEDGER_PARAMETERS + ROWS_MAX <= PARAMETERS_MAX);
+        const { assert!(LEDGER_PARAMETERS + ROWS_MAX <= PARAMETERS_MAX) };
     }
 
     #[test]
