@@ -319,17 +319,21 @@ impl Surroundings {
         let settings = SourceSettings {
             poller: poller.name.clone(),
             connection: source.connection.clone(),
-            table: source.table.clone(),
+            relation: source.relation.clone(),
             mode: source.mode,
             cursor_column: source.cursor.clone(),
             key: source.key.clone(),
             columns: source.columns.clone(),
+            columns_excluded: source.columns_excluded.clone(),
             filter: source.filter.clone(),
+            filter_params: source.filter_params.clone(),
+            soft_delete: source.soft_delete.clone(),
             settle: source.settle,
             limits: SizeLimits {
                 value_bytes_max: poller.limits.value_bytes_max,
                 batch_bytes_max: poller.limits.batch_bytes_max,
             },
+            on_schema_change: source.on_schema_change,
         };
         let retry = RetryTerms::within(poller.limits.tick_time_max);
         let mssql = Mssql::new(settings).map_err(wrong)?.with_retries(retry);

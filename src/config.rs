@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 mod failure;
+mod filter;
 mod handler;
 mod mistake;
 mod parse;
@@ -32,9 +33,11 @@ mod storage;
 mod storage_connection;
 #[cfg(test)]
 mod tests;
+mod tsql;
 mod unknown;
 mod vars;
 
+pub(crate) use self::filter::{Filter, FilterProblem};
 pub(crate) use self::handler::redacted;
 pub use self::handler::{
     Authorities, BlobConfig, BodyForm, DurableConfig, ExecConfig, HandlerConfig, HttpAuth,
@@ -47,11 +50,13 @@ pub use self::settings::{
     FENCE_TABLE_DEFAULT, Fallback, LEDGER_TABLE_DEFAULT, SETTINGS, STATE_TABLE_DEFAULT, Setting,
     settings_table,
 };
-pub use self::source::SourceConfig;
+pub use self::source::{OnSchemaChange, Relation, SourceConfig};
 pub use self::sql_connection::{Encrypt, SqlAuth, SqlConnection, connection_keys_table};
 pub use self::state::StateConfig;
 pub(crate) use self::storage_connection::{DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY};
 pub use self::storage_connection::{StorageConnection, StorageService};
+pub(crate) use self::tsql::check_query;
+pub(crate) use self::unknown::closest;
 pub use self::vars::{ProcessVars, Vars};
 
 use self::read::Reader;

@@ -42,6 +42,11 @@ impl CursorMode {
             Self::ChangeTracking => "change_tracking",
         }
     }
+
+    /// Whether rows count as complete once some time has passed, so that one can come too late.
+    pub fn goes_by_time(self) -> bool {
+        matches!(self, Self::TimestampPk | Self::IntegerPk)
+    }
 }
 
 impl fmt::Display for CursorMode {

@@ -35,6 +35,7 @@ mod session;
 mod tests;
 mod tsql;
 mod types;
+mod variant;
 mod wire;
 
 pub use self::{

@@ -51,6 +51,11 @@ impl EventId {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Returns the same as a number.
+    pub fn number(&self) -> u128 {
+        u128::from_str_radix(&self.0, 16).unwrap_or_default()
+    }
 }
 
 impl fmt::Display for EventId {

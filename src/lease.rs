@@ -26,8 +26,8 @@ use self::write::{Change, LogicalWrite, Writer};
 use crate::cursor::{Cursor, SourceState};
 use crate::event::BatchId;
 use crate::state::{
-    Acquire, Commit, EndOfTick, Failure, FencingToken, Generation, Holder, InFlight, Refusal,
-    StateDocument, StateKey, StateStore, StoreError,
+    Acquire, ClosedWindow, Commit, EndOfTick, Failure, FencingToken, Generation, Holder, InFlight,
+    Refusal, StateDocument, StateKey, StateStore, StoreError,
 };
 
 /// How long a lease lives, and how often it is renewed.
@@ -99,6 +99,8 @@ pub struct Lease<'a> {
     marked: bool,
     /// What the source wants kept; rides on the next write.
     remember: Option<SourceState>,
+    /// Set once closed windows up to this one were read again; rides on every write from then on.
+    audited: Option<ClosedWindow>,
     /// Where a prefix would put the checkpoint whose commit is not known to have landed.
     in_the_air: Option<Cursor>,
 }
@@ -180,6 +182,7 @@ impl<'a> Lease<'a> {
             renewed_at,
             marked,
             remember: None,
+            audited: None,
             in_the_air: None,
         })))
     }
@@ -237,6 +240,12 @@ impl<'a> Lease<'a> {
     /// Notes what the source wants kept; it rides on the next write, and is for that one only.
     pub fn remember(&mut self, state: Option<SourceState>) {
         self.remember = state;
+    }
+
+    /// Notes that closed windows up to this one hold nothing that was not delivered; they are forgotten
+    /// with the next write.
+    pub fn finish(&mut self, audited: ClosedWindow) {
+        self.audited = Some(audited);
     }
 
     /// Runs `work` while renewing the lease, and drops it when the lease is lost, has lapsed, or the
@@ -418,8 +427,11 @@ impl<'a> Lease<'a> {
         until: Instant,
     ) -> Result<(), LeaseError> {
         let (holder, marked, remember) = (&self.holder, self.marked, self.remember.take());
+        let audited = self.audited.as_ref();
         let change = |document: &StateDocument| {
-            let mut next = apply(document, holder)?;
+            // Before new windows are merged with them.
+            let left = audited.map(|window| document.without_window(window));
+            let mut next = apply(left.as_ref().unwrap_or(document), holder)?;
             next.marked |= marked;
             if let Some(state) = &remember {
                 next.source_state.clone_from(state);

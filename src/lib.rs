@@ -36,10 +36,10 @@
 //! |---|---|---|
 //! | composition | `app` | everything but `cli` |
 //! | edges | [`host`], `cli`, `package`, [`telemetry`], `demo`, `fakehost`, `race` | the layers below |
-//! | adapters | `state::{blob, file, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, http, queue, sql, stdout}`, [`mssql`], [`azure`] | their port, their crate |
+//! | adapters | `journal::{blob, file, memory}`, `state::{blob, container, file, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, http, queue, sql, stdout}`, [`mssql`], [`azure`] | their port, their crate |
 //! | engine | [`poller`], [`lease`], [`metrics`] | ports and rules |
-//! | ports | [`source`], [`handler`], [`state::StateStore`] | vocabulary |
-//! | pure rules | [`config`], [`policy`], [`quarantine`], [`state`], [`normalize`] | vocabulary |
+//! | ports | [`source`], [`handler`], [`state::StateStore`], [`journal::JournalStore`] | vocabulary |
+//! | pure rules | [`config`], [`policy`], [`quarantine`], [`state`], [`journal`], [`normalize`] | vocabulary |
 //! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`] | each other |
 //!
 //! Imports point downwards only; `tests/it/tidy.rs` enforces the map.
@@ -47,7 +47,7 @@
 //! # Invariants, as absences
 //!
 //! - [`poller`] and [`lease`] never name a driver, a web framework or a cloud.
-//! - No adapter names another adapter. (`handler::sql`, `source::mssql` and `state::sql` use [`mssql`], the blob store,
+//! - No adapter names another adapter. (`handler::sql`, `source::mssql` and `state::sql` use [`mssql`], the blob stores,
 //!   `handler::{blob, http, queue}` [`azure`]: the shared halves of adapters of one service.)
 //! - Only [`config`] reads the environment, only [`clock`] the wall clock.
 //! - Only [`mssql::ident`] turns a name into SQL; values are parameters.
@@ -79,6 +79,7 @@ pub mod value;
 // Pure rules and ports.
 pub mod config;
 pub mod handler;
+pub mod journal;
 pub mod normalize;
 pub mod policy;
 pub mod quarantine;

@@ -20,6 +20,9 @@ pub struct Metrics {
     redelivered: Counter<u64>,
     takeovers: Counter<u64>,
     quarantined: Counter<u64>,
+    late: Counter<u64>,
+    not_audited: Counter<u64>,
+    audited: Counter<u64>,
     tick_duration: Histogram<f64>,
     fetch_duration: Histogram<f64>,
     handler_duration: Histogram<f64>,
@@ -55,6 +58,9 @@ impl Metrics {
                 .with_unit("{takeover}")
                 .build(),
             quarantined: meter.u64_counter("highwater.rows.quarantined").with_unit("{row}").build(),
+            late: meter.u64_counter("highwater.rows.late").with_unit("{row}").build(),
+            not_audited: meter.u64_counter("highwater.rows.not_audited").with_unit("{row}").build(),
+            audited: meter.u64_counter("highwater.windows.audited").with_unit("{window}").build(),
             tick_duration: seconds("highwater.tick.duration"),
             fetch_duration: seconds("highwater.fetch.duration"),
             handler_duration: seconds("highwater.handler.duration"),
@@ -122,6 +128,21 @@ impl Metrics {
     /// Counts rows that are set aside.
     pub(crate) fn quarantined(&self, poller: &str, reason: &'static str, rows: u64) {
         self.quarantined.add(rows, &[named(poller), KeyValue::new("reason", reason)]);
+    }
+
+    /// Counts rows that became visible after their window had been delivered.
+    pub(crate) fn late(&self, poller: &str, rows: u64) {
+        self.late.add(rows, &[named(poller)]);
+    }
+
+    /// Counts delivered rows that will not be read again, for want of room.
+    pub(crate) fn not_audited(&self, poller: &str, rows: u64) {
+        self.not_audited.add(rows, &[named(poller)]);
+    }
+
+    /// Counts a closed window that was read again.
+    pub(crate) fn audited(&self, poller: &str, outcome: &'static str) {
+        self.audited.add(1, &[named(poller), KeyValue::new("outcome", outcome)]);
     }
 
     /// Counts a lease taken over from a holder that died.

@@ -14,11 +14,13 @@
 //! gave the position proves that the position still stood. This module knows the ports and the lease,
 //! and never names a driver, a web framework or a cloud.
 
+mod audit;
 mod batch;
 mod deliver;
 mod entries;
 mod failure;
 mod init;
+mod known;
 mod memory;
 mod observe;
 mod operate;
@@ -36,6 +38,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
+use self::audit::Auditor;
 use self::batch::{Batch, Fetched, Next};
 use self::deliver::Hand;
 pub use self::entries::Found;
@@ -43,6 +46,7 @@ pub use self::init::Init;
 use self::memory::Memory;
 use self::observe::Observation;
 pub use self::operate::{Operator, Pausing, Resuming};
+use self::outcome::refused_outcome;
 pub use self::outcome::{LoadError, OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
 pub use self::stop::StopSignal;
 use crate::cursor::Cursor;
@@ -51,9 +55,7 @@ use crate::lease::{Acquired, Instance, Lease, LeaseContext, LeaseError, LeaseTer
 use crate::metrics::Metrics;
 use crate::policy::FailurePolicy;
 use crate::source::Source;
-use crate::state::{
-    AfterCommit, Commit, OnMissingState, Refusal, StateDocument, StateKey, StateStore,
-};
+use crate::state::{AfterCommit, OnMissingState, StateDocument, StateKey, StateStore};
 
 /// Limits of one tick, and how failures are spaced.
 #[derive(Clone, Copy, Debug)]
@@ -124,6 +126,8 @@ pub struct Poller {
     metrics: Arc<Metrics>,
     /// Whether a poller without state waits to be started explicitly, behind what there is then.
     start_now: bool,
+    /// Set where closed windows are read again.
+    audit: Option<Auditor>,
     /// What the last tick knew; locked while a tick runs, so a second one sees that.
     memory: Mutex<Memory>,
 }
@@ -175,6 +179,7 @@ impl Poller {
             policy: parts.policy,
             metrics: parts.metrics,
             start_now: false,
+            audit: None,
             memory: Mutex::default(),
         }
     }
@@ -209,7 +214,7 @@ impl Poller {
         seen: &mut Observation<'_>,
     ) -> Result<TickOutcome, TickError> {
         for _ in 0..ACQUIRE_TRIES_MAX {
-            let base = self.load(memory).await?;
+            let mut base = self.load(memory).await?;
             if let Some(outcome) = self.hindrance(&base) {
                 return Ok(outcome);
             }
@@ -221,10 +226,14 @@ impl Poller {
             }
             let batch = match self.first_batch(&base, seen).await? {
                 Fetched::Batch(batch) => batch,
-                Fetched::Nothing(remember) => {
-                    seen.note_time(base.now());
-                    return Ok(self.idle(memory, base, remember).await);
-                }
+                Fetched::Nothing(remember) => match self.late_batch(&mut base, seen).await {
+                    Ok(Some(late)) => late.with(remember, &mut base),
+                    none => {
+                        seen.note_time(base.now());
+                        let idle = self.idle(memory, base, remember).await;
+                        return none.map(|_| idle);
+                    }
+                },
             };
             match self.acquire(&base, Some(&batch), seen).await? {
                 Ok(lease) => return Box::pin(self.drain(memory, *lease, *batch, seen)).await,
@@ -248,20 +257,22 @@ impl Poller {
             Err(outcome) => return Ok(outcome),
         };
         let first = lease.hold_while(self.first_batch(base, seen)).await;
-        let batch = match first.map_err(TickError::LeaseLost) {
-            Ok(Ok(Fetched::Batch(batch))) => *batch,
-            Ok(Ok(Fetched::Nothing(remember))) => {
+        let first = match first.map_err(TickError::LeaseLost)? {
+            Ok(Fetched::Batch(batch)) => Ok(Some(batch)),
+            Ok(Fetched::Nothing(remember)) => {
                 lease.remember(remember.map(|remember| remember.state));
+                self.late_batch_under(&mut lease, None, false, seen).await
+            }
+            Err(error) => Err(error),
+        };
+        let batch = match first {
+            Ok(Some(batch)) => *batch,
+            Err(lost @ TickError::LeaseLost(_)) => return Err(lost),
+            none => {
                 self.release(&mut lease, seen).await;
                 memory.remember(lease);
-                return Ok(Some(TickOutcome::Idle));
+                return none.map(|_| Some(TickOutcome::Idle));
             }
-            Ok(Err(error)) => {
-                self.release(&mut lease, seen).await;
-                memory.remember(lease);
-                return Err(error);
-            }
-            Err(error) => return Err(error),
         };
         lease.announce(batch.in_flight()).await.map_err(TickError::LeaseLost)?;
         Box::pin(self.drain(memory, lease, batch, seen)).await.map(Some)
@@ -433,13 +444,8 @@ impl Poller {
             Ok(Next::Nothing(_) | Next::NotNow) | Err(_) => AfterCommit::Release(end_of_tick()),
         };
         let before = lease.document().checkpoint.cursor.clone();
-        let commit = Commit {
-            batch_id: batch.id.clone(),
-            upto: batch.upto.clone(),
-            rows: batch.rows_taken(),
-            now: lease.now(),
-            then,
-        };
+        let skipped = lease.document().audit.rows_skipped;
+        let commit = self.commit_of(batch, lease.document(), lease.now(), then);
         lease.remember(batch.remember.clone());
         lease.commit(commit).await.map_err(|error| match error {
             LeaseError::Lost(_) | LeaseError::Gone => TickError::LeaseLost(error),
@@ -449,6 +455,8 @@ impl Poller {
             | LeaseError::Store(_)
             | LeaseError::Format(_) => TickError::Commit(error),
         })?;
+        self.keep_ids(batch, before.as_ref());
+        seen.rows_not_audited(skipped, lease.document().audit.rows_skipped);
         seen.batch_complete(batch, before.as_ref(), began_at.elapsed(), lease.now());
         match next {
             Ok(Next::Batch(_)) => lease.still_held().map_err(TickError::LeaseLost),
@@ -477,20 +485,6 @@ impl Position {
     /// Returns the place behind `after`, under what else `document` says.
     fn under(document: &StateDocument, after: Option<Cursor>) -> Self {
         Self { generation: document.generation.0, replay_id: document.replay_id.clone(), after }
-    }
-}
-
-/// How a tick ends that may not run.
-fn refused_outcome(refusal: &Refusal) -> Option<TickOutcome> {
-    match refusal {
-        Refusal::Held { owner_id } => {
-            Some(TickOutcome::Skipped(Skipped::Held { owner_id: owner_id.clone() }))
-        }
-        Refusal::Paused { by, reason } => {
-            Some(TickOutcome::Paused { by: by.clone(), reason: reason.clone() })
-        }
-        Refusal::BackingOff { until } => Some(TickOutcome::BackingOff { until: *until }),
-        Refusal::Superseded { .. } | Refusal::Backwards { .. } | Refusal::TokensExhausted => None,
     }
 }
 

@@ -91,6 +91,8 @@ pub struct FetchError {
     /// Whether the source no longer has what follows the checkpoint: going on would skip rows, so
     /// nothing is read until somebody decides.
     pub position_lost: bool,
+    /// Whether the columns have changed and nothing is read until somebody has looked at them.
+    pub schema_changed: bool,
     /// The driver's error.
     #[source]
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
@@ -99,12 +101,23 @@ pub struct FetchError {
 impl FetchError {
     /// Returns an error without a cause.
     pub fn new(kind: ErrorKind, reason: impl Into<String>) -> Self {
-        Self { kind, reason: reason.into(), position_lost: false, source: None }
+        Self {
+            kind,
+            reason: reason.into(),
+            position_lost: false,
+            schema_changed: false,
+            source: None,
+        }
     }
 
     /// Returns the error of a source that no longer has what follows the checkpoint.
     pub fn position_lost(reason: impl Into<String>) -> Self {
         Self { position_lost: true, ..Self::new(ErrorKind::Data, reason) }
+    }
+
+    /// Returns the error of a source whose columns have changed, where that is a reason to stop.
+    pub fn schema_changed(reason: impl Into<String>) -> Self {
+        Self { schema_changed: true, ..Self::new(ErrorKind::Configuration, reason) }
     }
 }
 

@@ -8,6 +8,7 @@
 //! Nothing here reads a clock. Times come in as arguments and are the storage service's, so that two
 //! instances with wrong clocks still agree on when a lease has lapsed.
 
+mod audit;
 mod fence;
 mod format;
 mod transitions;
@@ -15,6 +16,7 @@ mod transitions;
 mod blob;
 #[cfg(any(test, feature = "test-util"))]
 pub mod conformance;
+pub(crate) mod container;
 mod file;
 mod logged;
 mod memory;
@@ -28,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use time::OffsetDateTime;
 
+pub use self::audit::{Audit, AuditStep, ClosedWindow, IdSum, WINDOW_ROWS_MAX, WINDOWS_MAX};
 pub use self::blob::BlobStore;
 pub use self::fence::{Fence, StaleWrite};
 pub use self::file::FileStore;
@@ -134,6 +137,9 @@ pub struct StateDocument {
     /// What the source's mode must remember between ticks.
     #[serde(default)]
     pub source_state: Map<String, Json>,
+    /// What has been delivered and will be read again, in the modes that go by time.
+    #[serde(default, skip_serializing_if = "Audit::is_empty")]
+    pub audit: Audit,
     /// Number of the last journal entry.
     #[serde(default)]
     pub journal_seq: u64,
@@ -166,6 +172,7 @@ impl StateDocument {
             recent: Vec::new(),
             timings: BTreeMap::new(),
             source_state: Map::new(),
+            audit: Audit::default(),
             journal_seq: 0,
             marked: false,
             replay_id: None,
@@ -309,6 +316,9 @@ pub struct InFlight {
     pub rows: u64,
     /// Digest of its encoded rows.
     pub digest: Digested,
+    /// Whether its rows were found late, in the oldest window of [`StateDocument::audit`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub late: bool,
     /// Failed attempts at this position so far; rows that changed meanwhile do not start it over.
     #[serde(default)]
     pub attempt: u32,

@@ -64,6 +64,27 @@ impl TableSource {
         Self { shape, state: Mutex::default() }
     }
 
+    /// Orders the rows by a number that counts as complete once time has passed, so that
+    /// [`Self::put_late`] can come too late.
+    #[must_use]
+    pub fn by_time(mut self) -> Self {
+        self.shape.mode = CursorMode::IntegerPk;
+        self.shape.label.mode = CursorMode::IntegerPk.as_str();
+        self
+    }
+
+    /// Takes a position for a row of a transaction that stays open.
+    pub fn reserve(&self) -> u64 {
+        let mut state = locked(&self.state);
+        state.version += 1;
+        state.version
+    }
+
+    /// Inserts a row at a position that was taken before: its transaction was open until now.
+    pub fn put_late(&self, id: i64, position: u64) {
+        locked(&self.state).rows.insert(id, (position, "late".to_owned()));
+    }
+
     /// Inserts or updates a row.
     pub fn put(&self, id: i64, value: &str) {
         let mut state = locked(&self.state);
@@ -113,6 +134,9 @@ impl TableSource {
 }
 
 fn version_of(cursor: &Cursor) -> u64 {
+    if cursor.mode == CursorMode::IntegerPk {
+        return cursor.integer_value().ok().and_then(|at| at.try_into().ok()).unwrap_or(0);
+    }
     cursor.value.parse::<RowVersion>().expect("a cursor of this source is a rowversion").0
 }
 

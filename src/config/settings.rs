@@ -1,5 +1,9 @@
 //! The table of settings: names, defaults and what they mean.
 
+mod source;
+
+pub(super) use self::source::*;
+
 /// One setting that Highwater reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
@@ -60,12 +64,17 @@ pub const SETTINGS: &[Setting] = &[
     FUNCTION_POLLER,
     SOURCE_CONNECTION,
     SOURCE_TABLE,
+    SOURCE_QUERY,
     SOURCE_MODE,
     SOURCE_CURSOR,
     SOURCE_KEY,
     SOURCE_COLUMNS,
+    SOURCE_COLUMNS_EXCLUDED,
     SOURCE_FILTER,
+    SOURCE_FILTER_PARAMS,
+    SOURCE_SOFT_DELETE,
     SOURCE_SETTLE,
+    SOURCE_ON_SCHEMA_CHANGE,
     SOURCE_START,
     HANDLER_KIND,
     HANDLER_URL,
@@ -170,52 +179,6 @@ pub(super) const FUNCTION_POLLER: Setting = Setting::new(
     "HIGHWATER__FUNCTIONS__<FUNCTION>__POLLER",
     Words("the poller of the same name"),
     "Poller that the function in this folder runs; the folder is written in upper case, `-` as `_`.",
-);
-pub(super) const SOURCE_CONNECTION: Setting = Setting::new(
-    "HIGHWATER__POLLERS__<NAME>__SOURCE__CONNECTION",
-    Required,
-    "Name of the setting that holds the ADO.NET connection string.",
-);
-pub(super) const SOURCE_TABLE: Setting = Setting::new(
-    "HIGHWATER__POLLERS__<NAME>__SOURCE__TABLE",
-    Required,
-    "Table or view, such as `dbo.orders`.",
-);
-pub(super) const SOURCE_MODE: Setting = Setting::new(
-    "HIGHWATER__POLLERS__<NAME>__SOURCE__MODE",
-    Text("rowversion"),
-    "How rows are ordered: `rowversion`, `change_tracking`, `timestamp+pk`, `integer+pk`, or `auto` to \
-     choose by what the table has.",
-);
-pub(super) const SOURCE_CURSOR: Setting = Setting::new(
-    "HIGHWATER__POLLERS__<NAME>__SOURCE__CURSOR",
-    Words("required but for `change_tracking`, `auto`"),
-    "Column that grows with each change.",
-);
-pub(super) const SOURCE_KEY: Setting = Setting::new(
-    "HIGHWATER__POLLERS__<NAME>__SOURCE__KEY",
-    Required,
-    "Columns of the primary key, separated by commas.",
-);
-pub(super) const SOURCE_COLUMNS: Setting = Setting::new(
-    "HIGHWATER__POLLERS__<NAME>__SOURCE__COLUMNS",
-    Words("all columns"),
-    "Columns to deliver, separated by commas.",
-);
-pub(super) const SOURCE_FILTER: Setting = Setting::new(
-    "HIGHWATER__POLLERS__<NAME>__SOURCE__FILTER",
-    Words("all rows"),
-    "Condition in T-SQL that rows must meet.",
-);
-pub(super) const SOURCE_SETTLE: Setting = Setting::new(
-    "HIGHWATER__POLLERS__<NAME>__SOURCE__SETTLE",
-    Text("5s"),
-    "`timestamp+pk`, `integer+pk`: how late a commit may come after its row was written; rows wait as long.",
-);
-pub(super) const SOURCE_START: Setting = Setting::new(
-    "HIGHWATER__POLLERS__<NAME>__SOURCE__START",
-    Text("beginning"),
-    "Where a poller starts that never ran: at the `beginning`, or `now`, at its `highwater init`.",
 );
 pub(super) const HANDLER_KIND: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__KIND",

@@ -1,17 +1,39 @@
 //! Settings of a poller's source.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::filter::{Filter, FilterProblem};
 use super::mistake::{Mistake, Shown};
 use super::parse::{self, Expected};
 use super::read::Reader;
 use super::settings;
 use super::sql_connection::SqlConnection;
+use super::tsql::check_query;
 use crate::cursor::CursorMode;
 
 /// Tenant of a service principal, by the name that the Azure libraries know.
 /// <https://learn.microsoft.com/dotnet/api/overview/azure/identity-readme#environment-variables>
 const AZURE_TENANT_ID: &str = "AZURE_TENANT_ID";
+
+/// What rows are read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Relation {
+    /// A table or a view, as written.
+    Table(String),
+    /// One `SELECT`, as written.
+    Query(String),
+}
+
+/// What to do where columns are added, removed or retyped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnSchemaChange {
+    /// Deliver rows as they are now.
+    #[default]
+    Follow,
+    /// Deliver nothing until somebody has looked.
+    Stop,
+}
 
 /// Where a poller reads rows.
 #[derive(Clone, Debug)]
@@ -20,8 +42,8 @@ pub struct SourceConfig {
     pub connection_setting: String,
     /// What that connection string says.
     pub connection: SqlConnection,
-    /// Table or view, as written.
-    pub table: String,
+    /// What rows are read from.
+    pub relation: Relation,
     /// How rows are ordered; `None` to choose by what the table has.
     pub mode: Option<CursorMode>,
     /// Column that they are ordered by; `None` where the mode has or chooses it.
@@ -30,10 +52,18 @@ pub struct SourceConfig {
     pub key: Vec<String>,
     /// Columns to deliver; `None` for all.
     pub columns: Option<Vec<String>>,
+    /// Columns not to deliver.
+    pub columns_excluded: Vec<String>,
     /// Condition that rows must meet.
     pub filter: Option<String>,
+    /// Values that the condition names, by their names without `@`.
+    pub filter_params: BTreeMap<String, String>,
+    /// Column that tells that a row counts as deleted.
+    pub soft_delete: Option<String>,
     /// How long commits may come late; zero in the modes that need no such limit.
     pub settle: Duration,
+    /// What to do where columns are added, removed or retyped.
+    pub on_schema_change: OnSchemaChange,
     /// Whether a poller that never ran waits to be started, behind what there is then.
     pub start_now: bool,
 }
@@ -41,19 +71,33 @@ pub struct SourceConfig {
 pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfig> {
     let at = Some(segment);
     let connection = read_connection(reader, segment);
-    let table = reader.read(&settings::SOURCE_TABLE, at, parse::any);
-    let mode = reader.read(&settings::SOURCE_MODE, at, parse::one_of(&MODES));
+    let relation = read_relation(reader, segment);
+    let is_query = matches!(relation, Some(Relation::Query(_)));
+    let mode = reader.read(&settings::SOURCE_MODE, at, |text| read_mode(text, is_query));
     let cursor = match mode {
         Some(Some(CursorMode::ChangeTracking)) => {
             reader.read_if_set(&settings::SOURCE_CURSOR, at, |_| no_cursor());
             Some(None)
         }
-        Some(None) => Some(reader.read_if_set(&settings::SOURCE_CURSOR, at, parse::any)),
-        Some(Some(_)) | None => reader.read(&settings::SOURCE_CURSOR, at, parse::any).map(Some),
+        Some(None) if !is_query => {
+            Some(reader.read_if_set(&settings::SOURCE_CURSOR, at, parse::any))
+        }
+        Some(_) | None => reader.read(&settings::SOURCE_CURSOR, at, parse::any).map(Some),
     };
     let key = reader.read(&settings::SOURCE_KEY, at, parse::columns);
     let columns = reader.read_if_set(&settings::SOURCE_COLUMNS, at, parse::columns);
+    let kept: Vec<&str> =
+        key.iter().flatten().chain(cursor.iter().flatten()).map(String::as_str).collect();
+    let columns_excluded = reader.read_if_set(&settings::SOURCE_COLUMNS_EXCLUDED, at, |text| {
+        read_columns_excluded(text, columns.is_some(), &kept)
+    });
+    let filter_params = read_filter_params(reader, segment);
     let filter = reader.read_if_set(&settings::SOURCE_FILTER, at, parse::any);
+    check_filter(reader, segment, filter.as_deref(), &filter_params);
+    let soft_delete = reader.read_if_set(&settings::SOURCE_SOFT_DELETE, at, |text| match mode {
+        Some(Some(CursorMode::IntegerPk)) => Err(no_soft_delete()),
+        Some(_) | None => parse::any(text),
+    });
     let settle = match mode {
         Some(Some(mode @ (CursorMode::RowVersion | CursorMode::ChangeTracking))) => {
             reader.read_if_set(&settings::SOURCE_SETTLE, at, |_| no_settle(mode));
@@ -63,21 +107,137 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfi
             reader.read(&settings::SOURCE_SETTLE, at, parse::duration)
         }
     };
+    let answers = [("follow", OnSchemaChange::Follow), ("stop", OnSchemaChange::Stop)];
+    let on_schema_change =
+        reader.read(&settings::SOURCE_ON_SCHEMA_CHANGE, at, parse::one_of(&answers));
     let starts = [("beginning", false), ("now", true)];
     let start_now = reader.read(&settings::SOURCE_START, at, parse::one_of(&starts));
     let (connection_setting, connection) = connection?;
     Some(SourceConfig {
         connection_setting,
         connection,
-        table: table?,
+        relation: relation?,
         mode: mode?,
         cursor: cursor?,
         key: key?,
         columns,
+        columns_excluded: columns_excluded.unwrap_or_default(),
         filter,
+        filter_params,
+        soft_delete,
         settle: settle?,
+        on_schema_change: on_schema_change?,
         start_now: start_now?,
     })
+}
+
+fn read_relation(reader: &mut Reader<'_>, segment: &str) -> Option<Relation> {
+    let at = Some(segment);
+    let query = &settings::SOURCE_QUERY;
+    let is_table = reader.text(&settings::SOURCE_TABLE.name_for(at)).is_some();
+    if reader.text(&query.name_for(at)).is_none() {
+        return reader.read(&settings::SOURCE_TABLE, at, parse::any).map(Relation::Table);
+    }
+    let read = reader.read(query, at, |text| {
+        if is_table {
+            return Err(Expected::new("nothing, as `SOURCE__TABLE` is set")
+                .hint("remove one of them: a poller reads a table or a query"));
+        }
+        check_query(text).map_err(|reason| Expected::new("one `SELECT`").hint(reason))?;
+        Ok(text.to_owned())
+    });
+    read.map(Relation::Query)
+}
+
+fn read_mode(text: &str, is_query: bool) -> Result<Option<CursorMode>, Expected> {
+    let mode = parse::one_of(&MODES)(text)?;
+    if is_query && mode == Some(CursorMode::ChangeTracking) {
+        return Err(Expected::new("a mode with a cursor column, as `SOURCE__QUERY` is set")
+            .hint("only a table has tracked changes: read it as `SOURCE__TABLE`"));
+    }
+    Ok(mode)
+}
+
+fn read_columns_excluded(
+    text: &str,
+    is_listed: bool,
+    kept: &[&str],
+) -> Result<Vec<String>, Expected> {
+    if is_listed {
+        return Err(Expected::new("nothing, as `SOURCE__COLUMNS` is set")
+            .hint("remove one of them: a list names what is delivered, or what is not"));
+    }
+    let columns = parse::columns(text)?;
+    let is_kept =
+        |name: &&String| kept.iter().any(|kept| kept.to_lowercase() == name.to_lowercase());
+    match columns.iter().find(is_kept) {
+        Some(name) => Err(Expected::new("columns that are neither key nor cursor")
+            .hint(format!("take `{name}` off the list"))),
+        None => Ok(columns),
+    }
+}
+
+/// Returns the name of the parameter that a poller's setting gives a value to, if it is one.
+pub(super) fn filter_param(tail: &str) -> Option<&str> {
+    let name = tail.strip_prefix("SOURCE__FILTER_PARAMS__")?;
+    let is_name_char = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    (!name.is_empty() && name.chars().all(is_name_char)).then_some(name)
+}
+
+fn read_filter_params(reader: &mut Reader<'_>, segment: &str) -> BTreeMap<String, String> {
+    let prefix = settings::SOURCE_FILTER_PARAMS.name_for(Some(segment)).replace("<PARAM>", "");
+    let mut params: BTreeMap<String, String> = BTreeMap::new();
+    for setting in reader.names() {
+        let Some(name) = setting.strip_prefix(&prefix).filter(|name| !name.is_empty()) else {
+            continue;
+        };
+        let text = reader.text(&setting).unwrap_or_default();
+        if let Some(other) = params.keys().find(|other| other.eq_ignore_ascii_case(name)) {
+            let what = format!("a name of its own: `{prefix}{other}` is the same parameter");
+            reader.wrong(&setting, "", Expected::new(what).shown(Shown::Secret));
+            continue;
+        }
+        params.insert(name.to_owned(), text);
+    }
+    params
+}
+
+fn check_filter(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    filter: Option<&str>,
+    params: &BTreeMap<String, String>,
+) {
+    let setting = settings::SOURCE_FILTER.name_for(Some(segment));
+    let param = |name: &str| {
+        settings::SOURCE_FILTER_PARAMS.name_for(Some(segment)).replace("<PARAM>", name)
+    };
+    let text = filter.unwrap_or_default();
+    for problem in Filter::parse(text, params).err().unwrap_or_default() {
+        match problem {
+            FilterProblem::Text(reason) => {
+                let expected = Expected::new("a condition that can stand between parentheses");
+                reader.wrong(&setting, text, expected.hint(reason));
+            }
+            FilterProblem::Missing(name) => reader.note(Mistake {
+                setting: param(&name.to_ascii_uppercase()),
+                shown: Shown::Missing,
+                expected: format!("the value of `@{name}`"),
+                hint: Some(format!("`{setting}` names it")),
+            }),
+            FilterProblem::Unused(name) => reader.note(Mistake {
+                setting: param(&name),
+                shown: Shown::Unknown,
+                expected: format!("a parameter that `{setting}` names"),
+                hint: Some(format!("write `@{}` there, or remove this", name.to_ascii_lowercase())),
+            }),
+            FilterProblem::Value(name, reason) => {
+                let expected = Expected::new("a value, with its type in front or without one");
+                // What it filters by can be as private as the rows.
+                reader.wrong(&param(&name), "", expected.hint(reason).shown(Shown::Secret));
+            }
+        }
+    }
 }
 
 fn read_connection(reader: &mut Reader<'_>, segment: &str) -> Option<(String, SqlConnection)> {
@@ -130,6 +290,11 @@ const MODES: [(&str, Option<CursorMode>); 5] = [
 fn no_cursor() -> Result<String, Expected> {
     Err(Expected::new("nothing, as mode `change_tracking` has no cursor column")
         .hint("remove it, or set the mode to `auto`"))
+}
+
+fn no_soft_delete() -> Expected {
+    Expected::new("nothing, as mode `integer+pk` sees inserted rows only")
+        .hint("remove it, or set the mode to one that sees updates")
 }
 
 fn no_settle(mode: CursorMode) -> Result<Duration, Expected> {

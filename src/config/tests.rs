@@ -1,6 +1,7 @@
 #![expect(clippy::too_many_lines, reason = "an expectation shows a whole configuration")]
 
 mod http;
+mod source;
 mod sql;
 
 use expect_test::{Expect, expect};
@@ -36,8 +37,11 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__SOURCE__CURSOR = changed_at
     HIGHWATER__POLLERS__ORDERS__SOURCE__KEY = shop_id, order_id
     HIGHWATER__POLLERS__ORDERS__SOURCE__COLUMNS = shop_id, order_id, total
-    HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER = total > 0
+    HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER = total > @least
+    HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__LEAST = decimal(9, 2):0
+    HIGHWATER__POLLERS__ORDERS__SOURCE__SOFT_DELETE = deleted_at
     HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE = 0
+    HIGHWATER__POLLERS__ORDERS__SOURCE__ON_SCHEMA_CHANGE = stop
     HIGHWATER__POLLERS__ORDERS__SOURCE__START = now
     HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = http
     HIGHWATER__POLLERS__ORDERS__HANDLER__URL = http://orders.internal/api/changes?code=hunter2hunter2
@@ -164,7 +168,9 @@ fn defaults_are_those_of_the_table() {
                             multi_subnet_failover: false,
                             packet_size: None,
                         },
-                        table: "dbo.orders",
+                        relation: Table(
+                            "dbo.orders",
+                        ),
                         mode: Some(
                             RowVersion,
                         ),
@@ -175,8 +181,12 @@ fn defaults_are_those_of_the_table() {
                             "id",
                         ],
                         columns: None,
+                        columns_excluded: [],
                         filter: None,
+                        filter_params: {},
+                        soft_delete: None,
                         settle: 0ns,
+                        on_schema_change: Follow,
                         start_now: false,
                     },
                     handler: Stdout,
@@ -245,7 +255,9 @@ fn a_full_example_of_a_poller_reads_back() {
                     multi_subnet_failover: false,
                     packet_size: None,
                 },
-                table: "dbo.orders",
+                relation: Table(
+                    "dbo.orders",
+                ),
                 mode: Some(
                     TimestampPk,
                 ),
@@ -263,10 +275,18 @@ fn a_full_example_of_a_poller_reads_back() {
                         "total",
                     ],
                 ),
+                columns_excluded: [],
                 filter: Some(
-                    "total > 0",
+                    "total > @least",
+                ),
+                filter_params: {
+                    "LEAST": "decimal(9, 2):0",
+                },
+                soft_delete: Some(
+                    "deleted_at",
                 ),
                 settle: 0ns,
+                on_schema_change: Stop,
                 start_now: true,
             },
             handler: Http(
@@ -376,12 +396,14 @@ fn every_setting_of_the_table_is_in_the_full_example() {
     let others = "
         HIGHWATER__STATE__FOLDER = /tmp/state
         HIGHWATER__STATE__TABLE = t
+        HIGHWATER__POLLERS__ORDERS__SOURCE__QUERY = SELECT 1
+        HIGHWATER__POLLERS__ORDERS__SOURCE__COLUMNS_EXCLUDED = note
         HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_AUDIENCE = api://orders
         HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_CLIENT_ID = 11111111-2222-3333-4444-555555555555
     ";
     let full = vars(&[FULL, others]);
     for setting in SETTINGS {
-        let of_poller = setting.name_for(Some("ORDERS"));
+        let of_poller = setting.name_for(Some("ORDERS")).replace("<PARAM>", "LEAST");
         let of_function = setting.name_for(Some("ORDERS_TIMER"));
         assert!(full.contains_key(&of_poller) || full.contains_key(&of_function), "{of_poller}");
     }

@@ -4,6 +4,7 @@ use super::mistake::{Mistake, Shown};
 use super::poller::{FUNCTIONS, POLLERS, function_of, is_segment};
 use super::read::Reader;
 use super::settings::SETTINGS;
+use super::source;
 
 const PREFIX: &str = "HIGHWATER__";
 
@@ -24,7 +25,9 @@ fn is_known(name: &str) -> bool {
     if let Some((segment, rest)) = name.strip_prefix(POLLERS).and_then(|rest| rest.split_once("__"))
     {
         // A bad segment is a mistake of its own, noted once for all its settings.
-        return !is_segment(segment) || poller_tails().any(|tail| tail == rest);
+        return !is_segment(segment)
+            || source::filter_param(rest).is_some()
+            || poller_tails().any(|tail| tail == rest);
     }
     function_of(name).is_some() || SETTINGS.iter().any(|setting| setting.name == name)
 }
@@ -51,7 +54,10 @@ fn suggest(name: &str) -> Option<String> {
 }
 
 /// Returns the candidate that differs least, if it differs little or has `text` as its last part.
-fn closest<'a>(text: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn closest<'a>(
+    text: &str,
+    candidates: impl Iterator<Item = &'a str>,
+) -> Option<&'a str> {
     let far = (text.len() / 3).clamp(1, 3);
     let ranked = candidates.filter_map(|candidate| {
         let is_last_part = candidate.strip_suffix(text).is_some_and(|rest| rest.ends_with('_'));

@@ -6,7 +6,8 @@
 
 use super::{
     dates::{self, DAY, DAYS_1900},
-    types::{SqlError, Type, Value},
+    types::{Named, SqlError, Type, Value},
+    variant,
 };
 
 /// Converts a value as `CONVERT(to, value, style)` does; strings that are too long are cut.
@@ -24,7 +25,20 @@ pub(crate) fn cast(
     if *value == Value::Null {
         return Ok(Value::Null);
     }
+    if to == Type::Named(Named::Variant) {
+        return variant::kept(value, from);
+    }
+    if let (Some(Type::Named(Named::Variant)), Value::Text(kept)) = (from, value) {
+        let (ty, value) = variant::taken(kept).ok_or_else(|| unreadable(to))?;
+        return cast(&value, Some(ty), to, style);
+    }
     let (from, to) = (from.map(Type::base), to.base());
+    if let Value::Text(text) = value
+        && to.is_binary()
+        && matches!(style, 1 | 2)
+    {
+        return cast(&Value::Bytes(hex_bytes(text, style)?), None, to, 0);
+    }
     match to {
         Type::Bit => match value {
             Value::Text(text) if text.eq_ignore_ascii_case("true") => Ok(Value::Bool(true)),
@@ -83,7 +97,7 @@ pub(crate) fn assign(
 ) -> Result<Value, SqlError> {
     let converted = cast(value, from, to, 0)?;
     let was_cut = match (value, &converted) {
-        (Value::Text(before), Value::Text(after)) => {
+        (Value::Text(before), Value::Text(after)) if to != Type::Named(Named::Variant) => {
             before.trim_end().len() > after.trim_end().len()
         }
         (Value::Bytes(before), Value::Bytes(after)) => before.len() > after.len(),
@@ -327,6 +341,17 @@ fn binary(value: &Value, from: Option<Type>) -> Result<Vec<u8>, SqlError> {
     }
 }
 
+/// Bytes of hex digits, behind `0x` in style 1.
+fn hex_bytes(text: &str, style: i64) -> Result<Vec<u8>, SqlError> {
+    let digits = if style == 1 { text.strip_prefix("0x") } else { Some(text) };
+    let bytes = digits.filter(|digits| digits.len() % 2 == 0).and_then(|digits| {
+        let pairs = (0..digits.len()).step_by(2).map(|at| digits.get(at..at + 2));
+        pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
+    });
+    let text = "Error converting data type nvarchar to varbinary.";
+    bytes.ok_or_else(|| SqlError::new(8114, 16, text))
+}
+
 /// Numbers keep their low bytes at the right, strings their first bytes at the left.
 fn fixed_binary(value: &Value, from: Option<Type>, length: u16) -> Result<Value, SqlError> {
     let mut bytes = binary(value, from)?;
@@ -444,6 +469,18 @@ mod tests {
 
     fn of(text: &str, to: Type) -> Value {
         cast(&Value::Text(text.into()), None, to, 0).unwrap()
+    }
+
+    #[test]
+    fn hex_digits_become_bytes_by_their_style() {
+        let bytes = |text: &str, style| {
+            cast(&Value::Text(text.to_owned()), None, Type::VarBinary(Some(2)), style)
+        };
+        assert_eq!(bytes("0x00ff", 1), Ok(Value::Bytes(vec![0, 255])));
+        assert_eq!(bytes("00FF01", 2), Ok(Value::Bytes(vec![0, 255])));
+        for (text, style) in [("00ff", 1), ("0x0", 1), ("0x00", 2), ("xx", 2)] {
+            assert_eq!(bytes(text, style).unwrap_err().number, 8114, "{text}");
+        }
     }
 
     #[test]

@@ -26,10 +26,11 @@
 //!   without `COLLATE`), `CONVERT` (styles 0, 126, 127, and 1 and 2 of binary values), `DATEADD`, `DATEDIFF`, the aggregates, and the
 //!   functions of `function.rs`;
 //! - the catalogue views `sys.tables`, `sys.columns`, `sys.types`, `sys.change_tracking_tables`, and of
-//!   primary keys `sys.indexes` and `sys.index_columns`, as far as they have columns.
+//!   primary keys `sys.indexes` and `sys.index_columns`, as far as they have columns; and
+//!   `sys.dm_exec_describe_first_result_set` of a query that is a constant.
 //!
-//! - every type by its name; `xml`, `text`, `ntext`, `image`, `sql_variant`, `hierarchyid`, `geometry`
-//!   and `geography` are kept as strings and have none of their functions.
+//! - every type by its name; `xml`, `text`, `ntext`, `image`, `hierarchyid`, `geometry` and `geography`
+//!   are kept as strings and have none of their functions; `sql_variant` has the types of its values.
 //!
 //! Anything else fails, mostly with error 102, 195 or 40515. Known differences: text of
 //! columns orders letter by letter (see `collation.rs`), not by the weights of a language, and constants
@@ -38,10 +39,12 @@
 
 pub(crate) mod coerce;
 pub(crate) mod definition;
+mod describe;
 mod expression;
 mod function;
 mod hints;
 pub(crate) mod lexer;
+mod limit;
 pub(crate) mod parser;
 mod query;
 #[cfg(test)]

@@ -221,6 +221,17 @@ impl Type {
         })
     }
 
+    /// Reads what a type displays.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        let (name, arguments) = text.split_once('(').unwrap_or((text, ""));
+        let arguments: Vec<u16> = arguments
+            .trim_end_matches(')')
+            .split(',')
+            .filter_map(|n| if n == "max" { Some(u16::MAX) } else { n.parse().ok() })
+            .collect();
+        Self::parse(name, &arguments)
+    }
+
     /// The type that values are kept and sent as.
     pub(crate) fn base(self) -> Self {
         if let Self::Named(named) = self { named.base() } else { self }

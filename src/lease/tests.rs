@@ -2,7 +2,9 @@ use std::sync::Arc;
 
 use super::*;
 use crate::cursor::{KeyValues, RowVersion, SourceFingerprint};
-use crate::state::{AfterCommit, LeaseAge, MemoryStore, Paused, Precondition, decode, encode};
+use crate::state::{
+    AfterCommit, AuditStep, LeaseAge, MemoryStore, Paused, Precondition, decode, encode,
+};
 use crate::testing::{Call, Fault, FaultyStore};
 
 mod judging;
@@ -90,6 +92,7 @@ fn commit(version: u64, now: OffsetDateTime) -> Commit {
         upto: at(version),
         rows: 1,
         now,
+        audit: AuditStep::Off,
         then: AfterCommit::Release(None),
     }
 }

@@ -12,11 +12,12 @@ use crate::error::ErrorKind;
 use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested};
 use crate::lease::{Lease, Snapshot};
 use crate::normalize::{fitting, normalize};
-use crate::source::{FetchError, FetchWindow, Remember};
+use crate::source::{FetchError, FetchWindow, Remember, Rows};
 use crate::state::InFlight;
 
 /// Rows on their way to the handler.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "none of these facts excludes another")]
 pub(super) struct Batch {
     pub(super) id: BatchId,
     pub(super) after: Option<Cursor>,
@@ -35,6 +36,8 @@ pub(super) struct Batch {
     pub(super) died_alone: bool,
     /// Whether the rows were set aside instead of taken.
     pub(super) quarantined: bool,
+    /// Whether the rows were found in a closed window: the checkpoint lies behind them already.
+    pub(super) late: bool,
 }
 
 /// What a fetch found.
@@ -57,6 +60,13 @@ pub(super) enum Next {
     Later(Box<Batch>),
 }
 
+impl Next {
+    /// Returns what follows late rows: what had been put off for them.
+    pub(super) fn behind_late(batch: &Batch) -> Self {
+        if batch.more { Self::NotNow } else { Self::Nothing(None) }
+    }
+}
+
 impl Poller {
     /// Reads the batch at the checkpoint of `base`.
     ///
@@ -72,10 +82,7 @@ impl Poller {
     ) -> Result<Fetched, TickError> {
         let end_of_time = seen.began_at() + self.limits.handler_stop_after;
         let read = timeout_at(end_of_time, self.read_first_batch(base, seen)).await;
-        read.unwrap_or_else(|_| {
-            let reason = "the source did not answer within the tick's time";
-            Err(TickError::Fetch(FetchError::new(ErrorKind::Transient, reason)))
-        })
+        read.unwrap_or_else(|_| Err(took_too_long()))
     }
 
     async fn read_first_batch(
@@ -87,6 +94,7 @@ impl Poller {
         let position = || Position::under(document, document.checkpoint.cursor.clone());
         let state = &document.source_state;
         if let Some(in_flight) = &document.in_flight
+            && !in_flight.late
             && in_flight.after == document.checkpoint.cursor
         {
             let again = self.fetch(position(), Some(in_flight), state, seen).await?;
@@ -159,12 +167,9 @@ impl Poller {
             rows_max: self.limits.batch_rows_max.max(rows_before),
             state,
         };
-        let began_at = Instant::now();
-        let mut rows = self.source.fetch(window).await.map_err(TickError::Fetch)?;
-        seen.fetched(rows.rows.len(), began_at.elapsed());
+        let (mut rows, mut events) = self.read_rows(window, seen).await?;
         // Of what lies behind a range that is read again, that read says nothing.
         rows.more |= again.is_some();
-        let mut events = normalize(self.source.shape(), &rows).map_err(TickError::Normalize)?;
         let shape = self.source.shape();
         let cut = fitting(shape, &rows, &events, self.limits.batch_bytes_max);
         let cut = cut.map_err(TickError::Normalize)?;
@@ -180,6 +185,24 @@ impl Poller {
             None => Fetched::Nothing(rows.remember),
         })
     }
+
+    /// Reads rows, and makes events of them.
+    pub(super) async fn read_rows(
+        &self,
+        window: FetchWindow<'_>,
+        seen: &mut Observation<'_>,
+    ) -> Result<(Rows, Vec<ChangeEvent>), TickError> {
+        let began_at = Instant::now();
+        let rows = self.source.fetch(window).await.map_err(TickError::Fetch)?;
+        seen.fetched(rows.rows.len(), began_at.elapsed());
+        let events = normalize(self.source.shape(), &rows).map_err(TickError::Normalize)?;
+        Ok((rows, events))
+    }
+}
+
+pub(super) fn took_too_long() -> TickError {
+    let reason = "the source did not answer within the tick's time";
+    TickError::Fetch(FetchError::new(ErrorKind::Transient, reason))
 }
 
 impl Batch {
@@ -213,7 +236,20 @@ impl Batch {
             suspicion: None,
             died_alone: false,
             quarantined: false,
+            late: false,
         })
+    }
+
+    /// Lets what the source wants kept ride on the acquisition of late rows.
+    pub(super) fn with(
+        self: Box<Self>,
+        remember: Option<Remember>,
+        base: &mut Snapshot,
+    ) -> Box<Self> {
+        if let Some(remember) = remember {
+            base.document.source_state = remember.state;
+        }
+        self
     }
 
     pub(super) fn rows(&self) -> u64 {
@@ -239,6 +275,7 @@ impl Batch {
             upto: self.upto.clone(),
             rows: self.rows(),
             digest: self.digest.clone(),
+            late: self.late,
             attempt: tried.attempt,
             crashes: tried.crashes,
             crashes_survived: tried.crashes_survived,

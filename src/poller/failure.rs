@@ -6,7 +6,7 @@ use super::observe::Observation;
 use crate::error::chain;
 use crate::handler::HandlerError;
 use crate::lease::{Lease, LeaseError};
-use crate::state::{AfterCommit, Commit, EndOfTick, Failure, Paused};
+use crate::state::{AfterCommit, EndOfTick, Failure, Paused};
 
 impl Poller {
     /// Records why the handler did not take the batch, and gives the lease up; `pause` keeps the
@@ -36,21 +36,17 @@ impl Poller {
             HandlerError::Partial { accepted, .. } if pause.is_none() => {
                 match batch.split(&self.name, lease, *accepted) {
                     Some((front, rest)) => {
-                        let commit = Commit {
-                            rows: front.rows(),
-                            batch_id: front.id,
-                            upto: front.upto,
-                            now: lease.now(),
-                            then: AfterCommit::Handle(Box::new(rest.in_flight())),
-                        };
-                        let (id, upto, rows) =
-                            (commit.batch_id.clone(), commit.upto.clone(), commit.rows);
+                        let then = AfterCommit::Handle(Box::new(rest.in_flight()));
+                        let before = lease.document().checkpoint.cursor.clone();
+                        let commit = self.commit_of(&front, lease.document(), lease.now(), then);
+                        let rows = commit.rows;
                         tick.recent.rows += rows;
                         tick.recent.batches += 1;
                         let failure = self.failure(lease, error, 0, tick);
                         let written = lease.commit_prefix(commit, failure).await;
                         if written.is_ok() {
-                            seen.prefix_committed(&id, &upto, rows);
+                            self.keep_ids(&front, before.as_ref());
+                            seen.prefix_committed(&front);
                         }
                         written
                     }

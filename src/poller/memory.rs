@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::outcome::rfc3339;
-use super::{LoadError, Poller, TickError, TickOutcome, refused_outcome};
+use super::outcome::{refused_outcome, rfc3339};
+use super::{LoadError, Poller, TickError, TickOutcome};
 use crate::cursor::SourceFingerprint;
 use crate::error::chain;
 use crate::lease::{Lease, Snapshot};
@@ -194,8 +194,8 @@ impl Poller {
 
     /// Ends a tick that found nothing, and now and then notes that it ran.
     ///
-    /// What the source wants kept is kept in memory and rides on the next write, whichever that is;
-    /// it is written at once where rows wait for it, since the next tick may be another process's.
+    /// What the source wants kept, and which closed windows hold nothing more, is kept in memory and
+    /// rides on the next write, whichever that is. What the source wants is written at once where rows wait for it, since the next tick may be another process's.
     pub(super) async fn idle(
         &self,
         memory: &mut Memory,
@@ -207,8 +207,8 @@ impl Poller {
         if let Some(remember) = remember {
             at_once = remember.at_once;
             base.document.source_state = remember.state;
-            memory.snapshot = Some(base.clone());
         }
+        memory.snapshot = Some(base.clone());
         if at_once || self.is_status_due(&base) {
             Box::pin(self.observe(memory, base)).await;
         }

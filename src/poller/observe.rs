@@ -14,11 +14,10 @@ use super::outcome::rfc3339;
 use super::{Poller, TickError, TickOutcome, TickReport, TickRequest, outcome_row};
 use crate::cursor::Cursor;
 use crate::error::chain;
-use crate::event::BatchId;
 use crate::handler::{Delivery, HandlerError};
 use crate::lease::{Lease, LeaseError, Snapshot};
 use crate::quarantine::Reason;
-use crate::state::{EndOfTick, RecentTick};
+use crate::state::{ClosedWindow, EndOfTick, IdSum, RecentTick};
 
 /// What has been seen of one tick so far.
 pub(super) struct Observation<'a> {
@@ -30,6 +29,7 @@ pub(super) struct Observation<'a> {
     rows: u64,
     batches: u64,
     quarantined: u64,
+    told_of_skips: bool,
     idle_before: u64,
     fencing_token: u64,
     lag: Option<Duration>,
@@ -54,6 +54,7 @@ impl<'a> Observation<'a> {
             rows: 0,
             batches: 0,
             quarantined: 0,
+            told_of_skips: false,
             idle_before: 0,
             fencing_token: 0,
             lag: None,
@@ -163,6 +164,8 @@ impl<'a> Observation<'a> {
         self.timings.push(("commit", duration));
         let rows = batch.rows_taken();
         self.poller.metrics.committed(&self.poller.name, rows, Some(duration), batch.lag);
+        let after = if batch.late { before } else { Some(&batch.upto) };
+        let text = |cursor: Option<&Cursor>| cursor.map_or(String::new(), |at| at.value.clone());
         info!(
             event = "batch_complete",
             poller.name = self.poller.name,
@@ -170,8 +173,9 @@ impl<'a> Observation<'a> {
             batch_id = batch.id.as_str(),
             token = self.fencing_token,
             rows,
-            checkpoint_before = before.map_or("", |cursor| cursor.value.as_str()),
-            checkpoint_after = batch.upto.value,
+            late = batch.late,
+            checkpoint_before = text(before),
+            checkpoint_after = text(after),
             commit_duration_ms = ms(duration),
             "Committed {rows} events of poller `{}`",
             self.poller.name
@@ -179,7 +183,8 @@ impl<'a> Observation<'a> {
     }
 
     /// Logs and counts the rows that were taken of a batch that was not.
-    pub(super) fn prefix_committed(&mut self, id: &BatchId, upto: &Cursor, rows: u64) {
+    pub(super) fn prefix_committed(&mut self, front: &Batch) {
+        let rows = front.rows();
         self.rows += rows;
         self.batches += 1;
         self.poller.metrics.committed(&self.poller.name, rows, None, None);
@@ -187,10 +192,10 @@ impl<'a> Observation<'a> {
             event = "batch_complete",
             poller.name = self.poller.name,
             invocation_id = self.request.invocation_id,
-            batch_id = id.as_str(),
+            batch_id = front.id.as_str(),
             token = self.fencing_token,
             rows,
-            checkpoint_after = upto.value,
+            checkpoint_after = front.upto.value,
             "Committed the first {rows} events of a batch of poller `{}`",
             self.poller.name
         );
@@ -251,6 +256,87 @@ impl<'a> Observation<'a> {
                 event.id
             );
         }
+    }
+
+    /// Counts a window that was read again and holds nothing more.
+    pub(super) fn window_audited(&self, window: &ClosedWindow) {
+        let again = window.again_upto.is_some();
+        let outcome = if again { "delivered_again" } else { "as_delivered" };
+        self.poller.metrics.audited(&self.poller.name, outcome);
+        debug!(
+            event = "window_audited",
+            poller.name = self.poller.name,
+            invocation_id = self.request.invocation_id,
+            after = window.after.as_ref().map_or("", |cursor| cursor.value.as_str()),
+            upto = window.upto.value,
+            rows = window.ids.rows,
+            outcome,
+            "Read a closed window of poller `{}` again",
+            self.poller.name
+        );
+    }
+
+    /// Logs and counts rows that were committed later than the settle window allows; what was not taken
+    /// before has been told then. Where it is `certain` of none, [`Self::window_differs`] says so.
+    pub(super) fn late_commits_found(&self, window: &ClosedWindow, rows: usize, certain: bool) {
+        if window.not_taken.is_some() || !certain {
+            return;
+        }
+        let rows = u64::try_from(rows).unwrap_or(u64::MAX);
+        self.poller.metrics.late(&self.poller.name, rows);
+        warn!(
+            event = "late_commits_found",
+            poller.name = self.poller.name,
+            invocation_id = self.request.invocation_id,
+            after = window.after.as_ref().map_or("", |cursor| cursor.value.as_str()),
+            upto = window.upto.value,
+            rows,
+            "{rows} rows of poller `{}` were committed later than its settle window allows and are \
+             delivered now; raise `SOURCE__SETTLE`, or shorten the transactions that write them",
+            self.poller.name
+        );
+    }
+
+    /// Logs a window that is not as it was delivered, of which nobody knows any more which rows were.
+    pub(super) fn window_differs(&self, window: &ClosedWindow, found: IdSum) {
+        if window.not_taken.is_some() {
+            return;
+        }
+        let (delivered, rows) = (window.ids.rows, found.rows);
+        warn!(
+            event = "window_differs",
+            poller.name = self.poller.name,
+            invocation_id = self.request.invocation_id,
+            after = window.after.as_ref().map_or("", |cursor| cursor.value.as_str()),
+            upto = window.upto.value,
+            delivered,
+            rows,
+            "A closed window of poller `{}` held {delivered} rows and holds {rows} now: some have \
+             changed since or were committed late, and which is not known any more, so it is delivered \
+             again",
+            self.poller.name
+        );
+    }
+
+    /// Logs and counts rows that will not be read again, given the number of all that ever were not.
+    pub(super) fn rows_not_audited(&mut self, before: u64, after: u64) {
+        let rows = after.saturating_sub(before);
+        if rows == 0 {
+            return;
+        }
+        self.poller.metrics.not_audited(&self.poller.name, rows);
+        if std::mem::replace(&mut self.told_of_skips, true) {
+            return;
+        }
+        warn!(
+            event = "rows_not_audited",
+            poller.name = self.poller.name,
+            invocation_id = self.request.invocation_id,
+            rows,
+            "More rows of poller `{}` wait to be read again than can be kept track of: {rows} rows and \
+             maybe more of this tick are not; lower `SOURCE__AUDIT_AFTER`",
+            self.poller.name
+        );
     }
 
     /// Logs a lease that could not be given up; it lapses by itself.

@@ -10,7 +10,7 @@ use crate::handler::HandlerError;
 use crate::lease::LeaseError;
 use crate::normalize::NormalizeError;
 use crate::source::FetchError;
-use crate::state::{FormatError, StoreError};
+use crate::state::{FormatError, Refusal, StoreError};
 
 /// A tick that did what it could.
 #[derive(Clone, Debug, PartialEq)]
@@ -133,6 +133,20 @@ pub struct OutcomeRow {
     pub status: u16,
 }
 
+/// How a tick ends that may not run.
+pub(super) fn refused_outcome(refusal: &Refusal) -> Option<TickOutcome> {
+    match refusal {
+        Refusal::Held { owner_id } => {
+            Some(TickOutcome::Skipped(Skipped::Held { owner_id: owner_id.clone() }))
+        }
+        Refusal::Paused { by, reason } => {
+            Some(TickOutcome::Paused { by: by.clone(), reason: reason.clone() })
+        }
+        Refusal::BackingOff { until } => Some(TickOutcome::BackingOff { until: *until }),
+        Refusal::Superseded { .. } | Refusal::Backwards { .. } | Refusal::TokensExhausted => None,
+    }
+}
+
 /// Returns the line of the table for an end of a tick.
 ///
 /// | end | error | log event | level | status |
@@ -149,6 +163,7 @@ pub struct OutcomeRow {
 /// | lease cannot be asked for | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | 500 |
 /// | fetch | `FetchError` | `fetch_failed` | ERROR | 500 |
 /// | the source has lost what follows the checkpoint | `FetchError` | `position_lost` | ERROR | 500 |
+/// | the source's columns have changed, and it is to stop then | `FetchError` | `schema_changed` | ERROR | 500 |
 /// | normalise | `SerializationError` | `normalize_failed` | ERROR | 500 |
 /// | handler, out of time | `HandlerError` | `handler_failed` | ERROR | 500 |
 /// | stale write refused by the target | `LostLeaseError` | `stale_write_blocked` | WARN | 500 |
@@ -190,6 +205,9 @@ fn failed(error: &TickError) -> OutcomeRow {
         TickError::NotStarted => ("not_started", "LeaseAcquireError", "not_started"),
         TickError::Fetch(error) if error.position_lost => {
             ("position_lost", "FetchError", "position_lost")
+        }
+        TickError::Fetch(error) if error.schema_changed => {
+            ("schema_changed", "FetchError", "schema_changed")
         }
         TickError::Fetch(_) => ("fetch_failed", "FetchError", "fetch_failed"),
         TickError::Normalize(_) => ("normalize_failed", "SerializationError", "normalize_failed"),

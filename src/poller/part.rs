@@ -36,7 +36,8 @@ impl Batch {
         let after = Position::under(document, Some(front.upto.clone()));
         let mut rest = Self::of(poller, after, rest.to_vec(), self.more, self.lag)?;
         rest.remember.clone_from(&self.remember);
-        Some((front, rest))
+        rest.late = self.late;
+        Some((Self { late: self.late, ..front }, rest))
     }
 
     /// Returns row `index` as a batch of its own.
@@ -44,7 +45,9 @@ impl Batch {
         let before = index.checked_sub(1).and_then(|before| self.events.get(before));
         let after = before.map_or_else(|| self.after.clone(), |event| Some(event.cursor.clone()));
         let event = self.events.get(index)?.clone();
-        Self::of(poller, Position::under(lease.document(), after), vec![event], true, self.lag)
+        let at = Position::under(lease.document(), after);
+        let row = Self::of(poller, at, vec![event], true, self.lag)?;
+        Some(Self { late: self.late, ..row })
     }
 }
 
@@ -54,7 +57,8 @@ impl Poller {
     pub(super) fn may_be_accepted_in_part(&self, batch: &Batch, document: &StateDocument) -> bool {
         document.in_flight.as_ref().is_some_and(|in_flight| {
             in_flight.batch_id == batch.id && in_flight.crashes_in_a_row() < self.policy.crashes_max
-        }) && batch.suspicion.as_ref().is_none_or(|suspicion| !suspicion.deadly)
+        }) && !batch.late
+            && batch.suspicion.as_ref().is_none_or(|suspicion| !suspicion.deadly)
     }
 
     /// Returns the commit of the first `rows` rows of `batch`, which leaves the rest in flight.
@@ -66,13 +70,27 @@ impl Poller {
         now: OffsetDateTime,
     ) -> Option<Commit> {
         let (front, rest) = batch.split_under(&self.name, document, rows)?;
-        Some(Commit {
-            rows: front.rows(),
-            batch_id: front.id,
-            upto: front.upto,
+        let then = AfterCommit::Handle(Box::new(rest.in_flight()));
+        self.keep_ids(&front, document.checkpoint.cursor.as_ref());
+        Some(self.commit_of(&front, document, now, then))
+    }
+
+    /// Returns the commit of `batch` on `document`.
+    pub(super) fn commit_of(
+        &self,
+        batch: &Batch,
+        document: &StateDocument,
+        now: OffsetDateTime,
+        then: AfterCommit,
+    ) -> Commit {
+        Commit {
+            batch_id: batch.id.clone(),
+            upto: batch.upto.clone(),
+            rows: batch.rows_taken(),
             now,
-            then: AfterCommit::Handle(Box::new(rest.in_flight())),
-        })
+            audit: self.audit_step(batch, document),
+            then,
+        }
     }
 
     /// Returns what follows the batch in hand within the same tick: a part that waits, else the next rows.
@@ -86,7 +104,13 @@ impl Poller {
             Some(part) if self.may_go_on(lease, seen) => Ok(Next::Batch(Box::new(part))),
             Some(part) if part.suspicion.is_some() => Ok(Next::Later(Box::new(part))),
             Some(_) => Ok(Next::NotNow),
-            None => self.next_batch(lease, &hand.batch, seen).await,
+            None => {
+                let next = match &hand.batch {
+                    late if late.late => Next::behind_late(late),
+                    batch => self.next_batch(lease, batch, seen).await?,
+                };
+                self.or_late(lease, hand, next, seen).await
+            }
         }
     }
 }

@@ -29,6 +29,8 @@ impl Poller {
         let rest = hand.batch.suspicion.as_mut().and_then(|suspicion| suspicion.rest.take());
         let rest = match rest.or_else(|| hand.waiting.pop()) {
             Some(rest) => rest,
+            // What lies behind late rows was delivered before.
+            None if hand.batch.late => return Ok(None),
             None => match self.read_behind(lease, &hand.batch, seen).await {
                 Ok(Fetched::Batch(next)) => *next,
                 Err(lost @ TickError::LeaseLost(LeaseError::Lost(_) | LeaseError::Gone)) => {

@@ -93,11 +93,11 @@ impl Batch {
     /// Returns these rows and those of `behind` as one batch.
     pub(super) fn joined(self, behind: Option<Self>, poller: &str, lease: &Lease<'_>) -> Self {
         let Some(behind) = behind else { return self };
-        let position = Position::under(lease.document(), self.after.clone());
+        let (position, late) = (Position::under(lease.document(), self.after.clone()), self.late);
         let mut events = self.events.clone();
         events.extend(behind.events);
         let joined = Self::of(poller, position, events, behind.more, self.lag);
         // What the source wants kept goes with the last row.
-        joined.map_or(self, |joined| Self { remember: behind.remember, ..joined })
+        joined.map_or(self, |joined| Self { remember: behind.remember, late, ..joined })
     }
 }

@@ -1,10 +1,11 @@
 use super::*;
 use crate::error::chain;
 use crate::normalize::NormalizeError;
-use crate::state::{MemoryStore, Paused, Precondition, StateDocument, decode, encode};
+use crate::state::{MemoryStore, Paused, Precondition, Refusal, StateDocument, decode, encode};
 use crate::testing::{Call, Calls, Fault, FaultyStore, RecordingHandler, TableSource};
 
 mod accepted;
+mod audit;
 mod failures;
 mod init;
 mod operate;

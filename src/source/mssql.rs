@@ -16,16 +16,22 @@
 //! with; the position of a row comes back as the server's own text.
 
 mod choice;
+mod columns;
 mod decode;
 mod describe;
+mod fetch;
 mod form;
 mod limit;
 mod mark;
+mod origin;
 mod plan;
 mod present;
 mod query;
+mod schema;
 mod tracking;
+mod variant;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -34,25 +40,20 @@ use azure_core::credentials::TokenCredential;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
-use crate::config::SqlConnection;
+use crate::config::{Filter, OnSchemaChange, Relation, SqlConnection};
 use crate::cursor::{Cursor, CursorMode, SourceFingerprint};
 use crate::error::ErrorKind;
-use crate::event::SourceLabel;
-use crate::mssql::ident::{QualifiedName, quote};
+use crate::mssql::ident::quote;
 use crate::mssql::{Connection, Param, Retries, RetryTerms, SqlError};
 use crate::value::Value;
 
 use super::{FetchError, FetchWindow, Rows, Source, SourceShape};
 use choice::{Choice, Reasoned, Survey};
-use describe::{Column, DESCRIBE};
-use plan::{Answer, Plan};
+use describe::Column;
+use origin::Origin;
+use plan::{Plan, Reading};
 
 pub use limit::SizeLimits;
-
-/// Invalid object name, invalid column name: the table is not as it was described.
-const TABLE_CHANGED: [u32; 2] = [208, 207];
-/// Change tracking is not enabled on the table.
-const NOT_TRACKED: u32 = 22105;
 
 /// Whether the changes of the object that `@P1` names are tracked and may be seen.
 const TRACKED: &str = "SELECT CHANGE_TRACKING_MIN_VALID_VERSION(OBJECT_ID(@P1)) AS [v]";
@@ -64,8 +65,8 @@ pub struct SourceSettings {
     pub poller: String,
     /// Server, database and login.
     pub connection: SqlConnection,
-    /// Table or view: `orders`, `dbo.orders`, `[dbo].[My Table]`.
-    pub table: String,
+    /// Table or view, such as `orders`, `dbo.orders`, `[dbo].[My Table]`, or a query.
+    pub relation: Relation,
     /// How rows are ordered; `None` to choose by what the table has.
     pub mode: Option<CursorMode>,
     /// The column that they are ordered by; change tracking has none.
@@ -74,19 +75,28 @@ pub struct SourceSettings {
     pub key: Vec<String>,
     /// Columns to deliver; all when absent.
     pub columns: Option<Vec<String>>,
+    /// Columns not to deliver; none where a list is given.
+    pub columns_excluded: Vec<String>,
     /// A condition in T-SQL on the columns of `t`.
     pub filter: Option<String>,
+    /// Values that the condition names as `@name`, by these names; as text, or as `int:5`.
+    pub filter_params: BTreeMap<String, String>,
+    /// Column that tells that a row counts as deleted.
+    pub soft_delete: Option<String>,
     /// How late a commit may come in the modes that cannot know: `timestamp+pk`, `integer+pk`.
     pub settle: Duration,
     /// How much is read at once.
     pub limits: SizeLimits,
+    /// What to do where columns are added, removed or retyped.
+    pub on_schema_change: OnSchemaChange,
 }
 
 /// Reads changed rows of one table over one connection.
 #[derive(Debug)]
 pub struct Mssql {
     settings: SourceSettings,
-    table: QualifiedName,
+    origin: Origin,
+    filter: Option<Filter>,
     /// What is told of the source until its mode is chosen.
     undecided: SourceShape,
     decided: OnceLock<Decided>,
@@ -109,6 +119,8 @@ struct State {
     plan: Option<Arc<Plan>>,
     /// How many rows a batch holds, judged by those read last.
     rows_fit: Option<usize>,
+    /// Whether it was said what cannot be known of a query.
+    told_of_query: bool,
 }
 
 impl Mssql {
@@ -119,19 +131,8 @@ impl Mssql {
     /// [`FetchError`] of kind [`ErrorKind::Configuration`] if the settings contradict themselves.
     pub fn new(settings: SourceSettings) -> Result<Self, FetchError> {
         let configuration = |reason: String| FetchError::new(ErrorKind::Configuration, reason);
-        let mut table =
-            QualifiedName::parse(&settings.table).map_err(|e| configuration(e.to_string()))?;
-        if let Some(database) = table.database.take() {
-            // The rowversion of another database does not order its rows.
-            let connected = settings.connection.database.as_deref().unwrap_or_default();
-            if !database.eq_ignore_ascii_case(connected) {
-                return Err(configuration(format!(
-                    "table `{}` is in another database than the connection (`{connected}`): name \
-                     `{database}` in the connection string",
-                    settings.table
-                )));
-            }
-        }
+        let origin = Origin::of(&settings).map_err(configuration)?;
+        let filter = origin::filter(&settings).map_err(configuration)?;
         if settings.key.is_empty() {
             return Err(configuration(
                 "no key column is named: a key orders rows that change at the \
@@ -139,24 +140,33 @@ impl Mssql {
                     .to_owned(),
             ));
         }
-        let mut settings = settings;
-        settings.filter = settings
-            .filter
-            .map(|filter| filter.trim().to_owned())
-            .filter(|filter| !filter.is_empty());
+        if settings.columns.is_some() && !settings.columns_excluded.is_empty() {
+            let both = "both a list of columns and columns to leave out are named: remove one";
+            return Err(configuration(both.to_owned()));
+        }
+        if origin.table().is_none() && settings.mode == Some(CursorMode::ChangeTracking) {
+            let reason = "a query has no tracked changes: read a table, or choose another mode";
+            return Err(configuration(reason.to_owned()));
+        }
+        if origin.table().is_none() && settings.cursor_column.is_none() {
+            let reason = "no cursor column is named: a query needs one in every mode";
+            return Err(configuration(reason.to_owned()));
+        }
         let choice = Choice::of(&settings)?;
         let best = Choice { mode: CursorMode::RowVersion, cursor: None };
-        let undecided = shape(&settings, &table, &best);
+        let undecided = origin.shape(&settings, filter.as_ref(), &best);
         let decided = OnceLock::new();
         if let Some(choice) = choice {
-            let shape = shape(&settings, &table, &choice);
+            let shape = origin.shape(&settings, filter.as_ref(), &choice);
             decided.get_or_init(|| Decided { choice, shape });
         }
         let connection = Connection::new(settings.connection.clone(), None);
-        let state = Mutex::new(State { connection, plan: None, rows_fit: None });
+        let state =
+            Mutex::new(State { connection, plan: None, rows_fit: None, told_of_query: false });
         Ok(Self {
             settings,
-            table,
+            origin,
+            filter,
             undecided,
             decided,
             retry: RetryTerms::NEVER,
@@ -189,12 +199,19 @@ impl Mssql {
     }
 
     async fn describe(&self, connection: &mut Connection) -> Result<Vec<Column>, FetchError> {
-        let name = Param::Text(self.table.quoted());
-        let columns = connection.query(DESCRIBE, &[name], column).await?;
+        let columns = connection.query(&self.origin.describe(), &[], describe::column).await?;
         if columns.is_empty() {
-            return Err(plan::not_found(&self.table));
+            return Err(plan::not_found(&self.origin));
         }
         Ok(columns)
+    }
+
+    /// Whether changes are tracked, and may be seen.
+    async fn is_tracked(&self, connection: &mut Connection) -> Result<bool, FetchError> {
+        let Some(table) = self.origin.table() else { return Ok(false) };
+        let name = Param::Text(table.quoted());
+        let tracked = connection.query(TRACKED, &[name], |row| Ok(values(row).pop())).await?;
+        Ok(matches!(tracked.as_slice(), [Some(Value::Int(_))]))
     }
 
     /// Returns what was decided; whoever fetches has opened the source before.
@@ -209,19 +226,37 @@ impl Mssql {
         &self,
         state: &'a mut State,
     ) -> Result<(Arc<Plan>, &'a mut Connection), FetchError> {
-        let State { connection, plan, .. } = state;
+        let State { connection, plan, told_of_query, .. } = state;
         if let Some(known) = plan {
             return Ok((Arc::clone(known), connection));
         }
         let columns = self.describe(connection).await?;
+        let made = self.make_plan(&columns)?;
         let choice = &self.decided()?.choice;
-        let made = Plan::new(&self.settings, choice, &self.table, &columns)?;
-        #[cfg(any(test, feature = "test-util"))]
-        let made = if self.unbounded { made.without_bound() } else { made };
         if let Some(column) = choice.cursor.as_deref().filter(|_| made.cursor_is_nullable()) {
             self.count_null_cursors(connection, column).await;
         }
+        if self.origin.table().is_none() && !std::mem::replace(told_of_query, true) {
+            let poller = self.settings.poller.as_str();
+            let key = self.settings.key.join("`, `");
+            tracing::info!(
+                event = "query_key_not_checked",
+                poller.name = poller,
+                "Poller `{poller}` reads a query, of which the server cannot tell whether the key `{key}` is \
+                 unique and never NULL: make sure of it, or rows of one key could be missed"
+            );
+        }
         Ok((Arc::clone(plan.insert(Arc::new(made))), connection))
+    }
+
+    /// Returns what to read where the table has these columns.
+    fn make_plan(&self, described: &[Column]) -> Result<Plan, FetchError> {
+        let choice = &self.decided()?.choice;
+        let read = Reading { origin: &self.origin, filter: self.filter.as_ref(), choice };
+        let made = Plan::new(&self.settings, read, described)?;
+        #[cfg(any(test, feature = "test-util"))]
+        let made = if self.unbounded { made.without_bound() } else { made };
+        Ok(made)
     }
 
     /// Warns of rows that are never read. A count that fails must not stop the poller.
@@ -229,7 +264,7 @@ impl Mssql {
         let poller = self.settings.poller.as_str();
         let sql = format!(
             "SELECT COUNT_BIG(*) AS [n] FROM {} AS t WHERE t.{} IS NULL",
-            self.table.quoted(),
+            self.origin.sql(),
             quote(column)
         );
         let counted = connection.query(&sql, &[], |row| Ok(values(row).pop())).await;
@@ -265,13 +300,11 @@ impl Source for Mssql {
         }
         let mut state = self.state.lock().await;
         let columns = self.describe(&mut state.connection).await?;
-        let name = Param::Text(self.table.quoted());
-        let tracked = state.connection.query(TRACKED, &[name], |row| Ok(values(row).pop())).await?;
-        let tracked = matches!(tracked.as_slice(), [Some(Value::Int(_))]);
-        let survey = Survey { table: &self.table, columns: &columns, tracked };
-        let is_stored = |choice: &Choice| {
-            stored == Some(&shape(&self.settings, &self.table, choice).fingerprint)
-        };
+        let tracked = self.is_tracked(&mut state.connection).await?;
+        let survey = Survey { origin: &self.origin, columns: &columns, tracked };
+        let shape =
+            |choice: &Choice| self.origin.shape(&self.settings, self.filter.as_ref(), choice);
+        let is_stored = |choice: &Choice| stored == Some(&shape(choice).fingerprint);
         let Reasoned { choice, reason } = choice::choose(&self.settings, survey, is_stored)?;
         let (poller, mode) = (self.settings.poller.as_str(), choice.mode.as_str());
         let column = choice.cursor.as_deref().unwrap_or_default();
@@ -282,9 +315,9 @@ impl Source for Mssql {
             column,
             reason,
             "Poller `{poller}` reads `{}` in mode `{mode}`: {reason}",
-            self.table
+            self.origin
         );
-        let shape = shape(&self.settings, &self.table, &choice);
+        let shape = shape(&choice);
         self.decided.get_or_init(|| Decided { choice, shape });
         Ok(())
     }
@@ -318,40 +351,6 @@ impl Source for Mssql {
     }
 }
 
-impl Mssql {
-    /// Fetches once, from the first row on: what an earlier try has read is forgotten.
-    async fn try_fetch(
-        &self,
-        state: &mut State,
-        window: FetchWindow<'_>,
-    ) -> Result<Rows, FetchError> {
-        // A range that is read again is read whole.
-        let fit = state.rows_fit.filter(|_| window.upto.is_none()).unwrap_or(usize::MAX);
-        let window = FetchWindow { rows_max: window.rows_max.min(fit), ..window };
-        let (plan, connection) = self.plan(state).await?;
-        let (sql, params) = plan.statement(window)?;
-        let mut answer = Answer::new(window.rows_max);
-        let read = connection.query(&sql, &params, |row| plan.read(row, &mut answer)).await;
-        if let Err(error) = read
-            && !answer.is_cut()
-        {
-            if error.number().is_some_and(|number| TABLE_CHANGED.contains(&number)) {
-                state.plan = None;
-            }
-            if error.number() == Some(NOT_TRACKED) {
-                return Err(tracking::lost_tracking(&error.to_string()));
-            }
-            return Err(error.into());
-        }
-        if let Some(sql) = plan.missing_statement(&answer) {
-            let read = connection.query(&sql, &[], |row| Ok(values(row).pop())).await?;
-            answer.tail = read.into_iter().flatten().next();
-        }
-        state.rows_fit = plan.rows_that_fit(&answer).or(state.rows_fit);
-        plan.finish(answer, window)
-    }
-}
-
 impl FetchError {
     /// Returns the error of the connection, where it is one.
     fn of_sql(&self) -> Option<&SqlError> {
@@ -366,71 +365,7 @@ impl From<SqlError> for FetchError {
     }
 }
 
-fn shape(settings: &SourceSettings, table: &QualifiedName, choice: &Choice) -> SourceShape {
-    SourceShape {
-        label: SourceLabel {
-            poller: settings.poller.clone(),
-            object: table.to_string(),
-            mode: choice.mode.as_str(),
-        },
-        mode: choice.mode,
-        key: settings.key.clone(),
-        fingerprint: fingerprint(settings, table, choice),
-    }
-}
-
-fn fingerprint(
-    settings: &SourceSettings,
-    table: &QualifiedName,
-    choice: &Choice,
-) -> SourceFingerprint {
-    let SqlConnection { host, instance, port, database, .. } = &settings.connection;
-    let instance = instance.as_deref().unwrap_or_default();
-    let server = format!("{host}\\{instance},{port}").to_lowercase();
-    let key = settings.key.iter().map(|column| quote(column)).collect::<Vec<_>>().join(",");
-    SourceFingerprint::of(&[
-        ("server", &server),
-        ("database", database.as_deref().unwrap_or_default()),
-        ("object", &table.quoted()),
-        ("mode", choice.mode.as_str()),
-        ("cursor", choice.cursor.as_deref().unwrap_or_default()),
-        ("key", &key),
-        ("filter", settings.filter.as_deref().unwrap_or_default()),
-    ])
-}
-
 /// Returns the values of a row.
 fn values(row: tiberius::Row) -> Vec<Value> {
     row.into_token_row().into_iter().map(decode::value).collect()
-}
-
-/// Reads one row of the answer to [`DESCRIBE`].
-fn column(row: tiberius::Row) -> Result<Column, SqlError> {
-    let row = values(row);
-    let [
-        Value::Text(name),
-        Value::Text(type_name),
-        Value::Int(max_length),
-        Value::Int(precision),
-        Value::Int(scale),
-        Value::Bool(nullable),
-        collation @ (Value::Text(_) | Value::Null),
-        Value::Bool(identity),
-        Value::Bool(primary),
-    ] = row.as_slice()
-    else {
-        let reason = format!("the catalogue describes a column as {row:?}");
-        return Err(SqlError::new(ErrorKind::Internal, reason));
-    };
-    Ok(Column {
-        name: name.clone(),
-        type_name: type_name.to_lowercase(),
-        max_length: *max_length,
-        precision: *precision,
-        scale: *scale,
-        nullable: *nullable,
-        collation: if let Value::Text(name) = collation { Some(name.clone()) } else { None },
-        identity: *identity,
-        primary: *primary,
-    })
 }

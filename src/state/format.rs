@@ -108,9 +108,9 @@ pub fn decode(poller: &str, bytes: &[u8]) -> Result<StateDocument, FormatError> 
         let found = document.poller_name;
         return Err(FormatError::OtherPoller { poller: owned(), found });
     }
-    for cursor in
-        document.checkpoint.cursor.iter().chain(document.in_flight.iter().map(|f| &f.upto))
-    {
+    let in_flight = document.in_flight.iter().map(|batch| &batch.upto);
+    let windows = document.audit.windows.iter().map(|window| &window.upto);
+    for cursor in document.checkpoint.cursor.iter().chain(in_flight).chain(windows) {
         cursor.validate().map_err(|source| FormatError::Cursor { poller: owned(), source })?;
     }
     Ok(document)

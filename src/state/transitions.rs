@@ -12,8 +12,8 @@ use time::OffsetDateTime;
 
 pub use self::failure::Failure;
 use super::{
-    Checkpoint, FencingToken, Holder, InFlight, Observed, Paused, RECENT_MAX, RecentTick,
-    StateDocument,
+    Audit, AuditStep, Checkpoint, FencingToken, Holder, InFlight, Observed, Paused, RECENT_MAX,
+    RecentTick, StateDocument,
 };
 use crate::cursor::Cursor;
 use crate::event::BatchId;
@@ -128,6 +128,8 @@ pub struct Commit {
     pub rows: u64,
     /// The service's clock.
     pub now: OffsetDateTime,
+    /// What it means for the windows that are read again.
+    pub audit: AuditStep,
     /// What comes next, in the same write.
     pub then: AfterCommit,
 }
@@ -205,8 +207,9 @@ impl StateDocument {
         if let Some(in_flight) = next.in_flight.as_mut().filter(|_| died) {
             in_flight.crashes = in_flight.crashes.saturating_add(1);
         }
+        next.put_late_rows_back();
         if let Some(batch) = request.in_flight {
-            next.in_flight = Some(batch.continuing(next.in_flight.as_ref()));
+            next.take_in_hand(batch);
         }
         let token = self.next_token()?;
         let lease = &mut next.lease;
@@ -242,11 +245,11 @@ impl StateDocument {
         now: OffsetDateTime,
     ) -> Result<Self, Refusal> {
         let mut next = self.renew(holder, now)?;
-        next.in_flight = Some(batch.continuing(next.in_flight.as_ref()));
+        next.take_in_hand(batch);
         Ok(next)
     }
 
-    /// Moves the checkpoint forward.
+    /// Moves the checkpoint forward, or on in the window that is read again.
     ///
     /// # Errors
     ///
@@ -254,14 +257,21 @@ impl StateDocument {
     /// position lies before the checkpoint.
     pub fn commit(&self, holder: &Holder, commit: Commit) -> Result<Self, Refusal> {
         let mut next = self.held_by(holder)?;
-        next.refuse_backwards(&commit.upto)?;
-        let checkpoint = &mut next.checkpoint;
-        checkpoint.cursor = Some(commit.upto);
-        checkpoint.last_successful_batch_id = Some(commit.batch_id);
-        checkpoint.updated_at = Some(commit.now);
-        checkpoint.metadata.row_count = commit.rows;
+        if commit.audit == AuditStep::ReadAgain {
+            let after = self.in_flight.as_ref().and_then(|batch| batch.after.as_ref());
+            next.audit.deliver_again(after, &commit.upto);
+        } else {
+            next.refuse_backwards(&commit.upto)?;
+            next.close_window(&commit);
+            let checkpoint = &mut next.checkpoint;
+            checkpoint.cursor = Some(commit.upto);
+            checkpoint.last_successful_batch_id = Some(commit.batch_id);
+            checkpoint.updated_at = Some(commit.now);
+            checkpoint.metadata.row_count = commit.rows;
+        }
         next.touch(commit.now);
         match commit.then {
+            AfterCommit::Handle(batch) if batch.late => next.take_in_hand(*batch),
             AfterCommit::Handle(batch) => next.in_flight = Some(*batch),
             AfterCommit::Release(tick) => {
                 next.in_flight = None;
@@ -269,6 +279,7 @@ impl StateDocument {
             }
             AfterCommit::Leave(batch, tick) => {
                 next.in_flight = Some(*batch);
+                next.put_late_rows_back();
                 next.give_up(commit.now, tick);
             }
         }
@@ -323,6 +334,7 @@ impl StateDocument {
             in_flight.crashes = 0;
             in_flight.crashes_survived = 0;
         }
+        next.audit.forgive();
         next
     }
 
@@ -345,6 +357,7 @@ impl StateDocument {
         next.in_flight = None;
         // It speaks of what came before the position, and that is another one now.
         next.source_state.clear();
+        next.audit = Audit::default();
         next.replay_id = Some(replay_id);
         Ok(next)
     }
@@ -456,7 +469,7 @@ impl InFlight {
     /// may have changed meanwhile and so left it, and a row that changes all the time must not keep one
     /// beside it, which is never taken, from being counted. They end when the checkpoint moves. The
     /// results of steps belong to the bytes, so they stay only where the batch id is the same.
-    fn continuing(self, previous: Option<&Self>) -> Self {
+    pub(super) fn continuing(self, previous: Option<&Self>) -> Self {
         match previous {
             Some(previous) if previous.after == self.after => Self {
                 attempt: previous.attempt,

@@ -15,6 +15,7 @@ mod blob_handler;
 mod emulator;
 #[cfg(feature = "demo")]
 mod identity;
+mod journal;
 mod lease_faults;
 mod proxy;
 mod queue_handler;

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use highwater::config::Relation;
 use highwater::cursor::CursorMode::{RowVersion, TimestampPk};
 use highwater::cursor::{self, Cursor, SourceState};
 use highwater::error::ErrorKind;
@@ -189,7 +190,7 @@ async fn the_fingerprint_is_of_meaning_only() {
         Mssql::new(settings.clone()).unwrap().shape().fingerprint.clone()
     };
     let mut same = base.clone();
-    same.table = " [dbo].[flights]".to_owned();
+    same.relation = Relation::Table(" [dbo].[flights]".to_owned());
     same.columns = Some(vec!["id".to_owned()]);
     same.connection.host = "127.0.0.1".to_owned();
     same.connection.application_name = "another".to_owned();

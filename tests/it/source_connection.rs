@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions};
-use highwater::config::SqlConnection;
+use highwater::config::{Relation, SqlConnection};
 use highwater::cursor::CursorMode::{RowVersion, TimestampPk};
 use highwater::devdb::{Fault, Options, Server};
 use highwater::error::ErrorKind;
@@ -65,9 +65,15 @@ async fn settings_that_contradict_themselves_are_refused_without_connecting() {
     let world = World::with_flights(0).await;
     let base = world.flights(RowVersion);
     for (settings, expected) in [
-        (SourceSettings { table: "a.b.c.d".to_owned(), ..base.clone() }, "must be like `table`"),
         (
-            SourceSettings { table: "elsewhere.dbo.t".to_owned(), ..base.clone() },
+            SourceSettings { relation: Relation::Table("a.b.c.d".to_owned()), ..base.clone() },
+            "must be like `table`",
+        ),
+        (
+            SourceSettings {
+                relation: Relation::Table("elsewhere.dbo.t".to_owned()),
+                ..base.clone()
+            },
             "another database",
         ),
         (SourceSettings { key: Vec::new(), ..base }, "no key column is named"),

@@ -95,17 +95,18 @@ async fn what_does_not_heal_by_itself_is_told_at_once() {
     let faults = world.server.faults();
     let source = source(&world, None);
     fetch(&source, None, 10).await.unwrap();
-    for (number, kind) in [
-        (229, ErrorKind::Configuration),
-        (102, ErrorKind::Configuration),
-        (8114, ErrorKind::Data),
-        (50_000, ErrorKind::Transient),
+    for (number, kind, statements) in [
+        (229, ErrorKind::Configuration, 1),
+        (102, ErrorKind::Configuration, 1),
+        // Perhaps a column is of another type now: that is asked first.
+        (8114, ErrorKind::Data, 2),
+        (50_000, ErrorKind::Transient, 1),
     ] {
         let before = faults.statements();
         faults.arm_matching("SELECT TOP", 9, Fault::Error(error(number, 14)));
         let failed = fetch(&source, None, 10).await.unwrap_err();
         faults.clear();
-        assert_eq!((failed.kind, faults.statements() - before), (kind, 1), "{number}");
+        assert_eq!((failed.kind, faults.statements() - before), (kind, statements), "{number}");
     }
     let tried = faults.logins_tried();
     faults.arm_matching("SELECT TOP", 1, Fault::Error(error(40613, 20)));

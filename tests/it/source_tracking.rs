@@ -1,5 +1,6 @@
 //! Mode `change_tracking`: rows first, then what changed, deletes too; never past what was forgotten.
 
+use highwater::config::Relation;
 use highwater::cursor::CursorMode::ChangeTracking;
 use highwater::event::Operation;
 use highwater::poller::outcome_row;
@@ -121,7 +122,8 @@ async fn an_answer_that_was_cut_is_checked_before_it_is_delivered() {
     let source = read_into_small_batches(&mut ticks);
     let rows = source.fetch(window).await.unwrap();
     assert!((1..6).contains(&rows.rows.len()) && rows.more, "cut: {rows:?}");
-    assert_eq!(rows.remember, None, "what lies behind was not read");
+    let known = rows.remember.is_some_and(|it| it.state.contains_key("complete_to"));
+    assert!(!known, "what lies behind was not read");
     ticks.world.database.forget_changes("dbo.t").unwrap();
     let source = read_into_small_batches(&mut ticks);
     let error = source.fetch(window).await.unwrap_err();
@@ -230,12 +232,12 @@ async fn a_filter_keeps_rows_out_but_no_deletes() {
 #[tokio::test]
 async fn the_key_has_to_be_the_primary_key() {
     let mut ticks = tracked("CREATE TABLE dbo.u (a int, b int, PRIMARY KEY (a, b))").await;
-    ticks.settings.table = "u".to_owned();
+    ticks.settings.relation = Relation::Table("u".to_owned());
     ticks.settings.key = vec!["a".to_owned()];
     let error = ticks.failure().await;
     assert!(error.contains("needs the primary key of `dbo.u`, `a`, `b`: name"), "{error}");
     ticks.run("CREATE TABLE dbo.v (a int)");
-    ticks.settings.table = "v".to_owned();
+    ticks.settings.relation = Relation::Table("v".to_owned());
     let error = ticks.failure().await;
     assert!(error.contains("`dbo.v` has no primary key"), "{error}");
 }
@@ -248,7 +250,7 @@ async fn a_composite_key_is_read_back_from_a_deleted_row() {
          INSERT INTO dbo.[u v] VALUES ('p', 1, 1), ('q', 1, 2), ('p', 2, 3)",
     )
     .await;
-    ticks.settings.table = "[u v]".to_owned();
+    ticks.settings.relation = Relation::Table("[u v]".to_owned());
     ticks.settings.key = vec!["a b".to_owned(), "c".to_owned()];
     ticks.settings.columns = Some(vec!["x".to_owned()]);
     let source = Mssql::new(ticks.settings.clone()).unwrap();

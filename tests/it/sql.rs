@@ -1,11 +1,12 @@
 //! A development server with a table, a source that reads it, and a poller's loop over both.
 
+use std::collections::BTreeMap;
 use std::io::{Read as _, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flate2::read::GzDecoder;
-use highwater::config::SqlConnection;
+use highwater::config::{Relation, SqlConnection};
 use highwater::cursor::{Cursor, CursorMode, SourceState};
 use highwater::devdb::{Database, Options, Server, Value};
 use highwater::error::chain;
@@ -72,14 +73,18 @@ pub(crate) fn settings(
     SourceSettings {
         poller: "orders".to_owned(),
         connection,
-        table: table.to_owned(),
+        relation: Relation::Table(table.to_owned()),
         mode: Some(mode),
         cursor_column: (mode != CursorMode::ChangeTracking).then(|| cursor.to_owned()),
         key: vec!["id".to_owned()],
         columns: None,
+        columns_excluded: Vec::new(),
         filter: None,
+        filter_params: BTreeMap::new(),
+        soft_delete: None,
         settle: Duration::from_secs(5),
         limits: SizeLimits::default(),
+        on_schema_change: highwater::config::OnSchemaChange::Follow,
     }
 }
 
@@ -178,6 +183,13 @@ pub(crate) async fn failure(settings: SourceSettings) -> (FetchError, String) {
 
 /// Runs `work`; returns what it gave, and what was logged meanwhile.
 pub(crate) async fn logged<T>(work: impl Future<Output = T>) -> (T, String) {
+    // An event that another thread sends first, without anybody to listen there, would count as one
+    // that nobody ever listens to.
+    static EVERYWHERE: std::sync::Once = std::sync::Once::new();
+    EVERYWHERE.call_once(|| {
+        let quiet = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
+        tracing::subscriber::set_global_default(quiet).unwrap();
+    });
     let log = Log::default();
     let writer = log.clone();
     let subscriber =

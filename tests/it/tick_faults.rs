@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use highwater::config::SqlConnection;
+use highwater::config::{Relation, SqlConnection};
 use highwater::cursor::CursorMode;
 use highwater::devdb::{Database, Fault, LoginFault, Options, Server, SqlError};
 use highwater::handler::{Delivery, Handler, HandlerError};
@@ -110,14 +110,18 @@ fn source(server: &Server, timeout_ms: u64) -> Mssql {
     let settings = SourceSettings {
         poller: "t".to_owned(),
         connection,
-        table: "dbo.t".to_owned(),
+        relation: Relation::Table("dbo.t".to_owned()),
         mode: Some(CursorMode::RowVersion),
         cursor_column: Some("rv".to_owned()),
         key: vec!["id".to_owned()],
         columns: None,
+        columns_excluded: Vec::new(),
         filter: None,
+        filter_params: BTreeMap::new(),
+        soft_delete: None,
         settle: Duration::ZERO,
         limits: SizeLimits::default(),
+        on_schema_change: highwater::config::OnSchemaChange::Follow,
     };
     let (time_max, pause_min) = (Duration::from_millis(60), Duration::from_millis(2));
     Mssql::new(settings).unwrap().with_retries(RetryTerms { time_max, pause_min })

@@ -22,6 +22,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("policy", &[], &[]),
     ("config", &["cursor", "policy", "state"], &["base64", "secrecy", "tracing_subscriber", "url"]),
     ("source", &["cursor", "error", "event", "value"], &[]),
+    ("journal", &["cursor", "event", "state"], &[]),
     ("quarantine", &["cursor", "event", "state"], &[]),
     ("handler", &["event", "state"], &[]),
     ("normalize", &["cursor", "event", "source", "value"], &[]),
@@ -46,6 +47,9 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["tokio::sync"],
     ),
     // Adapters: a port, their own crate, and nothing of each other.
+    ("journal::conformance", &["state"], &["tokio::spawn"]),
+    ("journal::file", &["state"], &["tokio::task"]),
+    ("journal::memory", &["state"], &[]),
     ("state::memory", &["clock"], &[]),
     ("state::file", &["clock", "cursor"], &["sha2", "tokio::task"]),
     (
@@ -53,7 +57,9 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["clock", "config"],
         &["azure_*", "base64", "reqwest", "rustls", "secrecy", "tokio::sync", "url"],
     ),
-    ("state::blob", &["azure"], &["azure_*", "futures_util", "tokio::sync"]),
+    ("state::container", &["azure"], &["azure_*", "futures_util", "tokio::sync"]),
+    ("state::blob", &["azure"], &["azure_*"]),
+    ("journal::blob", &["azure", "state"], &["azure_*"]),
     ("state::conformance", &["event"], &["tokio::spawn", "tokio::task"]),
     (
         "mssql",

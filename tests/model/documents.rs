@@ -9,8 +9,8 @@ use std::time::Duration;
 use highwater::cursor::{Cursor, KeyValues, RowVersion, SourceFingerprint};
 use highwater::event::{BatchId, BatchIdentity, Digested};
 use highwater::state::{
-    Acquire, AfterCommit, Commit, Failure, FencingToken, Generation, Holder, InFlight, LeaseAge,
-    Paused, Refusal, StateDocument, encode,
+    Acquire, AfterCommit, AuditStep, Commit, Failure, FencingToken, Generation, Holder, InFlight,
+    LeaseAge, Paused, Refusal, StateDocument, encode,
 };
 use time::OffsetDateTime;
 
@@ -248,7 +248,8 @@ impl Documents {
 
     fn commit(&mut self, batch: Batch, then: AfterCommit) -> Commit {
         let rows = (batch.upto - batch.after).into();
-        Commit { batch_id: self.batch_id(batch), upto: cursor(batch.upto), rows, now: NOW, then }
+        let (batch_id, upto) = (self.batch_id(batch), cursor(batch.upto));
+        Commit { batch_id, upto, rows, now: NOW, audit: AuditStep::Off, then }
     }
 
     fn in_flight(&mut self, batch: Batch) -> InFlight {
@@ -258,6 +259,7 @@ impl Documents {
             upto: cursor(batch.upto),
             rows: (batch.upto - batch.after).into(),
             digest: Digested::of(&[]),
+            late: false,
             attempt: 0,
             crashes: 0,
             crashes_survived: 0,

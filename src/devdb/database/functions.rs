@@ -19,7 +19,8 @@ use crate::devdb::{
     convert,
     dates::{self, DAY, Stamp},
     tsql::{lexer, parser::physical},
-    types::{SqlError, Type, Value},
+    types::{Named, SqlError, Type, Value},
+    variant,
 };
 
 const PURE: FunctionFlags = FunctionFlags::SQLITE_UTF8.union(FunctionFlags::SQLITE_DETERMINISTIC);
@@ -40,6 +41,7 @@ pub(crate) fn register(
     connection.create_scalar_function("hw_dateadd", 4, PURE, date_add)?;
     connection.create_scalar_function("hw_datediff", 3, PURE, date_difference)?;
     connection.create_scalar_function("hw_object", 1, PURE, object)?;
+    connection.create_scalar_function("hw_variant", 2, PURE, variant_property)?;
     connection.create_scalar_function("hw_like", 3, PURE, is_like)?;
     let clock = shared.clone();
     connection
@@ -206,6 +208,15 @@ fn date_difference(context: &Context<'_>) -> rusqlite::Result<Option<i64>> {
     difference.map(Some).ok_or_else(|| failure(&SqlError::new(155, 15, text)))
 }
 
+/// `hw_variant(variant, property)`
+fn variant_property(context: &Context<'_>) -> rusqlite::Result<Stored> {
+    let (Some(of), name) = (context.get::<Option<String>>(0)?, context.get::<String>(1)?) else {
+        return Ok(Stored::Null);
+    };
+    let property = variant::property(&of, &name).unwrap_or(Value::Null);
+    Ok(stored(Type::Named(Named::Variant), &property))
+}
+
 /// `hw_like(text, pattern, escape)`
 fn is_like(context: &Context<'_>) -> rusqlite::Result<Option<bool>> {
     let (text, pattern) = (context.get::<Option<String>>(0)?, context.get::<Option<String>>(1)?);
@@ -252,14 +263,8 @@ fn target_type(context: &Context<'_>) -> rusqlite::Result<Type> {
 
 /// Reads what [`Type`] displays.
 pub(crate) fn read_type(text: &str) -> rusqlite::Result<Type> {
-    let (name, arguments) = text.split_once('(').unwrap_or((text, ""));
-    let arguments: Vec<u16> = arguments
-        .trim_end_matches(')')
-        .split(',')
-        .filter_map(|n| if n == "max" { Some(u16::MAX) } else { n.parse().ok() })
-        .collect();
-    let unknown = || failure(&SqlError::new(243, 16, format!("Type {name} is not defined.")));
-    Type::parse(name, &arguments).ok_or_else(unknown)
+    let unknown = || failure(&SqlError::new(243, 16, format!("Type {text} is not defined.")));
+    Type::read(text).ok_or_else(unknown)
 }
 
 /// Moves by months; a day that the month does not have becomes its last.

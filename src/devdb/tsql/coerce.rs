@@ -4,7 +4,10 @@
 //! the type of higher precedence first, and so does this.
 
 use super::parser::text;
-use crate::devdb::{codepage::CodePage, types::Type};
+use crate::devdb::{
+    codepage::CodePage,
+    types::{Named, Type},
+};
 
 /// A translated expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +78,11 @@ pub(crate) fn comparable(left: &Expression, right: &Expression) -> (Expression, 
         return (left.clone(), right.clone());
     };
     let bring = |side: &Expression, ty: Type| {
-        if class(ty) == class(common) && (ty == Type::DateTime) == (common == Type::DateTime) {
+        let same = is_variant(ty) == is_variant(common);
+        if same
+            && class(ty) == class(common)
+            && (ty == Type::DateTime) == (common == Type::DateTime)
+        {
             side.clone()
         } else {
             side.cast(common)
@@ -87,6 +94,9 @@ pub(crate) fn comparable(left: &Expression, right: &Expression) -> (Expression, 
 /// The type both sides are converted to, where they differ in class.
 fn common(a: Type, b: Type) -> Option<Type> {
     let (first, second) = (class(a), class(b));
+    if is_variant(a) != is_variant(b) {
+        return Some(Type::Named(Named::Variant));
+    }
     if first == second {
         // A datetime next to a datetime2 is widened to its exact third of a hundredth.
         let mixed = first == Class::Stamp && (a == Type::DateTime) != (b == Type::DateTime);
@@ -105,6 +115,10 @@ fn common(a: Type, b: Type) -> Option<Type> {
         (Class::Date, Class::Stamp) | (Class::Stamp, Class::Date) => Type::DateTime2(7),
         _ => return None,
     })
+}
+
+fn is_variant(ty: Type) -> bool {
+    ty == Type::Named(Named::Variant)
 }
 
 /// Families of stored forms.

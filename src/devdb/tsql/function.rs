@@ -68,6 +68,8 @@ impl Parser<'_> {
             0 | 126 | 127 => true,
             // Keeps white space, which is kept anyway.
             1 if ty == Type::Named(Named::Xml) => true,
+            2 if value.ty.is_some_and(|ty| matches!(ty, Type::Money | Type::SmallMoney)) => true,
+            3 if value.ty.is_some_and(|ty| matches!(ty, Type::Real | Type::Float)) => true,
             1 | 2 => is_binary(ty) || value.ty.is_some_and(is_binary),
             _ => false,
         };
@@ -199,6 +201,7 @@ fn call_of_one(upper: &str, one: &Expression) -> Option<Expression> {
         "LEN" => Expression::new(format!("length(rtrim({sql}))"), Type::Int),
         "DATALENGTH" => {
             let width = match one.ty.map(class) {
+                _ if one.ty == Some(Type::Named(Named::Variant)) => format!("length({sql})"),
                 Some(Class::Text) if one.ty.is_some_and(Type::is_wide) => {
                     format!("length({})", one.cast(Type::VarBinary(None)).sql)
                 }
@@ -262,6 +265,10 @@ fn call_of_several(upper: &str, arguments: &[Expression]) -> Option<Expression> 
         ("REPLICATE", [value, times]) => Expression::new(
             format!("replace(hex(zeroblob({})), '00', {})", times.sql, value.sql),
             Type::NVarChar(None),
+        ),
+        ("SQL_VARIANT_PROPERTY", [value, property]) => Expression::new(
+            format!("hw_variant({}, {})", value.sql, property.sql),
+            Type::Named(Named::Variant),
         ),
         ("ROUND", [value, digits]) => {
             Expression::new(format!("round({}, {})", value.arithmetic().sql, digits.sql), value.ty)

@@ -2,6 +2,7 @@
 
 use super::{
     coerce::Expression,
+    describe::DESCRIBE,
     expression::same_name,
     lexer::Token,
     parser::{Parser, TableColumn, quoted},
@@ -118,6 +119,28 @@ impl Query {
         )
     }
 
+    /// Checks what a query must be to stand where a table does.
+    fn check_derived(&self) -> Result<(), SqlError> {
+        if !self.order.is_empty() && self.limit.is_empty() {
+            let text = "The ORDER BY clause is invalid in views, inline functions, derived tables, \
+                        subqueries, and common table expressions, unless TOP, OFFSET or FOR XML is \
+                        also specified.";
+            return Err(SqlError::new(1033, 15, text));
+        }
+        for (index, item) in self.items.iter().enumerate() {
+            if item.name.is_empty() {
+                let text = format!("No column name was specified for column {}.", index + 1);
+                return Err(SqlError::new(8155, 16, text));
+            }
+            let before = self.items.get(..index).unwrap_or_default();
+            if before.iter().any(|other| same_name(&other.name, &item.name)) {
+                let text = format!("The column '{}' was specified multiple times.", item.name);
+                return Err(SqlError::new(8156, 16, text));
+            }
+        }
+        Ok(())
+    }
+
     /// Columns of the result.
     pub(crate) fn columns(&self) -> Vec<Column> {
         self.items.iter().map(result_column).collect()
@@ -167,27 +190,6 @@ impl Parser<'_> {
         }
         self.hints()?;
         Ok(Query { items, targets, distinct, body, unions, order, limit })
-    }
-
-    fn top(&mut self, outer: Option<&Scope<'_>>) -> Result<String, SqlError> {
-        if !self.eat("TOP") {
-            return Ok(String::new());
-        }
-        let scope = Scope { tables: Vec::new(), outer };
-        let count = if self.eat_symbol("(") {
-            let count = self.expression(&scope)?;
-            self.expect_symbol(")")?;
-            count.sql
-        } else {
-            match self.next() {
-                Some(Token::Number(number)) => number.clone(),
-                _ => return Err(self.unexpected()),
-            }
-        };
-        if self.is_word("PERCENT") || self.is_word_at(1, "TIES") {
-            return Err(SqlError::unsupported("TOP with PERCENT or TIES"));
-        }
-        Ok(format!(" LIMIT {count}"))
     }
 
     /// Moves behind the FROM of this query and tells where it stands; [`None`] where it has none.
@@ -345,6 +347,7 @@ impl Parser<'_> {
         } else if self.eat_symbol("(") {
             let query = self.nested(|parser| parser.query(None))?;
             self.expect_symbol(")")?;
+            query.check_derived()?;
             body.extend(["(", &query.sql(), ")"]);
             let columns = query.items.iter().map(|item| SourceColumn {
                 name: item.name.clone(),
@@ -355,12 +358,7 @@ impl Parser<'_> {
         } else if self.is_word("CHANGETABLE") {
             self.change_table(body)?
         } else {
-            let table = self.table_name()?;
-            let columns = self.table_columns(&table)?;
-            body.extend(["dbo.", &quoted(&table)]);
-            let columns = columns.into_iter().map(SourceColumn::from).collect();
-            let name = table.rsplit('.').next().unwrap_or(&table).to_owned();
-            Source { alias: name.clone(), name, columns }
+            self.named_source(body)?
         };
         if let Some(alias) = self.alias(false)? {
             source.alias = alias;
@@ -375,6 +373,18 @@ impl Parser<'_> {
         body.extend([" AS ", &quoted(&source.alias)]);
         scope.tables.push(source);
         Ok(())
+    }
+
+    fn named_source(&mut self, body: &mut String) -> Result<Source, SqlError> {
+        let table = self.table_name()?;
+        if table.eq_ignore_ascii_case(DESCRIBE) {
+            return self.described(body);
+        }
+        let columns = self.table_columns(&table)?;
+        body.extend(["dbo.", &quoted(&table)]);
+        let columns = columns.into_iter().map(SourceColumn::from).collect();
+        let name = table.rsplit('.').next().unwrap_or(&table).to_owned();
+        Ok(Source { alias: name.clone(), name, columns })
     }
 
     fn filters(&mut self, scope: &Scope<'_>, body: &mut String) -> Result<(), SqlError> {
@@ -442,23 +452,6 @@ impl Parser<'_> {
         let terms: Vec<_> =
             terms.iter().map(|(term, direction)| format!("{term}{direction}")).collect();
         Ok(format!(" ORDER BY {}", terms.join(", ")))
-    }
-
-    fn offset(&mut self, scope: &Scope<'_>) -> Result<String, SqlError> {
-        let offset = self.expression(scope)?.sql;
-        if !self.eat("ROWS") {
-            self.expect("ROW")?;
-        }
-        if !self.eat("FETCH") {
-            return Ok(format!(" LIMIT -1 OFFSET {offset}"));
-        }
-        self.name()?;
-        let count = self.expression(scope)?.sql;
-        if !self.eat("ROWS") {
-            self.expect("ROW")?;
-        }
-        self.expect("ONLY")?;
-        Ok(format!(" LIMIT {count} OFFSET {offset}"))
     }
 }
 

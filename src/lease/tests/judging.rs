@@ -158,7 +158,7 @@ async fn every_write_of_a_holder_takes_effect_once_whoever_wrote_between() {
                 // A renewal that was given up goes by an older tag: it cannot land after a write did.
                 let landed = fault == Some(Fault::LostAnswer);
                 if !(landed && between == Between::AnOwnLateRenewal) {
-                    check(kind, fault, between).await;
+                    Box::pin(check(kind, fault, between)).await;
                 }
             }
         }

@@ -8,7 +8,7 @@ use crate::source::Remember;
 
 /// Takes four seconds for each row, says that it is accepted, and fails after so many where told.
 #[derive(Debug, Default)]
-struct Steady {
+pub(super) struct Steady {
     fails_after: Mutex<Option<usize>>,
     received: Mutex<Vec<Vec<i64>>>,
 }
@@ -40,7 +40,7 @@ async fn steady() -> (World, Arc<Steady>, Poller) {
     (world, handler, poller)
 }
 
-fn accepting(world: &World, owner_id: &str, handler: &Arc<Steady>) -> Poller {
+pub(super) fn accepting(world: &World, owner_id: &str, handler: &Arc<Steady>) -> Poller {
     let mut poller = world.instance(owner_id);
     poller.handler = handler.clone();
     poller

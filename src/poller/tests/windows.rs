@@ -17,7 +17,7 @@ use super::*;
 use crate::state::Fence;
 
 /// One log event: its fields by name, with its level.
-type Logged = BTreeMap<String, String>;
+pub(super) type Logged = BTreeMap<String, String>;
 
 #[derive(Clone, Default)]
 struct Capture(Arc<Mutex<Vec<Logged>>>);
@@ -44,8 +44,8 @@ impl<S: tracing::Subscriber> Layer<S> for Capture {
 }
 
 /// A world whose logs and metrics are watched.
-struct Watched {
-    world: World,
+pub(super) struct Watched {
+    pub(super) world: World,
     capture: Capture,
     exporter: InMemoryMetricExporter,
     provider: SdkMeterProvider,
@@ -58,31 +58,35 @@ impl Watched {
     }
 
     fn with(limits: Limits) -> Self {
+        Self::of(World::with(limits))
+    }
+
+    pub(super) fn of(world: World) -> Self {
         let exporter = InMemoryMetricExporter::default();
         let provider = SdkMeterProvider::builder().with_periodic_exporter(exporter.clone()).build();
         let metrics = Arc::new(Metrics::new(&provider.meter("highwater")));
         let capture = Capture::default();
         let subscriber = tracing_subscriber::registry().with(capture.clone());
         let guard = tracing::subscriber::set_default(subscriber);
-        let world = World { metrics, ..World::with(limits) };
+        let world = World { metrics, ..world };
         Self { world, capture, exporter, provider, _guard: guard }
     }
 
     /// Returns the last log event of this name.
-    fn logged(&self, event: &str) -> Logged {
+    pub(super) fn logged(&self, event: &str) -> Logged {
         let logged = self.capture.0.lock().unwrap();
         let named =
             logged.iter().rev().find(|logged| logged.get("event").is_some_and(|e| e == event));
         named.cloned().unwrap_or_else(|| panic!("no log event `{event}` in {logged:#?}"))
     }
 
-    fn count_of(&self, event: &str) -> usize {
+    pub(super) fn count_of(&self, event: &str) -> usize {
         let logged = self.capture.0.lock().unwrap();
         logged.iter().filter(|logged| logged.get("event").is_some_and(|e| e == event)).count()
     }
 
     /// Returns the sum of a counter over the points that have `attribute`, or over all.
-    fn counted(&self, metric: &str, attribute: Option<(&str, &str)>) -> u64 {
+    pub(super) fn counted(&self, metric: &str, attribute: Option<(&str, &str)>) -> u64 {
         self.provider.force_flush().unwrap();
         let Some(last) = self.exporter.get_finished_metrics().unwrap().pop() else { return 0 };
         let metrics = last.scope_metrics().flat_map(ScopeMetrics::metrics);

@@ -2,11 +2,11 @@
 
 use crate::cursor::CursorMode;
 use crate::error::ErrorKind;
-use crate::mssql::ident::QualifiedName;
 use crate::source::FetchError;
 
 use super::SourceSettings;
 use super::describe::Column;
+use super::origin::Origin;
 
 /// A mode, and the column that it orders by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Choice {
 /// What is known of a table when a mode is chosen.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Survey<'a> {
-    pub(super) table: &'a QualifiedName,
+    pub(super) origin: &'a Origin,
     pub(super) columns: &'a [Column],
     /// Whether its changes are tracked, and may be seen.
     pub(super) tracked: bool,
@@ -78,8 +78,8 @@ pub(super) fn choose(
         configuration(format!(
             "`{0}` has nothing that mode `auto` can order its rows by: add a column with `ALTER TABLE {1} \
              ADD rv ROWVERSION`, track its changes, or name a time column as `SOURCE__CURSOR`",
-            survey.table,
-            survey.table.quoted()
+            survey.origin,
+            survey.origin.sql()
         ))
     })
 }
@@ -93,13 +93,13 @@ fn possible(settings: &SourceSettings, survey: Survey<'_>) -> Result<Vec<Reasone
     if let Some(name) = settings.cursor_column.as_deref() {
         let column = survey.columns.iter().find(|column| same(&column.name, name));
         let column = column.ok_or_else(|| {
-            configuration(format!("cursor column `{name}` is not in `{}`", survey.table))
+            configuration(format!("cursor column `{name}` is not in `{}`", survey.origin))
         })?;
         let modes = [CursorMode::RowVersion, CursorMode::TimestampPk, CursorMode::IntegerPk];
         let mode = modes.into_iter().find(|mode| column.fits(*mode).is_ok()).ok_or_else(|| {
             configuration(format!(
                 "cursor column `{name}` of `{}` is of type `{}`, by which no mode can order rows",
-                survey.table, column.type_name
+                survey.origin, column.type_name
             ))
         })?;
         let reason = format!("cursor column `{name}` is of type `{}`", column.type_name);
@@ -129,7 +129,7 @@ fn possible(settings: &SourceSettings, survey: Survey<'_>) -> Result<Vec<Reasone
 
 /// Checks that changes, which are known by the primary key, are ordered by it.
 pub(super) fn check_key(
-    table: &QualifiedName,
+    table: &Origin,
     described: &[Column],
     key: &[Column],
 ) -> Result<(), String> {
@@ -172,7 +172,7 @@ fn configuration(reason: String) -> FetchError {
 mod tests {
     use std::time::Duration;
 
-    use crate::config::SqlConnection;
+    use crate::config::{Relation, SqlConnection};
     use crate::source::mssql::SizeLimits;
 
     use super::*;
@@ -181,14 +181,18 @@ mod tests {
         SourceSettings {
             poller: "p".to_owned(),
             connection: SqlConnection::parse("Server=s;User ID=u;Password=p").unwrap(),
-            table: "t".to_owned(),
+            relation: Relation::Table("t".to_owned()),
             mode: None,
             cursor_column: cursor.map(str::to_owned),
             key: vec!["ID".to_owned()],
             columns: None,
+            columns_excluded: Vec::new(),
             filter: None,
+            filter_params: std::collections::BTreeMap::new(),
+            soft_delete: None,
             settle: Duration::ZERO,
             limits: SizeLimits::default(),
+            on_schema_change: crate::config::OnSchemaChange::Follow,
         }
     }
 
@@ -212,8 +216,8 @@ mod tests {
         tracked: bool,
         stored: Option<CursorMode>,
     ) -> Result<String, String> {
-        let table = QualifiedName::parse("t").unwrap();
-        let survey = Survey { table: &table, columns, tracked };
+        let origin = Origin::of(&settings(cursor)).unwrap();
+        let survey = Survey { origin: &origin, columns, tracked };
         let is_stored = |choice: &Choice| Some(choice.mode) == stored;
         let found = choose(&settings(cursor), survey, is_stored);
         found

@@ -1,18 +1,15 @@
 //! What the server says of the table's columns, and which of them can order rows.
 
 use crate::cursor::CursorMode;
+use crate::error::ErrorKind;
+use crate::mssql::SqlError;
+use crate::mssql::ident::quote;
+use crate::value::Value;
 
-/// Columns of the object that `@P1` names. An alias type is shown as the type it stands for; the
-/// types made with CLR code share one system type, and are told apart by their own id.
-pub(super) const DESCRIBE: &str = "\
-SELECT c.name, t.name AS type_name, c.max_length, c.precision, c.scale, c.is_nullable, \
-c.collation_name, c.is_identity, \
-CAST(CASE WHEN EXISTS (SELECT 1 FROM sys.indexes AS x JOIN sys.index_columns AS i \
-ON i.object_id = x.object_id AND i.index_id = x.index_id WHERE x.object_id = c.object_id \
-AND x.is_primary_key = 1 AND i.column_id = c.column_id) THEN 1 ELSE 0 END AS BIT) AS is_key \
-FROM sys.columns AS c JOIN sys.types AS t ON t.user_type_id = \
-CASE WHEN c.system_type_id = 240 THEN c.user_type_id ELSE c.system_type_id END \
-WHERE c.object_id = OBJECT_ID(@P1) ORDER BY c.column_id";
+use super::values;
+
+/// Cells by which a column is described.
+const COLUMN_CELLS: usize = 9;
 
 /// A column of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +73,20 @@ impl Column {
         )
     }
 
+    /// Returns the condition that a row counts as deleted by the column, or why it cannot tell.
+    pub(super) fn deleted(&self) -> Result<String, String> {
+        let column = format!("t.{}", quote(&self.name));
+        match self.type_name.as_str() {
+            "bit" | "tinyint" | "smallint" | "int" | "bigint" => Ok(format!("{column} <> 0")),
+            _ if self.nullable => Ok(format!("{column} IS NOT NULL")),
+            _ => Err(format!(
+                "column `{}` is of type `{}` and never NULL, so every row would count as deleted: name a \
+                 flag or a column that is NULL until then as `SOURCE__SOFT_DELETE`",
+                self.name, self.type_name
+            )),
+        }
+    }
+
     /// Returns a cursor's normal text with the digits that the type can read.
     pub(super) fn cursor_text(&self, normal: &str) -> String {
         let length = match self.type_name.as_str() {
@@ -117,6 +128,46 @@ impl Column {
     }
 }
 
+/// Reads one row of what the server says of its columns.
+pub(super) fn column(row: tiberius::Row) -> Result<Column, SqlError> {
+    let mut row = values(row);
+    // Of a query, whether it can be read stands behind.
+    if row.len() > COLUMN_CELLS {
+        let problem = row.split_off(COLUMN_CELLS);
+        if let [Value::Int(number), message] = problem.as_slice() {
+            let message = if let Value::Text(text) = message { text.as_str() } else { "" };
+            let reason = format!("`SOURCE__QUERY` cannot be read: error {number}: {message}");
+            return Err(SqlError::new(ErrorKind::Configuration, reason));
+        }
+    }
+    let [
+        Value::Text(name),
+        Value::Text(type_name),
+        Value::Int(max_length),
+        Value::Int(precision),
+        Value::Int(scale),
+        Value::Bool(nullable),
+        collation @ (Value::Text(_) | Value::Null),
+        Value::Bool(identity),
+        Value::Bool(primary),
+    ] = row.as_slice()
+    else {
+        let reason = format!("the catalogue describes a column as {row:?}");
+        return Err(SqlError::new(ErrorKind::Internal, reason));
+    };
+    Ok(Column {
+        name: name.clone(),
+        type_name: type_name.to_lowercase(),
+        max_length: *max_length,
+        precision: *precision,
+        scale: *scale,
+        nullable: *nullable,
+        collation: if let Value::Text(name) = collation { Some(name.clone()) } else { None },
+        identity: *identity,
+        primary: *primary,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,6 +183,19 @@ mod tests {
             collation: None,
             identity: false,
             primary: false,
+        }
+    }
+
+    #[test]
+    fn a_flag_or_what_is_null_until_then_marks_a_deleted_row() {
+        let deleted =
+            |type_name, nullable| Column { nullable, ..column(type_name, 8, 0, 0) }.deleted().ok();
+        for type_name in ["bit", "int"] {
+            assert_eq!(deleted(type_name, false).as_deref(), Some("t.[c] <> 0"));
+        }
+        for type_name in ["datetime2", "date", "nvarchar", "uniqueidentifier"] {
+            assert_eq!(deleted(type_name, true).as_deref(), Some("t.[c] IS NOT NULL"));
+            assert_eq!(deleted(type_name, false), None);
         }
     }
 

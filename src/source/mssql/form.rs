@@ -19,6 +19,7 @@ use crate::mssql::Param;
 use crate::mssql::ident::{collation, quote};
 
 use super::describe::Column;
+use super::variant;
 
 /// Longest `nvarchar` with a length of its own, in UTF-16 units.
 /// <https://learn.microsoft.com/sql/t-sql/data-types/nchar-and-nvarchar-transact-sql>
@@ -43,6 +44,26 @@ impl Column {
         }
     }
 
+    /// Returns the type with its collation, for people and to compare.
+    pub(super) fn declared_whole(&self) -> String {
+        let collate = self.collation.iter().map(|name| format!(" COLLATE {name}"));
+        self.declared() + &collate.collect::<String>()
+    }
+
+    /// Returns what the order of rows by the column depends on: it stays while a type only grows.
+    pub(super) fn order(&self) -> String {
+        let name = self.type_name.as_str();
+        match name {
+            "tinyint" | "smallint" | "int" | "bigint" => "integer".to_owned(),
+            "decimal" | "numeric" => format!("decimal {}", self.scale),
+            "varchar" | "nvarchar" => {
+                format!("{name} {}", self.collation.as_deref().unwrap_or_default())
+            }
+            "varbinary" => name.to_owned(),
+            _ => self.declared_whole(),
+        }
+    }
+
     /// Returns the expression of a value's size in bytes, where it can be more than `bytes_max`.
     pub(super) fn size(&self, bytes_max: usize) -> Option<String> {
         let column = format!("t.{}", quote(&self.name));
@@ -51,6 +72,7 @@ impl Column {
             // Its own form can be far smaller than its text.
             "xml" => Some(format!("DATALENGTH(CAST({column} AS nvarchar(max)))")),
             "char" | "varchar" | "nchar" | "nvarchar" | "binary" | "varbinary" | "hierarchyid"
+            | "sql_variant"
                 if usize::try_from(self.max_length).map_or(true, |bytes| bytes > bytes_max) =>
             {
                 Some(format!("DATALENGTH({column})"))
@@ -82,6 +104,7 @@ impl Column {
             "ntext" => format!("CAST(CAST({column} AS nvarchar(max)) AS varbinary(max))"),
             "image" => format!("CAST({column} AS varbinary(max))"),
             "hierarchyid" => format!("CAST({column} AS nvarchar(4000))"),
+            "sql_variant" => format!("CAST({} AS varbinary(max))", variant::expression(column)),
             _ => return Err(self.refused()),
         })
     }
@@ -92,13 +115,6 @@ impl Column {
             "geography" | "geometry" => (
                 "whose text leaves its reference system out",
                 format!("`{name}.AsTextZM()` and `{name}.STSrid`"),
-            ),
-            "sql_variant" => (
-                "whose text leaves the type of each value out",
-                format!(
-                    "`CAST({name} AS nvarchar(4000))` and \
-                     `CAST(SQL_VARIANT_PROPERTY({name}, 'BaseType') AS nvarchar(128))`"
-                ),
             ),
             _ => ("which Highwater does not know", format!("`CONVERT(nvarchar(max), {name})`")),
         };
@@ -111,7 +127,7 @@ impl Column {
 
     /// Whether the column is read as the bytes of UTF-16 text.
     pub(super) fn is_utf16(&self) -> bool {
-        matches!(self.type_name.as_str(), "nchar" | "nvarchar" | "ntext")
+        matches!(self.type_name.as_str(), "nchar" | "nvarchar" | "ntext" | "sql_variant")
     }
 
     /// Returns the expression that makes a value of the column's type of the parameter `value`.
@@ -218,7 +234,6 @@ mod tests {
     fn a_type_without_a_form_is_refused_with_what_to_do_instead() {
         for (type_name, expected) in [
             ("geography", "`[c]]].AsTextZM()` and `[c]]].STSrid`"),
-            ("sql_variant", "`CAST(SQL_VARIANT_PROPERTY([c]]], 'BaseType') AS nvarchar(128))`"),
             ("vector", "which Highwater does not know"),
         ] {
             let reason = column(type_name, -1, 0, 0).expression().unwrap_err();

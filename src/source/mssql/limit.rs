@@ -133,7 +133,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::SqlConnection;
+    use crate::config::{Relation, SqlConnection};
     use crate::cursor::CursorMode;
 
     fn column(name: &str, type_name: &str, max_length: i64) -> Column {
@@ -154,14 +154,18 @@ mod tests {
         let settings = SourceSettings {
             poller: "orders".to_owned(),
             connection: SqlConnection::parse("Server=s;User ID=u;Password=p").unwrap(),
-            table: "t".to_owned(),
+            relation: Relation::Table("t".to_owned()),
             mode: Some(CursorMode::RowVersion),
             cursor_column: Some("rv".to_owned()),
             key: vec!["ID".to_owned()],
             columns: None,
+            columns_excluded: Vec::new(),
             filter: None,
+            filter_params: std::collections::BTreeMap::new(),
+            soft_delete: None,
             settle: Duration::ZERO,
             limits: SizeLimits { value_bytes_max: 20, batch_bytes_max: 1_000 },
+            on_schema_change: crate::config::OnSchemaChange::Follow,
         };
         let read = [
             column("id", "nvarchar", 100),

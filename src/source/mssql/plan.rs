@@ -2,20 +2,31 @@
 
 use std::time::Duration;
 
+use crate::config::Filter;
 use crate::cursor::{Cursor, CursorError, CursorMode, RowVersion};
 use crate::error::ErrorKind;
 use crate::event::Operation;
-use crate::mssql::ident::QualifiedName;
 use crate::mssql::{Param, SqlError};
 use crate::source::{FetchError, FetchWindow, Remember, Row, Rows};
 use crate::value::Value;
 
 use super::choice::{self, Choice};
-use super::describe::Column;
+use super::columns;
+use super::describe::{self, Column};
 use super::limit::{Cut, Guard};
 use super::mark::{Marks, Seen};
+use super::origin::Origin;
 use super::query::{Bounds, Reach, Read};
-use super::{SourceSettings, decode, values};
+use super::schema::Schema;
+use super::{SourceSettings, decode, values, variant};
+
+/// What is read, and how it is ordered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading<'a> {
+    pub(super) origin: &'a Origin,
+    pub(super) filter: Option<&'a Filter>,
+    pub(super) choice: &'a Choice,
+}
 
 /// What is read of one described table, and how its rows are laid out.
 #[derive(Debug)]
@@ -35,13 +46,20 @@ pub(super) struct Plan {
     pub(super) key_at: Vec<usize>,
     /// Cells of a row that are the bytes of UTF-16 text.
     utf16_at: Vec<usize>,
-    /// Cells of a row: columns, then the sizes of the guarded ones, the position being the last, or the
-    /// last two under change tracking.
+    /// Cells of a row that have their type in front.
+    variant_at: Vec<usize>,
+    /// Cells of a row: columns, then the sizes of the guarded ones, the position and, where there are
+    /// deleted ones, what happened.
     width: usize,
     guard: Guard,
+    /// All columns, as the server described them, and what matters of those that are read.
+    pub(super) described: Vec<Column>,
+    pub(super) schema: Schema,
     /// The select list, without the cursor.
     pub(super) select: Vec<String>,
-    pub(super) filter: Option<String>,
+    pub(super) filter: Option<Filter>,
+    /// Whether a row counts as deleted, as a condition.
+    pub(super) deleted: Option<String>,
     pub(super) settle_ms: i32,
     /// Set by tests that show what the upper bound is for.
     unbounded: bool,
@@ -53,8 +71,10 @@ pub(super) struct Answer {
     /// What the server says of itself.
     pub(super) head: Vec<Value>,
     pub(super) rows: Vec<Row>,
-    /// What it says last, under change tracking.
+    /// What it says behind them, under change tracking.
     pub(super) tail: Option<Value>,
+    /// What it says last: the columns.
+    pub(super) described: Vec<Column>,
     /// Most rows that are kept; the one behind them only says that there is more.
     rows_max: usize,
     /// Bytes of all values.
@@ -94,17 +114,17 @@ impl Plan {
     /// Checks the settings against the table's columns and writes the statements.
     pub(super) fn new(
         settings: &SourceSettings,
-        choice: &Choice,
-        table: &QualifiedName,
+        read: Reading<'_>,
         described: &[Column],
     ) -> Result<Self, FetchError> {
-        let find = |role: &str, name: &str| find(table, described, role, name);
+        let Reading { origin, filter, choice } = read;
+        let find = |role: &str, name: &str| columns::find(origin, described, role, name);
         let mode = choice.mode;
         let cursor = choice.cursor.as_deref().map(|cursor| find("cursor", cursor)).transpose()?;
         if let Some(cursor) = &cursor {
             cursor.fits(mode).map_err(|needed| {
                 configuration(format!(
-                    "cursor column `{}` of `{table}` is of type `{}`, mode `{mode}` needs {needed}",
+                    "cursor column `{}` of `{origin}` is of type `{}`, mode `{mode}` needs {needed}",
                     cursor.name, cursor.type_name
                 ))
             })?;
@@ -113,40 +133,46 @@ impl Plan {
             settings.key.iter().map(|name| find("key", name)).collect::<Result<Vec<_>, _>>()?;
         if let Some(column) = key.iter().find(|column| !column.can_be_key()) {
             return Err(configuration(format!(
-                "key column `{}` of `{table}` is of type `{}`, which cannot order rows",
+                "key column `{}` of `{origin}` is of type `{}`, which cannot order rows",
                 column.name, column.type_name
             )));
         }
         if mode == CursorMode::ChangeTracking {
-            choice::check_key(table, described, &key).map_err(configuration)?;
+            choice::check_key(origin, described, &key).map_err(configuration)?;
         }
-        let delivered = match &settings.columns {
-            None => described.to_vec(),
-            Some(names) => {
-                names.iter().map(|name| find("listed", name)).collect::<Result<Vec<_>, _>>()?
-            }
-        };
-        let columns: Vec<String> = delivered.iter().map(|column| column.name.clone()).collect();
+        let delivered = columns::delivered(settings, origin, choice, described)?;
+        let deleted = columns::deleted(settings, origin, mode, described)?;
+        let names: Vec<String> = delivered.iter().map(|column| column.name.clone()).collect();
         let mut read = delivered;
-        let key_at: Vec<_> = key.iter().map(|column| position(&mut read, column)).collect();
+        let key_at: Vec<_> =
+            key.iter().map(|column| columns::position(&mut read, column)).collect();
         let (guard, select) =
-            Guard::new(settings, table.to_string(), &read, &key_at).map_err(configuration)?;
+            Guard::new(settings, origin.to_string(), &read, &key_at).map_err(configuration)?;
         let utf16_at = (0..).zip(&read).filter(|(_, c)| c.is_utf16()).map(|(at, _)| at).collect();
+        let ordering: Vec<&Column> = cursor.iter().chain(&key).collect();
+        let schema = Schema::of(&read, &ordering);
+        let is_variant = |column: &Column| column.type_name == "sql_variant";
+        let variant_at =
+            (0..).zip(&read).filter(|(_, c)| is_variant(c)).map(|(at, _)| at).collect();
         Ok(Self {
-            table: table.to_string(),
-            quoted: table.quoted(),
+            variant_at,
+            table: origin.to_string(),
+            described: described.to_vec(),
+            schema,
+            quoted: origin.sql(),
             mode,
             settle_ms: settle_ms(settings.settle, cursor.as_ref())?,
-            width: select.len() + if cursor.is_some() { 1 } else { 2 },
+            width: select.len() + 1 + usize::from(cursor.is_none() || deleted.is_some()),
+            deleted,
             cursor,
             key,
             key_names: settings.key.clone(),
-            columns,
+            columns: names,
             key_at,
             utf16_at,
             guard,
             select,
-            filter: settings.filter.clone(),
+            filter: filter.cloned(),
             unbounded: false,
         })
     }
@@ -174,7 +200,8 @@ impl Plan {
             cursor,
             key: &self.key,
             select: &self.select,
-            filter: self.filter.as_deref(),
+            deleted: self.deleted.as_deref(),
+            filter: self.filter.as_ref(),
         };
         let after = match window.after {
             None => Reach::Nothing,
@@ -195,6 +222,8 @@ impl Plan {
         for cursor in [window.after, window.upto].into_iter().flatten() {
             self.bind(cursor, &mut params)?;
         }
+        let values = self.filter.iter().flat_map(Filter::values);
+        params.extend(values.map(|value| Param::Text(value.to_owned())));
         Ok((sql, params))
     }
 
@@ -252,6 +281,10 @@ impl Plan {
             return Ok(());
         }
         let tracked = self.cursor.is_none();
+        if if tracked { answer.tail.is_some() } else { row.result_index() > 1 } {
+            answer.described.push(describe::column(row)?);
+            return Ok(());
+        }
         if tracked && row.len() == 1 {
             answer.tail = values(row).pop();
             return Ok(());
@@ -272,7 +305,13 @@ impl Plan {
                 *cell = Value::of_utf16(bytes);
             }
         }
-        let gone = tracked && cells.pop() == Some(Value::Text("D".to_owned()));
+        for at in &self.variant_at {
+            if let Some(cell) = cells.get_mut(*at) {
+                *cell = variant::shortest(std::mem::replace(cell, Value::Null));
+            }
+        }
+        let tells = tracked || self.deleted.is_some();
+        let gone = tells && cells.pop() == Some(Value::Text("D".to_owned()));
         let op = if gone { Operation::Delete } else { Operation::Upsert };
         let position = cells.pop().unwrap_or(Value::Null);
         let sizes = cells.split_off(cells.len().saturating_sub(self.guard.width()));
@@ -371,7 +410,7 @@ pub(super) fn unexpected(head: &[Value], wanted: &str) -> FetchError {
 }
 
 /// Says that a table has no columns, which means that there is none.
-pub(super) fn not_found(table: &QualifiedName) -> FetchError {
+pub(super) fn not_found(table: &Origin) -> FetchError {
     configuration(format!(
         "table `{table}` not found, or no right to see it: check its name and the database, and grant \
          SELECT on it"
@@ -389,32 +428,6 @@ pub(super) fn other_mode(cursor: &Cursor, mode: CursorMode) -> String {
 
 fn configuration(reason: impl Into<String>) -> FetchError {
     FetchError::new(ErrorKind::Configuration, reason)
-}
-
-/// Finds a column by name: as written, or else in another case, as most collations have it.
-fn find(
-    table: &QualifiedName,
-    described: &[Column],
-    role: &str,
-    name: &str,
-) -> Result<Column, FetchError> {
-    let name = name.trim();
-    let same = |column: &&Column| column.name == name;
-    let alike = |column: &&Column| column.name.to_lowercase() == name.to_lowercase();
-    let found = described.iter().find(same).or_else(|| described.iter().find(alike));
-    found.cloned().ok_or_else(|| {
-        let names: Vec<&str> = described.iter().map(|column| column.name.as_str()).collect();
-        let names = names.join("`, `");
-        configuration(format!("{role} column `{name}` is not in `{table}`, which has `{names}`"))
-    })
-}
-
-/// Returns where `column` is read, adding it where it is not.
-fn position(read: &mut Vec<Column>, column: &Column) -> usize {
-    read.iter().position(|other| other == column).unwrap_or_else(|| {
-        read.push(column.clone());
-        read.len() - 1
-    })
 }
 
 fn settle_ms(settle: Duration, cursor: Option<&Column>) -> Result<i32, FetchError> {

@@ -8,6 +8,7 @@
 //! needed most when there are no rows. The lower bound leads with a plain `>=`, which is what makes it
 //! one seek in an index over cursor and key.
 
+use crate::config::Filter;
 use crate::cursor::CursorMode;
 use crate::mssql::ident::{literal, quote};
 
@@ -26,7 +27,9 @@ pub(super) struct Read<'a> {
     pub(super) key: &'a [Column],
     /// The select list, without the cursor.
     pub(super) select: &'a [String],
-    pub(super) filter: Option<&'a str>,
+    /// The condition that a row counts as deleted.
+    pub(super) deleted: Option<&'a str>,
+    pub(super) filter: Option<&'a Filter>,
 }
 
 /// Which bounds a window has.
@@ -52,7 +55,7 @@ impl Read<'_> {
     ///
     /// `@P1` is the number of rows; in the modes that wait, `@P2` is the settle window in milliseconds;
     /// in integer mode `@P3` to `@P5` are the marks. Then follow, for each bound, the cursor and the
-    /// values of the key.
+    /// values of the key, and at last the values of the filter.
     pub(super) fn text(&self, bounds: Bounds) -> String {
         let cursor = format!("t.{}", quote(&self.cursor.name));
         let mut params = Params(match self.mode {
@@ -80,17 +83,18 @@ impl Read<'_> {
             CursorMode::IntegerPk => conditions.push(format!("{cursor} <= @hi")),
             CursorMode::ChangeTracking => {}
         }
-        // A line of its own, so that a comment in it cannot hide what follows.
-        conditions.extend(self.filter.map(|filter| format!("({filter}\n)")));
+        let first = params.0 + 1;
+        conditions.extend(self.filter.map(|filter| filter.sql(|at| format!("@P{}", first + at))));
         // A column may be in the order once only.
         let key = self.key.iter().filter(|column| *column != self.cursor);
         let key = key.map(|column| format!("t.{}", quote(&column.name)));
         let order: Vec<String> = std::iter::once(cursor.clone()).chain(key).collect();
         format!(
-            "{}\nSELECT TOP (@P1) {}, {} AS [{CURSOR_ALIAS}]\nFROM {} AS t\nWHERE {}\nORDER BY {};",
+            "{}\nSELECT TOP (@P1) {}, {} AS [{CURSOR_ALIAS}]{}\nFROM {} AS t\nWHERE {}\nORDER BY {};",
             self.head(),
             self.select.join(", "),
             self.cursor_value(&cursor),
+            self.deleted.map(|deleted| format!(", {}", operation(deleted))).unwrap_or_default(),
             self.table,
             conditions.join("\nAND "),
             order.join(", "),
@@ -165,6 +169,11 @@ impl Read<'_> {
     }
 }
 
+/// Returns the column that tells deleted rows from others.
+pub(super) fn operation(deleted: &str) -> String {
+    format!("CASE WHEN {deleted} THEN N'D' ELSE N'U' END AS [__op]")
+}
+
 /// Returns the condition that a row lies on one side of a position, given as columns and their values
 /// from the leading one on.
 ///
@@ -205,6 +214,8 @@ impl Params {
 #[cfg(test)]
 #[expect(clippy::needless_raw_string_hashes, reason = "as expect-test writes them")]
 mod tests {
+    use std::collections::BTreeMap;
+
     use expect_test::{Expect, expect};
 
     use super::*;
@@ -232,13 +243,15 @@ mod tests {
         let cursor = column("rv", "timestamp", 8, 0);
         let key = [column("id", "int", 4, 0)];
         let select = ["t.[id]".to_owned(), "t.[a]]b]".to_owned()];
+        let filter = Filter::parse("region = 'EU' -- only these", &BTreeMap::new()).unwrap();
         let read = Read {
             table: "[dbo].[T]",
             mode: CursorMode::RowVersion,
             cursor: &cursor,
             key: &key,
             select: &select,
-            filter: Some("region = 'EU' -- only these"),
+            deleted: None,
+            filter: Some(&filter),
         };
         check(
             &read,
@@ -302,6 +315,7 @@ mod tests {
             cursor: &cursor,
             key: &key,
             select: &select,
+            deleted: None,
             filter: None,
         };
         check(
@@ -343,6 +357,7 @@ mod tests {
             cursor: &cursor,
             key: &key,
             select: &select,
+            deleted: None,
             filter: None,
         };
         check(
@@ -371,6 +386,7 @@ mod tests {
             cursor: &cursor,
             key: &key,
             select: &select,
+            deleted: None,
             filter: None,
         };
         check(

@@ -14,6 +14,7 @@
 
 use serde_json::Value as Json;
 
+use crate::config::Filter;
 use crate::cursor::{Cursor, CursorError, CursorMode, SourceState, TrackedPhase, TrackedPosition};
 use crate::error::ErrorKind;
 use crate::mssql::Param;
@@ -23,7 +24,7 @@ use crate::value::Value;
 
 use super::decode;
 use super::plan::{Answer, Plan, unexpected};
-use super::query::bound;
+use super::query::{bound, operation};
 
 /// Up to which version all changes were delivered.
 const COMPLETE_TO: &str = "complete_to";
@@ -42,6 +43,13 @@ impl Statement {
     fn bind(&mut self, param: Param) -> String {
         self.params.push(param);
         format!("@P{}", self.params.len())
+    }
+
+    /// Adds the values of a filter; returns its condition.
+    fn filter(&mut self, filter: &Filter) -> String {
+        let first = self.params.len() + 1;
+        self.params.extend(filter.values().map(|value| Param::Text(value.to_owned())));
+        filter.sql(|at| format!("@P{}", first + at))
     }
 }
 
@@ -133,15 +141,16 @@ impl Plan {
             };
             conditions.push(bound(&self.key_values("t", cursor, statement)?, operators));
         }
-        conditions.extend(self.filter.as_ref().map(|filter| format!("({filter}\n)")));
+        conditions.extend(self.filter.as_ref().map(|filter| statement.filter(filter)));
         let filter = match conditions.as_slice() {
             [] => String::new(),
             some => format!("\nWHERE {}", some.join("\nAND ")),
         };
         Ok(format!(
-            "SELECT TOP (@P1) {}, CAST(NULL AS BIGINT) AS [__version], N'U' AS [__op]\n\
+            "SELECT TOP (@P1) {}, CAST(NULL AS BIGINT) AS [__version], {}\n\
              FROM {} AS t{filter}\nORDER BY {};",
             self.select.join(", "),
+            self.deleted.as_deref().map_or_else(|| "N'U' AS [__op]".to_owned(), operation),
             self.quoted,
             self.key_names_of("t").join(", "),
         ))
@@ -184,18 +193,21 @@ impl Plan {
         if let Some(filter) = &self.filter {
             // Inside, its columns can be none but the table's.
             conditions.push(format!(
-                "({gone} OR EXISTS (SELECT 1 FROM {} AS t WHERE {same} AND ({filter}\n)))",
-                self.quoted
+                "({gone} OR EXISTS (SELECT 1 FROM {} AS t WHERE {same} AND {}))",
+                self.quoted,
+                statement.filter(filter)
             ));
         }
+        let deleted = self.deleted.iter().fold(gone, |gone, soft| format!("{gone} OR {soft}"));
         // Behind rows that fill a page, changes would be read in vain.
         let condition = if range.rows { "IF @@ROWCOUNT < @P1\n" } else { "" };
         Ok(format!(
             "{condition}SELECT TOP (@P1) {}, {version} AS [__version], \
-             CASE WHEN {gone} THEN N'D' ELSE N'U' END AS [__op]\n\
+             {}\n\
              FROM CHANGETABLE(CHANGES {}, {since}) AS c LEFT JOIN {} AS t ON {same}\n\
              WHERE {}\nORDER BY {version}, {};",
             self.select_of_change().join(", "),
+            operation(&deleted),
             self.quoted,
             self.quoted,
             conditions.join("\nAND "),

@@ -46,6 +46,7 @@ impl StateDocument {
             in_flight.first_error.get_or_insert_with(|| failure.error.clone());
             in_flight.last_error = Some(failure.error);
         }
+        next.put_late_rows_back();
         next.touch(failure.now);
         next.give_up(failure.now, failure.tick);
         Ok(match failure.pause {

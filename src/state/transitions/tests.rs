@@ -43,7 +43,8 @@ fn held_by(owner_id: &str) -> (StateDocument, Holder) {
 }
 
 fn commit(upto: u64, then: AfterCommit) -> Commit {
-    Commit { batch_id: batch(None, upto, "a").batch_id, upto: at(upto), rows: 3, now: NOW, then }
+    let batch_id = batch(None, upto, "a").batch_id;
+    Commit { batch_id, upto: at(upto), rows: 3, now: NOW, audit: AuditStep::Off, then }
 }
 
 fn failure(counted: bool) -> Failure {

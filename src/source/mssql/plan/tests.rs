@@ -1,4 +1,4 @@
-use crate::config::SqlConnection;
+use crate::config::{Relation, SqlConnection};
 use crate::cursor::{KeyValues, SourceState};
 use crate::source::mssql::SizeLimits;
 
@@ -24,19 +24,24 @@ fn settings(mode: CursorMode, cursor: &str) -> SourceSettings {
     SourceSettings {
         poller: "p".to_owned(),
         connection: SqlConnection::parse("Server=s;User ID=u;Password=p").unwrap(),
-        table: "t".to_owned(),
+        relation: Relation::Table("t".to_owned()),
         mode: Some(mode),
         cursor_column: Some(cursor.to_owned()),
         key: vec!["ID".to_owned()],
         columns: None,
+        columns_excluded: Vec::new(),
         filter: None,
+        filter_params: std::collections::BTreeMap::new(),
+        soft_delete: None,
         settle: Duration::from_secs(5),
         limits: SizeLimits::default(),
+        on_schema_change: crate::config::OnSchemaChange::Follow,
     }
 }
 
 fn plan(settings: &SourceSettings) -> Result<Plan, FetchError> {
-    let table = QualifiedName::parse(&settings.table).unwrap();
+    let origin = Origin::of(settings).unwrap();
+    let filter = crate::source::mssql::origin::filter(settings).unwrap();
     let columns = [
         column("id", "int"),
         column("rv", "timestamp"),
@@ -45,7 +50,8 @@ fn plan(settings: &SourceSettings) -> Result<Plan, FetchError> {
         column("price", "money"),
     ];
     let choice = Choice { mode: settings.mode.unwrap(), cursor: settings.cursor_column.clone() };
-    Plan::new(settings, &choice, &table, &columns)
+    let read = Reading { origin: &origin, filter: filter.as_ref(), choice: &choice };
+    Plan::new(settings, read, &columns)
 }
 
 fn listed(mode: CursorMode, cursor: &str) -> SourceSettings {

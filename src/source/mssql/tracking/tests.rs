@@ -5,12 +5,13 @@ use std::time::Duration;
 use expect_test::{Expect, expect};
 
 use super::*;
-use crate::config::SqlConnection;
+use crate::config::{Relation, SqlConnection};
 use crate::cursor::KeyValues;
-use crate::mssql::ident::QualifiedName;
 use crate::source::mssql::choice::Choice;
 use crate::source::mssql::describe::Column;
 use crate::source::mssql::limit::Cut;
+use crate::source::mssql::origin::Origin;
+use crate::source::mssql::plan::Reading;
 use crate::source::mssql::{SizeLimits, SourceSettings};
 
 const NOON: &str = "2026-01-01T12:00:00";
@@ -33,18 +34,25 @@ fn plan(filter: Option<&str>) -> Plan {
     let settings = SourceSettings {
         poller: "p".to_owned(),
         connection: SqlConnection::parse("Server=s;User ID=u;Password=p").unwrap(),
-        table: "t".to_owned(),
+        relation: Relation::Table("t".to_owned()),
         mode: Some(CursorMode::ChangeTracking),
         cursor_column: None,
         key: vec!["a".to_owned(), "b".to_owned()],
         columns: None,
+        columns_excluded: Vec::new(),
         filter: filter.map(str::to_owned),
+        filter_params: std::collections::BTreeMap::new(),
+        soft_delete: None,
         settle: Duration::ZERO,
         limits: SizeLimits::default(),
+        on_schema_change: crate::config::OnSchemaChange::Follow,
     };
     let columns = [column("b", "money", true), column("a", "int", true), column("x", "int", false)];
     let choice = Choice::of(&settings).unwrap().unwrap();
-    Plan::new(&settings, &choice, &QualifiedName::parse("t").unwrap(), &columns).unwrap()
+    let origin = Origin::of(&settings).unwrap();
+    let filter = crate::source::mssql::origin::filter(&settings).unwrap();
+    let read = Reading { origin: &origin, filter: filter.as_ref(), choice: &choice };
+    Plan::new(&settings, read, &columns).unwrap()
 }
 
 fn at(text: &str) -> Cursor {

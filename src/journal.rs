@@ -1,0 +1,38 @@
+//! The journal: an append-only history from which a state document can be rebuilt.
+//!
+//! One line per thing that happened, one append per tick. A write of the document that is recorded
+//! raises its `journal_seq` by one, so the writes of a poller, which compare-and-swap puts in a row,
+//! are numbered without gaps; an entry has the number of the write it tells of, or, where it tells of
+//! no write, of the last one before it.
+//!
+//! The append comes after the write and may fail or never happen: a tick never fails for it. What is
+//! missing then is found by its numbers, and the next entry is a snapshot. So a document that is folded
+//! from the journal can be behind the true one, which delivers rows again, but never ahead of it, which
+//! would skip some.
+//!
+//! The rules read no clock and do no I/O; a [`JournalStore`] only appends bytes.
+
+mod blob;
+mod changes;
+#[cfg(any(test, feature = "test-util"))]
+pub mod conformance;
+mod entry;
+mod file;
+mod fold;
+mod memory;
+mod record;
+mod store;
+mod verify;
+
+pub use self::blob::BlobJournal;
+pub use self::changes::{ApplyError, Changes};
+pub use self::entry::{Details, Entry, Happened, JournalMode, VERSION};
+pub use self::file::FileJournal;
+pub use self::fold::{Finding, Folded, fold, read_lines};
+pub use self::memory::MemoryJournal;
+pub use self::record::{Append, Recorder, Seen};
+pub use self::store::{Appended, JournalStore, Part};
+pub use self::verify::{Difference, Verdict, verify};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,380 @@
+//! Looking back at closed windows: what came late is delivered, and nothing else.
+
+use super::accepted::{Steady, accepting};
+use super::windows::Watched;
+use super::*;
+use crate::policy::OnFailure;
+
+/// How long after its commit a window is read again.
+const WAIT: u64 = 120;
+
+fn timed() -> World {
+    timed_with(limits())
+}
+
+fn timed_with(limits: Limits) -> World {
+    World { source: Arc::new(TableSource::new("p").by_time()), ..World::with(limits) }
+}
+
+fn auditing(world: &World, owner_id: &str) -> Poller {
+    world.instance(owner_id).auditing(Duration::from_secs(WAIT))
+}
+
+/// Delivers row 1, and row 2 whose transaction began after that of row 7, which is still open.
+async fn with_open_transaction(world: &World) -> (Poller, u64) {
+    let poller = auditing(world, "a");
+    world.source.put(1, "first");
+    let open = world.source.reserve();
+    world.source.put(2, "second");
+    tick(&poller).await.unwrap();
+    world.store.take_calls();
+    (poller, open)
+}
+
+fn checkpoint(document: &StateDocument) -> i64 {
+    document.checkpoint.cursor.as_ref().unwrap().integer_value().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn exactly_the_late_rows_are_delivered_with_two_writes_and_the_checkpoint_stays() {
+    let world = timed();
+    let (poller, open) = with_open_transaction(&world).await;
+    world.source.put_late(7, open);
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle, "not due yet");
+    sleep(WAIT).await;
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(world.handler.ids(), [1, 2, 7]);
+    assert_eq!(world.store.take_calls(), calls(0, 2, 0));
+    let document = world.document().await;
+    assert_eq!(checkpoint(&document), 3);
+    assert_eq!(document.checkpoint.metadata.row_count, 2, "of the batch that moved it");
+    assert!(document.audit.windows.is_empty() && document.in_flight.is_none());
+    sleep(WAIT).await;
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle, "once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_window_as_delivered_costs_no_call_and_is_read_once() {
+    let world = World {
+        limits: Limits { state_refresh: Duration::from_secs(9000), ..limits() },
+        ..timed()
+    };
+    let (poller, _) = with_open_transaction(&world).await;
+    let fetches = world.source.fetches();
+    sleep(WAIT).await;
+    for _ in 0..3 {
+        assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
+    }
+    assert_eq!(world.source.fetches() - fetches, 4, "three for new rows, one to look back");
+    assert_eq!(world.store.take_calls(), calls(0, 0, 0));
+    // That it is forgotten rides on the next write.
+    world.source.put(3, "third");
+    tick(&poller).await.unwrap();
+    assert_eq!(world.store.take_calls(), calls(0, 2, 0));
+    assert_eq!(world.document().await.audit.windows.len(), 1, "that of row 3");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_found_complete_is_not_read_again_after_the_document_was() {
+    let world = timed();
+    let (poller, _) = with_open_transaction(&world).await;
+    sleep(WAIT).await;
+    tick(&poller).await.unwrap();
+    let fetches = world.source.fetches();
+    for _ in 0..3 {
+        sleep(301).await;
+        tick(&poller).await.unwrap();
+    }
+    assert_eq!(world.source.fetches() - fetches, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_changed_since_has_left_its_window_and_is_no_loss() {
+    let watched = Watched::of(timed());
+    let world = &watched.world;
+    let (poller, _) = with_open_transaction(world).await;
+    world.source.put(1, "changed");
+    tick(&poller).await.unwrap();
+    sleep(WAIT).await;
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
+    assert_eq!(world.handler.ids(), [1, 2, 1]);
+    assert_eq!(watched.counted("highwater.rows.late", None), 0);
+    assert_eq!(watched.counted("highwater.windows.audited", None), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_a_window_that_is_the_same_is_left_alone() {
+    let watched = Watched::of(timed());
+    let world = &watched.world;
+    with_open_transaction(world).await;
+    sleep(WAIT).await;
+    assert_eq!(tick(&auditing(world, "b")).await.unwrap(), TickOutcome::Idle);
+    assert_eq!(world.handler.ids(), [1, 2]);
+    assert_eq!(watched.counted("highwater.windows.audited", Some(("outcome", "as_delivered"))), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_a_window_that_differs_is_delivered_again_with_its_ids() {
+    let watched = Watched::of(timed());
+    let world = &watched.world;
+    let (_, open) = with_open_transaction(world).await;
+    let before = world.handler.received();
+    world.source.put_late(7, open);
+    sleep(WAIT).await;
+    tick(&auditing(world, "b")).await.unwrap();
+    let [.., again] = &world.handler.received()[..] else { panic!("nothing came") };
+    assert_eq!(again.ids, [1, 7, 2]);
+    assert_eq!(
+        [&again.event_ids[0], &again.event_ids[2]],
+        [&before[0].event_ids[0], &before[0].event_ids[1]]
+    );
+    assert_ne!(again.batch_id, before[0].batch_id, "other bytes");
+    assert!(again.fence > before[0].fence);
+    assert_eq!(checkpoint(&world.document().await), 3);
+    let logged = watched.logged("window_differs");
+    assert_eq!((logged["delivered"].as_str(), logged["rows"].as_str()), ("2", "3"));
+    assert_eq!(watched.count_of("late_commits_found"), 0, "which rows are late is not known");
+    let again = Some(("outcome", "delivered_again"));
+    assert_eq!(watched.counted("highwater.windows.audited", again), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_rows_are_told_and_counted_once_however_often_they_are_tried() {
+    let watched = Watched::of(timed());
+    let world = &watched.world;
+    let (poller, open) = with_open_transaction(world).await;
+    world.source.put_late(7, open);
+    for _ in 0..2 {
+        world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    }
+    sleep(WAIT).await;
+    for _ in 0..2 {
+        assert!(matches!(tick(&poller).await, Err(TickError::Handler(_))));
+        sleep(10).await;
+    }
+    tick(&poller).await.unwrap();
+    assert_eq!(world.handler.ids(), [1, 2, 7, 7, 7]);
+    assert_eq!(world.handler.received().last().unwrap().attempt, 3);
+    let logged = watched.logged("late_commits_found");
+    assert_eq!(logged["level"], "WARN");
+    assert_eq!((logged["poller.name"].as_str(), logged["rows"].as_str()), ("p", "1"));
+    assert_eq!((logged["after"].as_str(), logged["upto"].as_str()), ("", "3"));
+    assert_eq!(watched.count_of("late_commits_found"), 1);
+    assert_eq!(watched.counted("highwater.rows.late", None), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_rows_that_are_not_taken_keep_no_others_waiting() {
+    let world = timed();
+    let (poller, open) = with_open_transaction(&world).await;
+    world.source.put_late(7, open);
+    let busy = || Err(HandlerError::Retryable("503".to_owned()));
+    world.handler.judge_by(move |ids| if ids.contains(&7) { busy() } else { Ok(()) });
+    sleep(WAIT).await;
+    tick(&poller).await.unwrap_err();
+    world.source.put(3, "third");
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(world.handler.ids(), [1, 2, 7, 3], "the pause is that of the late rows");
+    let document = world.document().await;
+    assert_eq!(document.audit.windows.len(), 2, "still due");
+    sleep(600).await;
+    assert!(tick(&poller).await.is_err(), "and tried again");
+    assert_eq!(world.handler.ids(), [1, 2, 7, 3, 7]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_window_stays_due_while_its_rows_are_in_hand() {
+    let world = timed();
+    let (poller, open) = with_open_transaction(&world).await;
+    world.source.put_late(7, open);
+    world.handler.then_take(Duration::from_secs(3600));
+    sleep(WAIT).await;
+    let killed = tokio::time::timeout(Duration::from_secs(5), tick(&poller)).await;
+    assert!(killed.is_err());
+    let document = world.document().await;
+    assert!(document.in_flight.as_ref().is_some_and(|batch| batch.late));
+    assert_eq!(document.audit.windows.len(), 1);
+    sleep(60).await;
+    tick(&auditing(&world, "b")).await.unwrap();
+    let received = world.handler.received();
+    assert_eq!(received.last().unwrap().ids, [1, 7, 2], "by another process");
+    assert_eq!(received.last().unwrap().attempt, 2, "one has died with them");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_row_that_is_refused_is_set_aside_by_the_policy() {
+    let policy = FailurePolicy {
+        on_failure: OnFailure::Quarantine,
+        bisect_on_error: true,
+        ..FailurePolicy::default()
+    };
+    let watched = Watched::of(World { policy, ..timed() });
+    let world = &watched.world;
+    let poller = auditing(world, "a");
+    let open = [7, 8, 9].map(|id| (id, world.source.reserve()));
+    world.source.put(1, "first");
+    tick(&poller).await.unwrap();
+    for (id, position) in open {
+        world.source.put_late(id, position);
+    }
+    let refused = || Err(HandlerError::Rejected("422".to_owned()));
+    world.handler.judge_by(move |ids| if ids.contains(&8) { refused() } else { Ok(()) });
+    sleep(WAIT).await;
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(watched.counted("highwater.rows.quarantined", None), 1);
+    let taken: Vec<_> =
+        world.handler.received().into_iter().filter(|r| !r.ids.contains(&8)).collect();
+    let taken: Vec<_> = taken.into_iter().flat_map(|received| received.ids).collect();
+    assert_eq!(taken, [1, 7, 9]);
+    let document = world.document().await;
+    assert!(document.audit.windows.is_empty(), "done with");
+    assert_eq!(checkpoint(&document), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_rows_follow_new_ones_in_the_same_lease() {
+    let world = timed();
+    let (poller, open) = with_open_transaction(&world).await;
+    world.source.put_late(7, open);
+    sleep(WAIT).await;
+    world.source.put(3, "third");
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(world.handler.ids(), [1, 2, 3, 7]);
+    assert_eq!(world.store.take_calls(), calls(0, 3, 0), "two batches, three writes");
+    let fences: Vec<_> = world.handler.received().iter().map(|received| received.fence).collect();
+    assert_eq!(fences[1], fences[2]);
+    assert_eq!(checkpoint(&world.document().await), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_on_batches_lets_one_of_late_rows_through() {
+    let world = timed_with(Limits { batches_max: Some(1), batch_rows_max: 2, ..limits() });
+    let (poller, open) = with_open_transaction(&world).await;
+    world.source.put_late(7, open);
+    sleep(WAIT).await;
+    world.source.fill(6);
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: true });
+    assert_eq!(world.handler.ids(), [1, 2, 1, 2, 7]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_window_is_read_and_delivered_page_by_page() {
+    let world = timed_with(Limits { batch_rows_max: 3, ..limits() });
+    let poller = auditing(&world, "a");
+    let mut open = Vec::new();
+    for id in 1..=12 {
+        world.source.put(id, "new");
+        if id % 4 == 0 {
+            open.push((100 + id, world.source.reserve()));
+        }
+    }
+    world.source.put(13, "last");
+    tick(&poller).await.unwrap();
+    // As many windows as there were batches; the successor finds them merged into one.
+    let mut document = world.document().await;
+    let windows = std::mem::take(&mut document.audit.windows);
+    let mut merged = windows[0].clone();
+    for next in &windows[1..] {
+        merged.ids = merged.ids.plus(next.ids);
+        merged.upto.clone_from(&next.upto);
+        merged.closed_at = next.closed_at;
+    }
+    document.audit.windows = vec![merged];
+    world.overwrite(&encode(&document)).await;
+    for (id, position) in open {
+        world.source.put_late(id, position);
+    }
+    // Long enough for the document to be read again.
+    sleep(301).await;
+    world.store.take_calls();
+    let knowing = tick(&poller).await.unwrap();
+    assert_eq!(knowing, TickOutcome::Committed { more: false });
+    let late: Vec<_> = world.handler.received().into_iter().skip(5).map(|r| r.ids).collect();
+    assert_eq!(late, [vec![104], vec![108], vec![112]], "ids of merged windows are known");
+    assert_eq!(world.store.take_calls().puts, 4);
+
+    document.lease = world.document().await.lease;
+    world.overwrite(&encode(&document)).await;
+    let known = world.handler.received().len();
+    tick(&auditing(&world, "b")).await.unwrap();
+    let again: Vec<_> = world.handler.received().into_iter().skip(known).map(|r| r.ids).collect();
+    let rows: Vec<_> = again.concat();
+    assert_eq!(rows, [1, 2, 3, 4, 104, 5, 6, 7, 8, 108, 9, 10, 11, 12, 112, 13]);
+    assert!(again.iter().all(|page| page.len() <= 3), "{again:?}");
+    assert!(world.document().await.audit.windows.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_window_that_cannot_be_read_fails_the_tick_and_stays_due() {
+    let world = timed();
+    let (poller, open) = with_open_transaction(&world).await;
+    world.source.put_late(7, open);
+    sleep(WAIT).await;
+    world.source.put(3, "third");
+    world.source.fail_after(1, "gone");
+    assert!(matches!(tick(&poller).await, Err(TickError::Fetch(_))));
+    assert_eq!(checkpoint(&world.document().await), 4, "new rows are committed all the same");
+    tick(&poller).await.unwrap();
+    assert_eq!(world.handler.ids(), [1, 2, 3, 7]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tick_that_is_asked_to_stop_does_not_look_back() {
+    let world = timed();
+    let (poller, open) = with_open_transaction(&world).await;
+    world.source.put_late(7, open);
+    sleep(WAIT).await;
+    let request = TickRequest { stop: StopSignal::new(), ..TickRequest::default() };
+    request.stop.set();
+    assert_eq!(poller.tick(&request).await.result.unwrap(), TickOutcome::Idle);
+    tick(&poller).await.unwrap();
+    assert_eq!(world.handler.ids(), [1, 2, 7]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_taken_first_looks_back_under_it() {
+    let world = timed_with(Limits { lease_first: true, ..limits() });
+    let (poller, open) = with_open_transaction(&world).await;
+    sleep(WAIT).await;
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
+    assert!(world.document().await.audit.windows.is_empty(), "with the release");
+    world.source.put_late(7, open);
+    let late = world.source.reserve();
+    world.source.put(3, "third");
+    tick(&poller).await.unwrap();
+    world.source.put_late(8, late);
+    sleep(WAIT).await;
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(world.handler.ids(), [1, 2, 3, 8], "7 came after its window was read");
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_modes_and_pollers_that_were_not_asked_close_no_windows() {
+    let world = World::new();
+    world.source.fill(3);
+    tick(&auditing(&world, "a")).await.unwrap();
+    assert!(world.document().await.audit.is_empty(), "by rowversion nothing comes late");
+    let world = timed();
+    world.source.fill(3);
+    tick(&auditing(&world, "a")).await.unwrap();
+    assert_eq!(world.document().await.audit.windows.len(), 1);
+    world.source.put(4, "fourth");
+    tick(&world.instance("b")).await.unwrap();
+    assert!(world.document().await.audit.is_empty(), "forgotten by the one that was not asked");
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_accepted_in_part_are_known_and_their_windows_exact() {
+    let watched = Watched::of(timed());
+    let world = &watched.world;
+    let poller = accepting(world, "a", &Arc::new(Steady::default()));
+    let poller = poller.auditing(Duration::from_secs(WAIT));
+    world.source.fill(6);
+    tick(&poller).await.unwrap();
+    let document = world.document().await;
+    assert!(document.audit.windows.len() > 1, "a renewal has committed some rows");
+    assert_eq!(document.audit.windows.iter().map(|window| window.ids.rows).sum::<u64>(), 6);
+    sleep(WAIT).await;
+    assert_eq!(tick(&auditing(world, "b")).await.unwrap(), TickOutcome::Idle);
+    assert_eq!(watched.count_of("window_differs"), 0);
+}

@@ -1,0 +1,165 @@
+//! One fetch: the rows, and whether they were read by what the table is now.
+
+use std::sync::Arc;
+
+use crate::config::OnSchemaChange;
+use crate::error::ErrorKind;
+use crate::mssql::SqlError;
+use crate::source::{FetchError, FetchWindow, Rows};
+
+use super::describe::{self, Column};
+use super::plan::{Answer, Plan};
+use super::schema::Known;
+use super::{Mssql, State, tracking, values};
+
+/// Errors of a table that is not as it was described: a name that is not there, and values that do not
+/// convert between its types.
+const TABLE_CHANGED: [u32; 10] = [207, 208, 206, 241, 242, 245, 402, 8114, 8115, 8169];
+/// Change tracking is not enabled on the table.
+const NOT_TRACKED: u32 = 22105;
+/// How often a table is described anew within one fetch.
+const DESCRIBED_MAX: u32 = 3;
+
+impl Mssql {
+    /// Fetches once, from the first row on: what an earlier try has read is forgotten.
+    pub(super) async fn try_fetch(
+        &self,
+        state: &mut State,
+        window: FetchWindow<'_>,
+    ) -> Result<Rows, FetchError> {
+        for _ in 0..DESCRIBED_MAX {
+            if let Some(rows) = self.try_read(state, window).await? {
+                return Ok(rows);
+            }
+        }
+        let reason = format!("the columns of `{}` change all the time", self.origin);
+        Err(FetchError::new(ErrorKind::Transient, reason))
+    }
+
+    /// Reads by what is known of the table; `None` where that has changed meanwhile.
+    async fn try_read(
+        &self,
+        state: &mut State,
+        window: FetchWindow<'_>,
+    ) -> Result<Option<Rows>, FetchError> {
+        // A range that is read again is read whole.
+        let fit = state.rows_fit.filter(|_| window.upto.is_none()).unwrap_or(usize::MAX);
+        let window = FetchWindow { rows_max: window.rows_max.min(fit), ..window };
+        let is_new = state.plan.is_none();
+        let (plan, connection) = self.plan(state).await?;
+        self.check_known(&plan, window, is_new)?;
+        let (sql, params) = plan.statement(window)?;
+        // Behind the rows: whatever was read before it was read by the columns that it tells.
+        let sql = format!("{sql}\n{}", self.origin.describe());
+        let mut answer = Answer::new(window.rows_max);
+        let read = connection.query(&sql, &params, |row| plan.read(row, &mut answer)).await;
+        if let Err(error) = read
+            && !answer.is_cut()
+        {
+            return self.failed(state, &plan, error).await.map(|()| None);
+        }
+        if let Some(sql) = plan.missing_statement(&answer) {
+            let read = connection.query(&sql, &[], |row| Ok(values(row).pop())).await?;
+            answer.tail = read.into_iter().flatten().next();
+        }
+        if answer.is_cut() {
+            let sql = self.origin.describe();
+            answer.described = connection.query(&sql, &[], describe::column).await?;
+        }
+        if answer.described != plan.described {
+            let described = std::mem::take(&mut answer.described);
+            self.adopt(state, &plan, &described)?;
+            return Ok(None);
+        }
+        state.rows_fit = plan.rows_that_fit(&answer).or(state.rows_fit);
+        let mut rows = plan.finish(answer, window)?;
+        rows.remember = plan.schema.kept(rows.remember, window.state, !rows.rows.is_empty());
+        Ok(Some(rows))
+    }
+
+    /// Looks whether a failed read is explained by columns that have changed.
+    async fn failed(
+        &self,
+        state: &mut State,
+        plan: &Plan,
+        error: SqlError,
+    ) -> Result<(), FetchError> {
+        if error.number() == Some(NOT_TRACKED) {
+            return Err(tracking::lost_tracking(&error.to_string()));
+        }
+        if !error.number().is_some_and(|number| TABLE_CHANGED.contains(&number)) {
+            return Err(error.into());
+        }
+        let described = self.describe(&mut state.connection).await;
+        let described = described.inspect_err(|_| state.plan = None)?;
+        // Somebody else is to blame: the filter, or what a view reads.
+        if described == plan.described {
+            return Err(error.into());
+        }
+        self.adopt(state, plan, &described)
+    }
+
+    /// Takes columns for what is to be read from now on, unless the poller has to stop.
+    fn adopt(&self, state: &mut State, old: &Plan, described: &[Column]) -> Result<(), FetchError> {
+        if described.is_empty() {
+            state.plan = None;
+            return Ok(());
+        }
+        let new = self.make_plan(described).inspect_err(|_| state.plan = None)?;
+        let changes = new.schema.changes_from(&old.schema);
+        if !new.schema.orders_as(&old.schema) {
+            return Err(self.reordered(&changes));
+        }
+        if !changes.is_empty() {
+            self.changed(&changes)?;
+        }
+        state.plan = Some(Arc::new(new));
+        state.rows_fit = None;
+        Ok(())
+    }
+
+    /// Compares what is read with what was last delivered, perhaps by another process.
+    fn check_known(
+        &self,
+        plan: &Plan,
+        window: FetchWindow<'_>,
+        is_new: bool,
+    ) -> Result<(), FetchError> {
+        let stops = self.settings.on_schema_change == OnSchemaChange::Stop;
+        match plan.schema.known(window.state) {
+            Known::Reordered => Err(self.reordered("they are not those that the checkpoint is of")),
+            Known::Changed if is_new || stops => {
+                self.changed("they are not those that the poller delivered last")
+            }
+            Known::Same | Known::Changed => Ok(()),
+        }
+    }
+
+    /// Tells of a change, or stops for it.
+    fn changed(&self, changes: &str) -> Result<(), FetchError> {
+        let poller = self.settings.poller.as_str();
+        if self.settings.on_schema_change == OnSchemaChange::Stop {
+            return Err(FetchError::schema_changed(format!(
+                "the columns of `{}` have changed ({changes}), and `SOURCE__ON_SCHEMA_CHANGE` is `stop`: \
+                 change them back, or set it to `follow` until the poller has delivered rows",
+                self.origin
+            )));
+        }
+        tracing::warn!(
+            event = "schema_changed",
+            poller.name = poller,
+            changes,
+            "Columns of `{}`, which poller `{poller}` reads, have changed: {changes}",
+            self.origin
+        );
+        Ok(())
+    }
+
+    fn reordered(&self, changes: &str) -> FetchError {
+        FetchError::position_lost(format!(
+            "the key or cursor of `{}` has changed ({changes}), by which rows may lie in another order than \
+             when the checkpoint was made: change it back, or give the poller a new name to start over",
+            self.origin
+        ))
+    }
+}

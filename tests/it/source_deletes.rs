@@ -1,0 +1,115 @@
+//! Soft deletes: a column that tells, in every mode that sees its change.
+
+use highwater::config::Relation;
+use highwater::cursor::CursorMode::{self, ChangeTracking, IntegerPk, RowVersion, TimestampPk};
+use highwater::error::ErrorKind;
+use highwater::source::mssql::{Mssql, SourceSettings};
+
+use crate::any_server::AnyServer;
+use crate::sql::{events, failure};
+
+const TABLE: &str = "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL, \
+     at datetime2(7) NOT NULL, flag bit NULL, count_of int NOT NULL, gone_at datetime2(3) NULL, \
+     gone_by nvarchar(max) NULL, note nvarchar(9) NOT NULL)";
+
+async fn world() -> AnyServer {
+    let world = AnyServer::start(TABLE).await;
+    world
+        .execute(
+            "ALTER TABLE dbo.t ENABLE CHANGE_TRACKING; \
+             INSERT INTO dbo.t (id, at, flag, count_of, gone_at, gone_by, note) VALUES \
+             (1, '2020-01-01', 0, 0, NULL, NULL, N'a'), (2, '2020-01-01', 1, 2, '2020-01-01', N'', N'b'), \
+             (3, '2020-01-01', NULL, 0, NULL, NULL, N'c'), \
+             (4, '2020-01-02', 1, -1, '0001-01-01', N'me', N'd')",
+        )
+        .await;
+    world
+}
+
+fn settings(world: &AnyServer, mode: CursorMode, column: &str) -> SourceSettings {
+    let cursor = if mode == TimestampPk { "at" } else { "rv" };
+    let settings = world.settings("t", mode, cursor);
+    SourceSettings { soft_delete: Some(column.to_owned()), ..settings }
+}
+
+/// Key, operation and `after` of each event, one by one.
+async fn told(settings: SourceSettings, count: usize) -> Vec<String> {
+    let source = Mssql::new(settings).unwrap();
+    let (mut found, mut after) = (Vec::new(), None);
+    for _ in 0..count {
+        let (events, _) = events(&source, after.as_ref(), 1).await;
+        let Some(event) = events.into_iter().next() else { break };
+        let json: serde_json::Value = serde_json::from_str(&event.json).unwrap();
+        let note = &json["after"]["note"];
+        found.push(format!("{} {} {note}", json["pk"]["id"], json["op"].as_str().unwrap()));
+        after = Some(event.cursor);
+    }
+    found
+}
+
+const EXPECTED: [&str; 4] = ["1 upsert \"a\"", "2 delete null", "3 upsert \"c\"", "4 delete null"];
+
+#[tokio::test]
+async fn a_row_that_counts_as_deleted_is_a_delete_in_every_mode_that_sees_it() {
+    let world = world().await;
+    for mode in [RowVersion, TimestampPk, ChangeTracking] {
+        for column in ["flag", "Count_Of", "gone_at", "gone_by"] {
+            assert_eq!(
+                told(settings(&world, mode, column), 9).await,
+                EXPECTED,
+                "{mode} by {column}"
+            );
+        }
+    }
+    let columns = Some(vec!["note".to_owned()]);
+    let listed = SourceSettings { columns, ..settings(&world, RowVersion, "flag") };
+    assert_eq!(told(listed, 9).await, EXPECTED, "the column need not be delivered");
+    let query = Relation::Query("SELECT id, rv, flag, note FROM dbo.t".to_owned());
+    let query = SourceSettings { relation: query, ..settings(&world, RowVersion, "flag") };
+    assert_eq!(told(query, 9).await, EXPECTED);
+}
+
+#[tokio::test]
+async fn changes_tell_soft_and_hard_deletes_and_a_row_that_comes_back() {
+    let world = world().await;
+    let source = Mssql::new(settings(&world, ChangeTracking, "flag")).unwrap();
+    let (all, _) = events(&source, None, 9).await;
+    world.execute("UPDATE dbo.t SET flag = 1 WHERE id = 1").await;
+    world.execute("DELETE FROM dbo.t WHERE id = 2; UPDATE dbo.t SET flag = 0 WHERE id = 4").await;
+    let (changes, _) = events(&source, Some(&all[3].cursor), 9).await;
+    let told: Vec<_> = changes
+        .iter()
+        .map(|event| {
+            let json: serde_json::Value = serde_json::from_str(&event.json).unwrap();
+            format!(
+                "{} {} {}",
+                json["pk"]["id"],
+                json["op"].as_str().unwrap(),
+                json["after"]["note"]
+            )
+        })
+        .collect();
+    assert_eq!(told, ["1 delete null", "2 delete null", "4 upsert \"d\""]);
+}
+
+#[tokio::test]
+async fn a_column_that_cannot_tell_is_refused() {
+    let world = world().await;
+    for (settings, expected) in [
+        (settings(&world, RowVersion, "note"), "never NULL, so every row would count as deleted"),
+        (settings(&world, RowVersion, "at"), "name a flag or a column that is NULL until then"),
+        (settings(&world, RowVersion, "flg"), "soft-delete column `flg` is not in `dbo.t`"),
+        (
+            SourceSettings {
+                mode: Some(IntegerPk),
+                cursor_column: Some("id".to_owned()),
+                ..settings(&world, IntegerPk, "flag")
+            },
+            "mode `integer+pk` sees inserted rows only",
+        ),
+    ] {
+        let (error, text) = failure(settings).await;
+        assert!(text.contains(expected), "`{expected}` not in `{text}`");
+        assert_eq!(error.kind, ErrorKind::Configuration);
+    }
+}

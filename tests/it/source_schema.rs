@@ -1,0 +1,193 @@
+//! Columns that are added, removed or retyped while a poller runs, and between two of its processes.
+
+use highwater::config::OnSchemaChange;
+use highwater::cursor::CursorMode::{self, ChangeTracking, IntegerPk, RowVersion};
+use highwater::poller::outcome_row;
+use highwater::source::mssql::{Mssql, SourceSettings};
+use serde_json::Value as Json;
+
+use crate::any_server::AnyServer;
+use crate::sql::{World, events, fetch, logged};
+use crate::ticks::Ticks;
+
+const TABLE: &str = "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL, \
+     a nvarchar(9) NULL, b int NULL); INSERT INTO dbo.t (id, a, b) VALUES (1, N'one', 1)";
+
+async fn world() -> AnyServer {
+    AnyServer::start(TABLE).await
+}
+
+/// Reads what lies behind `after`, as the events' rows.
+async fn after(source: &Mssql, after: Option<&highwater::cursor::Cursor>) -> Vec<Json> {
+    let (events, _) = events(source, after, 9).await;
+    let read = |json: &str| serde_json::from_str::<Json>(json).unwrap()["after"].clone();
+    events.iter().map(|event| read(&event.json)).collect()
+}
+
+/// Makes the view anew, so that its columns change as those of a table would.
+async fn view(world: &AnyServer, columns: &str) {
+    world.execute("DROP VIEW dbo.v").await;
+    world.execute(&format!("CREATE VIEW dbo.v AS SELECT {columns} FROM dbo.t")).await;
+}
+
+#[tokio::test]
+async fn a_column_that_is_added_is_in_the_first_row_behind_it() {
+    let world = world().await;
+    world.execute("ALTER TABLE dbo.t ENABLE CHANGE_TRACKING").await;
+    for (number, mode) in [RowVersion, IntegerPk, ChangeTracking].into_iter().enumerate() {
+        let cursor = if mode == RowVersion { "rv" } else { "id" };
+        let settings = world.settings("t", mode, cursor);
+        let settings = SourceSettings { settle: std::time::Duration::ZERO, ..settings };
+        let source = Mssql::new(settings).unwrap();
+        let (all, _) = events(&source, None, 9).await;
+        let at = &all.last().unwrap().cursor;
+        let (id, column) = (number + 2, format!("new{number}"));
+        world.execute(&format!("ALTER TABLE dbo.t ADD {column} int NULL")).await;
+        world.execute(&format!("INSERT INTO dbo.t (id, {column}) VALUES ({id}, 7)")).await;
+        // What the column was filled with by adding it is an update too.
+        let rows = after(&source, Some(at)).await;
+        assert_eq!(rows.last().unwrap()[&column], 7, "{mode}: {rows:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_changes_is_followed_and_told() {
+    let world = world().await;
+    world.execute("CREATE VIEW dbo.v AS SELECT id, rv, a, b FROM dbo.t").await;
+    let source = Mssql::new(world.settings("v", RowVersion, "rv")).unwrap();
+    assert_eq!(after(&source, None).await[0]["b"], 1);
+    view(&world, "id, rv, CAST(b AS decimal(9, 2)) AS b, N'new' AS c").await;
+    let (rows, log) = logged(after(&source, None)).await;
+    assert_eq!(rows[0].to_string(), r#"{"id":1,"rv":"AAAAAAAAB9E=","b":"1.00","c":"new"}"#);
+    assert!(log.contains("WARN") && log.contains("event=\"schema_changed\""), "{log}");
+    assert!(
+        log.contains("`b` is decimal(9, 2), was int, `c` nvarchar(3)")
+            && log.contains("`a` was removed"),
+        "{log}"
+    );
+    let (_, log) = logged(after(&source, None)).await;
+    assert!(!log.contains("schema_changed"), "it is told once: {log}");
+}
+
+#[tokio::test]
+async fn what_is_not_read_may_change() {
+    let world = world().await;
+    world.execute("CREATE VIEW dbo.v AS SELECT id, rv, a, b FROM dbo.t").await;
+    let settings = SourceSettings {
+        columns: Some(vec!["a".to_owned()]),
+        on_schema_change: OnSchemaChange::Stop,
+        ..world.settings("v", RowVersion, "rv")
+    };
+    let source = Mssql::new(settings).unwrap();
+    fetch(&source, None, 9).await.unwrap();
+    view(&world, "id, rv, N'x' AS b, a, 5 AS more").await;
+    let (rows, log) = logged(after(&source, None)).await;
+    assert_eq!((rows[0]["a"].as_str(), log.contains("schema_changed")), (Some("one"), false));
+}
+
+#[tokio::test]
+async fn a_key_or_cursor_that_is_gone_or_orders_otherwise_always_stops() {
+    let world = world().await;
+    world.execute("CREATE VIEW dbo.v AS SELECT id, rv, a, b FROM dbo.t").await;
+    let settings = world.settings("v", RowVersion, "rv");
+    for (columns, expected, lost) in [
+        ("rv, a, b", "key column `id` is not in `dbo.v`, which has `rv`, `a`, `b`", false),
+        ("id, a, b", "cursor column `rv` is not in", false),
+        ("id, CAST(rv AS bigint) AS rv", "mode `rowversion` needs a `rowversion` column", false),
+        ("CAST(id AS nvarchar(9)) AS id, rv", "`id` is nvarchar(9)", true),
+    ] {
+        view(&world, "id, rv, a, b").await;
+        let source = Mssql::new(settings.clone()).unwrap();
+        fetch(&source, None, 9).await.unwrap();
+        view(&world, columns).await;
+        for _ in 0..2 {
+            let error = fetch(&source, None, 9).await.unwrap_err();
+            assert!(error.reason.contains(expected), "{columns}: {error}");
+            assert_eq!(error.position_lost, lost, "{columns}");
+        }
+        // It goes on once the column is as it was.
+        view(&world, "id, rv, a").await;
+        assert_eq!(fetch(&source, None, 9).await.unwrap().rows.len(), 1, "{columns}");
+    }
+    view(&world, "CAST(id AS bigint) AS id, rv").await;
+    let source = Mssql::new(settings).unwrap();
+    assert_eq!(fetch(&source, None, 9).await.unwrap().rows.len(), 1);
+}
+
+#[tokio::test]
+async fn a_poller_that_is_to_stop_does_until_the_columns_or_the_setting_change() {
+    let world = world().await;
+    world.execute("CREATE VIEW dbo.v AS SELECT id, rv, a FROM dbo.t").await;
+    let stop = SourceSettings {
+        on_schema_change: OnSchemaChange::Stop,
+        ..world.settings("v", RowVersion, "rv")
+    };
+    let source = Mssql::new(stop).unwrap();
+    fetch(&source, None, 9).await.unwrap();
+    view(&world, "id, rv, a, b").await;
+    for _ in 0..2 {
+        let error = fetch(&source, None, 9).await.unwrap_err();
+        assert!(error.schema_changed && !error.position_lost, "{error}");
+        assert!(
+            error.reason.contains("columns of `dbo.v` have changed (`b` int was added)"),
+            "{error}"
+        );
+    }
+    view(&world, "id, rv, a").await;
+    assert_eq!(fetch(&source, None, 9).await.unwrap().rows.len(), 1);
+}
+
+async fn ticks(mode: CursorMode) -> Ticks {
+    let world = World::start(TABLE).await;
+    world.database.execute("ALTER TABLE dbo.t ENABLE CHANGE_TRACKING").unwrap();
+    let cursor = if mode == RowVersion { "rv" } else { "id" };
+    let settings = world.settings("t", mode, cursor);
+    let settle = std::time::Duration::ZERO;
+    let ticks = Ticks::new(world, SourceSettings { settle, ..settings });
+    ticks.at(0);
+    ticks
+}
+
+#[tokio::test]
+async fn a_change_between_two_processes_is_noticed() {
+    for mode in [RowVersion, IntegerPk, ChangeTracking] {
+        let mut ticks = ticks(mode).await;
+        ticks.settings.on_schema_change = OnSchemaChange::Stop;
+        let (ids, writes) = ticks.tick().await;
+        assert_eq!((ids, writes), (vec![1], 4), "{mode}: no write more than without");
+        let fingerprint = ticks.document().await.source_fingerprint;
+        ticks.run("INSERT INTO dbo.t (id) VALUES (2)");
+        assert_eq!(ticks.tick().await.0, [2], "{mode}");
+        ticks.run("ALTER TABLE dbo.t ADD c int NULL");
+        ticks.run("INSERT INTO dbo.t (id, c) VALUES (3, 7)");
+        for _ in 0..2 {
+            let report = ticks.report().await;
+            assert_eq!(outcome_row(&report.result).event, "schema_changed", "{mode}");
+        }
+        assert!(ticks.failure().await.contains("those that the poller delivered last"));
+        ticks.settings.on_schema_change = OnSchemaChange::Follow;
+        let ((ids, _), log) = logged(ticks.tick()).await;
+        assert_eq!(ids.last(), Some(&3), "{mode}");
+        assert_eq!(log.matches("event=\"schema_changed\"").count(), 1, "{mode}: {log}");
+        // What was followed is what is known, also to a poller that is to stop.
+        ticks.settings.on_schema_change = OnSchemaChange::Stop;
+        ticks.run("INSERT INTO dbo.t (id) VALUES (4)");
+        let ((ids, _), log) = logged(ticks.tick()).await;
+        assert_eq!((ids, log.contains("schema_changed")), (vec![4], false), "{mode}");
+        assert_eq!(ticks.document().await.source_fingerprint, fingerprint);
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_was_retyped_between_two_processes_stops() {
+    let mut ticks = ticks(RowVersion).await;
+    ticks.run("CREATE VIEW dbo.v AS SELECT id, rv FROM dbo.t");
+    ticks.settings = ticks.world.settings("v", RowVersion, "rv");
+    assert_eq!(ticks.tick().await.0, [1]);
+    ticks.run("DROP VIEW dbo.v");
+    ticks.run("CREATE VIEW dbo.v AS SELECT CAST(id AS nvarchar(9)) AS id, rv FROM dbo.t");
+    let report = ticks.report().await;
+    assert_eq!(outcome_row(&report.result).event, "position_lost");
+    let text = highwater::error::chain(&report.result.unwrap_err());
+    assert!(text.contains("the key or cursor of `dbo.v` has changed"), "{text}");
+}
