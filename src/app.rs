@@ -26,6 +26,7 @@ use crate::handler::durable::{self, Durable};
 use crate::handler::exec::Exec;
 use crate::handler::http::{Client, ClientError, Http};
 use crate::handler::queue::Queue;
+use crate::handler::sql::{Sql, TableError};
 use crate::handler::stdout::Stdout;
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
@@ -87,6 +88,15 @@ pub enum BuildError {
         #[source]
         source: durable::ClientError,
     },
+    /// A handler that writes to a table has a name that no table can have.
+    #[error("set up the handler of poller `{poller}`")]
+    Sql {
+        /// The poller.
+        poller: String,
+        /// Why.
+        #[source]
+        source: TableError,
+    },
     /// The HTTP client of the handlers cannot be set up.
     #[error("set up the HTTP client of the handlers")]
     Http(#[source] ClientError),
@@ -119,7 +129,7 @@ impl App {
             let parts = PollerParts {
                 name: poller.name.clone(),
                 source: surroundings.source(poller)?,
-                handler: surroundings.handler(poller, &mut client)?,
+                handler: surroundings.handler(&config.app, poller, &mut client)?,
                 store: Arc::clone(&store),
                 instance: Arc::clone(&instance),
                 terms: LeaseTerms::of(poller.lease.ttl),
@@ -175,6 +185,7 @@ fn limits(poller: &PollerConfig, function_timeout: Duration) -> Limits {
 /// system's root certificates takes longer than all else here.
 fn handler(
     surroundings: &Surroundings,
+    app: &str,
     poller: &PollerConfig,
     client: &mut Option<Client>,
 ) -> Result<Arc<dyn Handler>, BuildError> {
@@ -197,6 +208,15 @@ fn handler(
             })?));
         }
         HandlerConfig::Exec(exec) => return Ok(Arc::new(Exec::new(exec))),
+        HandlerConfig::Sql(sql) => {
+            let made = Sql::new(app, sql);
+            let made =
+                made.map_err(|source| BuildError::Sql { poller: poller.name.clone(), source })?;
+            return Ok(match surroundings.credential(&sql.connection.auth)? {
+                Some(credential) => Arc::new(made.with_credential(credential)),
+                None => Arc::new(made),
+            });
+        }
         HandlerConfig::Stdout => return Ok(Arc::new(Stdout::new())),
     };
     let client = match (&http.authorities, client) {
@@ -246,6 +266,7 @@ impl Surroundings {
 
     fn handler(
         &self,
+        app: &str,
         poller: &PollerConfig,
         client: &mut Option<Client>,
     ) -> Result<Arc<dyn Handler>, BuildError> {
@@ -253,7 +274,7 @@ impl Surroundings {
         if self.handler_panics {
             return Ok(Arc::new(crate::testing::PanickingHandler));
         }
-        handler(self, poller, client)
+        handler(self, app, poller, client)
     }
 
     fn store(&self, config: &Config) -> Result<Arc<dyn StateStore>, BuildError> {

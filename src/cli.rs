@@ -7,6 +7,7 @@
 
 mod confirm;
 mod doctor;
+mod fence;
 mod init;
 mod output;
 mod pause;
@@ -66,6 +67,12 @@ enum Command {
     /// Print what the state store needs.
     #[command(subcommand)]
     State(state::Options),
+    /// Print what the handler `sql` needs to keep stale owners out.
+    #[command(subcommand)]
+    Fence(fence::Options),
+    /// Print what the handler `sql` needs to apply no event twice.
+    #[command(subcommand)]
+    Ledger(fence::LedgerOptions),
     /// Show delivery without loss on real data, with failures and kills; needs nothing installed.
     #[cfg(feature = "demo")]
     Demo(crate::demo::Options),
@@ -104,6 +111,8 @@ pub async fn run() -> ExitCode {
         Command::Resume(options) => end(pause::resume(vars, &options).await),
         Command::Quarantine(options) => end(quarantine::run(vars, &options).await),
         Command::State(options) => end(state::run(&options)),
+        Command::Fence(options) => end(fence::run(&options)),
+        Command::Ledger(options) => end(fence::run_ledger(&options)),
         #[cfg(feature = "demo")]
         Command::Demo(options) => crate::demo::run(options).await,
         #[cfg(feature = "demo")]

@@ -41,13 +41,16 @@ pub(crate) use self::filter::{Filter, FilterProblem};
 pub(crate) use self::handler::redacted;
 pub use self::handler::{
     Authorities, BlobConfig, BodyForm, DurableConfig, ExecConfig, HandlerConfig, HttpAuth,
-    HttpConfig, MessageEncoding, QueueConfig,
+    HttpConfig, LedgerConfig, MessageEncoding, QueueConfig, SqlHandlerConfig,
 };
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
 pub use self::parse::parse_duration;
 pub use self::poller::{LeaseConfig, LimitsConfig, PollerConfig};
 pub(crate) use self::settings::LOG_DEFAULT;
-pub use self::settings::{Fallback, SETTINGS, STATE_TABLE_DEFAULT, Setting, settings_table};
+pub use self::settings::{
+    FENCE_TABLE_DEFAULT, Fallback, LEDGER_TABLE_DEFAULT, SETTINGS, STATE_TABLE_DEFAULT, Setting,
+    settings_table,
+};
 pub use self::source::{OnSchemaChange, Relation, SourceConfig};
 pub use self::sql_connection::{Encrypt, SqlAuth, SqlConnection, connection_keys_table};
 pub use self::state::StateConfig;

@@ -6,6 +6,7 @@ mod envelope;
 pub mod exec;
 pub mod http;
 pub mod queue;
+pub mod sql;
 pub mod stdout;
 mod storage;
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod durable;
 mod exec;
 mod http;
 mod queue;
+mod sql;
 
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ pub use self::exec::ExecConfig;
 pub(crate) use self::http::redacted;
 pub use self::http::{Authorities, BodyForm, HttpAuth, HttpConfig};
 pub use self::queue::{MessageEncoding, QueueConfig};
+pub use self::sql::{LedgerConfig, SqlHandlerConfig};
 use super::FUNCTION_TIMEOUT_RESERVE;
 use super::parse::{self, Expected, show_duration};
 use super::read::Reader;
@@ -37,6 +39,8 @@ pub enum HandlerConfig {
     Http(Box<HttpConfig>),
     /// Messages of a queue.
     Queue(QueueConfig),
+    /// Rows of a table of SQL Server.
+    Sql(Box<SqlHandlerConfig>),
     /// One line for each event on standard output.
     Stdout,
 }
@@ -48,12 +52,14 @@ enum Kind {
     Exec,
     Http,
     Queue,
+    Sql,
     Stdout,
 }
 
 pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HandlerConfig> {
     let kinds = [
         ("http", Kind::Http),
+        ("sql", Kind::Sql),
         ("queue", Kind::Queue),
         ("blob", Kind::Blob),
         ("durable", Kind::Durable),
@@ -66,6 +72,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HandlerConf
         Kind::Durable => durable::read(reader, segment).map(HandlerConfig::Durable),
         Kind::Exec => exec::read(reader, segment).map(HandlerConfig::Exec),
         Kind::Queue => queue::read(reader, segment).map(HandlerConfig::Queue),
+        Kind::Sql => sql::read(reader, segment).map(|sql| HandlerConfig::Sql(Box::new(sql))),
         Kind::Stdout => Some(HandlerConfig::Stdout),
     }
 }

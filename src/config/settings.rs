@@ -82,6 +82,14 @@ pub const SETTINGS: &[Setting] = &[
     HANDLER_ALLOW_HTTP,
     HANDLER_COMMAND,
     HANDLER_CONNECTION,
+    HANDLER_TABLE,
+    HANDLER_KEY,
+    HANDLER_COLUMNS,
+    HANDLER_DELETES,
+    HANDLER_FENCE_TABLE,
+    HANDLER_LEDGER,
+    HANDLER_LEDGER_TABLE,
+    HANDLER_LEDGER_DAYS,
     HANDLER_CONTAINER,
     HANDLER_QUEUE,
     HANDLER_MESSAGE_EVENTS_MAX,
@@ -124,6 +132,10 @@ use Fallback::{Required, Text, Words};
 
 /// Name of the state table where none is set.
 pub const STATE_TABLE_DEFAULT: &str = "dbo.highwater_state";
+/// Default of the setting of the table of fences.
+pub const FENCE_TABLE_DEFAULT: &str = "dbo.highwater_fence";
+/// Default of the setting of the table of applied events.
+pub const LEDGER_TABLE_DEFAULT: &str = "dbo.highwater_ledger";
 
 pub(super) const APP: Setting = Setting::new(
     "HIGHWATER__APP",
@@ -172,7 +184,8 @@ pub(super) const FUNCTION_POLLER: Setting = Setting::new(
 pub(super) const HANDLER_KIND: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__KIND",
     Required,
-    "Kind of handler, where batches go: `http`, `queue`, `blob`, `durable`, `exec` or `stdout`.",
+    "Kind of handler, where batches go: `http`, `sql`, `queue`, `blob`, `durable`, `exec` or \
+     `stdout`.",
 );
 pub(super) const HANDLER_URL: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__URL",
@@ -193,7 +206,48 @@ pub(super) const HANDLER_CONNECTION: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__CONNECTION",
     Text("AzureWebJobsStorage"),
     "queue, blob: name of the storage connection, as for `HIGHWATER__STATE__CONNECTION`; for a \
-     queue `…__queueServiceUri` stands in place of `…__blobServiceUri`.",
+     queue `…__queueServiceUri` stands in place of `…__blobServiceUri`. sql: name of the setting with \
+     the ADO.NET connection string, which must be set.",
+);
+pub(super) const HANDLER_TABLE: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__TABLE",
+    Words("required for `sql`"),
+    "sql: table that rows are written to.",
+);
+pub(super) const HANDLER_KEY: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__KEY",
+    Words("those of the source's key"),
+    "sql: columns of the target that tell its rows apart, with a unique index.",
+);
+pub(super) const HANDLER_COLUMNS: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__COLUMNS",
+    Words("all, under their own names"),
+    "sql: columns to write, such as `id, total:amount`: of the source, and after `:` of the target.",
+);
+pub(super) const HANDLER_DELETES: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__DELETES",
+    Text("delete"),
+    "sql: what a deleted row does to the target: `delete`, or `ignore`.",
+);
+pub(super) const HANDLER_FENCE_TABLE: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__FENCE_TABLE",
+    Text(FENCE_TABLE_DEFAULT),
+    "sql: table of fences, in the same database; `highwater fence ddl` prints it.",
+);
+pub(super) const HANDLER_LEDGER: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__LEDGER",
+    Text("off"),
+    "sql: whether applied events are remembered, so that none is applied twice: `on` or `off`.",
+);
+pub(super) const HANDLER_LEDGER_TABLE: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__LEDGER_TABLE",
+    Text(LEDGER_TABLE_DEFAULT),
+    "sql: table of applied events, in the same database; `highwater ledger ddl` prints it.",
+);
+pub(super) const HANDLER_LEDGER_DAYS: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__LEDGER_DAYS",
+    Text("7"),
+    "sql: days that an event is remembered, up to 3650.",
 );
 pub(super) const HANDLER_CONTAINER: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__CONTAINER",
@@ -229,12 +283,13 @@ pub(super) const HANDLER_TIMEOUT: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__TIMEOUT",
     Text("60s"),
     "http: limit on one try, from connecting to the end of the reply. queue, blob, durable: limit \
-     on one request. exec: limit on one process.",
+     on one request. sql: limit on one batch, all tries. exec: \
+     limit on one process.",
 );
 pub(super) const HANDLER_TRIES_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__TRIES_MAX",
     Text("3"),
-    "http, queue, blob, durable: tries of one request within one tick.",
+    "http, sql, queue, blob, durable: tries of one request, or batch, within one tick.",
 );
 pub(super) const HANDLER_LANES: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__LANES",

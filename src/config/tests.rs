@@ -2,6 +2,7 @@
 
 mod http;
 mod source;
+mod sql;
 
 use expect_test::{Expect, expect};
 
@@ -62,6 +63,14 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__HANDLER__STALL_MAX = 30s
     HIGHWATER__POLLERS__ORDERS__HANDLER__COMMAND = left alone
     HIGHWATER__POLLERS__ORDERS__HANDLER__CONNECTION = left alone
+    HIGHWATER__POLLERS__ORDERS__HANDLER__TABLE = left alone
+    HIGHWATER__POLLERS__ORDERS__HANDLER__KEY = left alone
+    HIGHWATER__POLLERS__ORDERS__HANDLER__COLUMNS = left alone
+    HIGHWATER__POLLERS__ORDERS__HANDLER__DELETES = left alone
+    HIGHWATER__POLLERS__ORDERS__HANDLER__FENCE_TABLE = left alone
+    HIGHWATER__POLLERS__ORDERS__HANDLER__LEDGER = left alone
+    HIGHWATER__POLLERS__ORDERS__HANDLER__LEDGER_TABLE = left alone
+    HIGHWATER__POLLERS__ORDERS__HANDLER__LEDGER_DAYS = left alone
     HIGHWATER__POLLERS__ORDERS__HANDLER__CONTAINER = left alone
     HIGHWATER__POLLERS__ORDERS__HANDLER__QUEUE = left alone
     HIGHWATER__POLLERS__ORDERS__HANDLER__ORCHESTRATOR = left alone
@@ -449,7 +458,7 @@ fn every_mistake_is_reported_at_once() {
             setting `HIGHWATER__POLLERS__ORDERS__BATCH_BYTES_MAX` is `4MB`, expected a size of 1 byte to 1024 MiB, such as `4MiB`, `512KiB` or `1000000`
               hint: only `KiB` and `MiB` are known as units
             setting `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX` is `100001`, expected a whole number from 1 to 100000
-            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `webhook`, expected `http`, `queue`, `blob`, `durable`, `exec` or `stdout`
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `webhook`, expected `http`, `sql`, `queue`, `blob`, `durable`, `exec` or `stdout`
             setting `HIGHWATER__POLLERS__ORDERS__LEASE__FIRST` is `(not shown)`, expected `true` or `false`
             setting `HIGHWATER__POLLERS__ORDERS__LEASE__TTL` is `1s`, expected a duration of at least `2s`
             setting `HIGHWATER__POLLERS__ORDERS__ON_MISSING_STATE` is `ignore`, expected `stop` or `recreate`

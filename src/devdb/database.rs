@@ -121,6 +121,21 @@ impl Database {
         SqliteSession::open(self.0.clone(), "master")?.forget_changes(&named(table)?)
     }
 
+    /// Notes each row of `table` that is inserted or changed from now on as a row of `notes`, with
+    /// the same columns, in the same transaction: as a trigger would, which T-SQL cannot make here.
+    ///
+    /// Both are names as T-SQL writes them. Of a database in which several transactions write at once
+    /// nothing is noted.
+    ///
+    /// # Errors
+    /// Fails for an unknown table (208) or column (207).
+    pub fn note_writes(&self, table: &str, notes: &str, columns: &[&str]) -> Result<(), SqlError> {
+        let session = SqliteSession::open(self.0.clone(), "master")?;
+        column_types(&session, table, columns)?;
+        column_types(&session, notes, columns)?;
+        session.note_writes(&named(table)?, &named(notes)?, columns)
+    }
+
     /// Inserts rows in one transaction, much faster than a statement for each.
     ///
     /// `table` is a name as T-SQL writes it; values are given in the order of `columns`.

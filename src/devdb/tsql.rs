@@ -44,6 +44,7 @@ mod expression;
 mod function;
 mod hints;
 pub(crate) mod lexer;
+mod limit;
 pub(crate) mod parser;
 mod query;
 #[cfg(test)]

@@ -1,12 +1,57 @@
-//! What `highwater state ddl` prints.
+//! What `highwater state ddl` prints, and `fence ddl` and `ledger ddl`.
 
 use std::process::{Command, Output};
 
 use expect_test::expect;
 
 fn ddl(arguments: &[&str]) -> Output {
+    ddl_of("state", arguments)
+}
+
+fn ddl_of(what: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
-    command.args(["state", "ddl"]).args(arguments).env_clear().output().unwrap()
+    command.args([what, "ddl"]).args(arguments).env_clear().output().unwrap()
+}
+
+#[test]
+fn fence_and_ledger_are_printed_with_the_rights_they_need() {
+    let output = ddl_of("fence", &[]);
+    assert!(output.status.success() && output.stderr.is_empty());
+    expect![[r#"
+        CREATE TABLE [dbo].[highwater_fence] (
+            [app] nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+            [poller] nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+            [generation] bigint NOT NULL,
+            [token] bigint NOT NULL,
+            [checked_at] datetime2(7) NOT NULL,
+            PRIMARY KEY CLUSTERED ([app], [poller])
+        );
+        GRANT SELECT ON [dbo].[highwater_fence] TO [highwater];
+        GRANT INSERT ON [dbo].[highwater_fence] TO [highwater];
+        GRANT UPDATE ON [dbo].[highwater_fence] TO [highwater];
+    "#]]
+    .assert_eq(&String::from_utf8(output.stdout).unwrap());
+    let output = ddl_of("ledger", &["--table", "ops.[my events]", "--user", "my]app"]);
+    assert!(output.status.success() && output.stderr.is_empty());
+    expect![[r#"
+        CREATE TABLE [ops].[my events] (
+            [app] nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+            [poller] nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+            [event_id] binary(16) NOT NULL,
+            [replay_id] nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+            [applied_at] datetime2(3) NOT NULL,
+            PRIMARY KEY CLUSTERED ([app], [poller], [event_id], [replay_id])
+        );
+        CREATE INDEX [ix_my events_applied_at] ON [ops].[my events] ([app], [poller], [applied_at]);
+        GRANT SELECT ON [ops].[my events] TO [my]]app];
+        GRANT INSERT ON [ops].[my events] TO [my]]app];
+        GRANT DELETE ON [ops].[my events] TO [my]]app];
+    "#]]
+    .assert_eq(&String::from_utf8(output.stdout).unwrap());
+    let output = ddl_of("fence", &["--table", "other.dbo.fence"]);
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("`--table`: table `other.dbo.fence` names a database"), "{text}");
 }
 
 #[test]

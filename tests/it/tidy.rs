@@ -111,6 +111,11 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
             "url",
         ],
     ),
+    (
+        "handler::sql",
+        &["config", "error", "event", "handler", "mssql", "state"],
+        &["azure_core", "base64", "tiberius", "tokio::sync"],
+    ),
     ("handler::stdout", &["error", "event", "handler"], &["tokio::io", "tokio::sync"]),
     ("handler::testing", &["cursor", "event", "handler", "state", "value"], &[]),
     // Edges.

@@ -4,8 +4,11 @@ use std::fmt::Write as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use highwater::config::SqlHandlerConfig;
 use highwater::cursor::{Cursor, CursorMode};
 use highwater::devdb::Value as Stored;
+use highwater::event::{ChangeEvent, Operation};
+use highwater::handler::sql::Sql;
 use highwater::mssql::{Connection, Param};
 use highwater::source::mssql::{Mssql, SourceSettings};
 use serde::Deserialize;
@@ -13,6 +16,7 @@ use serde_json::Value as Json;
 use serde_json::value::RawValue;
 
 use crate::sql::{World, events, failure};
+use crate::sql_handler::{config, deliver, tables};
 
 const DOCUMENT: &str = include_str!("../../docs/types.md");
 const CYRILLIC: &str = "Cyrillic_General_CI_AS";
@@ -429,6 +433,107 @@ async fn a_key_of_each_type_pages_through_its_values() {
         let mut expected: Vec<_> = case.values.iter().map(|(_, json)| (*json).to_owned()).collect();
         expected.sort();
         assert_eq!(found, expected, "{}", case.declared);
+    }
+}
+
+/// The handler `sql` writes each form back: once as a new row, once over the one that is there.
+#[tokio::test]
+async fn each_value_arrives_in_a_column_of_its_own_type() {
+    // A value that names its own type can be kept as text only.
+    for case in CASES.iter().filter(|case| case.name() != "sql_variant") {
+        let (version, target) = match case.name() {
+            "rowversion" => ("c", "binary(8)".to_owned()),
+            _ => ("rv", case.column()),
+        };
+        let other = if version == "c" { "" } else { "rv rowversion NOT NULL, " };
+        let mut tsql = format!(
+            "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, {other}c {}); \
+             CREATE TABLE dbo.copies (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL, \
+             c {target} NULL); {}",
+            if version == "c" { "rowversion NOT NULL".to_owned() } else { case.column() },
+            tables()
+        );
+        for (id, (literal, _)) in case.values.iter().enumerate() {
+            match *literal {
+                "DEFAULT" => write!(tsql, "; INSERT INTO dbo.t (id) VALUES ({id})").unwrap(),
+                text => write!(tsql, "; INSERT INTO dbo.t (id, c) VALUES ({id}, {text})").unwrap(),
+            }
+        }
+        if version != "c" {
+            tsql += "; INSERT INTO dbo.t (id, c) VALUES (99, NULL)";
+        }
+        let world = World::start(&tsql).await;
+        let settings = world.settings("t", CursorMode::RowVersion, version);
+        let source = Mssql::new(settings.clone()).unwrap();
+        let (rows, _) = events(&source, None, 100).await;
+        let sql = Sql::new("shop", &config(world.connection())).unwrap();
+        let columns = Some(vec!["c".to_owned()]);
+        let sent = delivered(SourceSettings { columns: columns.clone(), ..settings }).await;
+        for round in 0..2 {
+            let delivery = deliver(&sql, &rows).await;
+            delivery.unwrap_or_else(|error| panic!("{}: {error}", case.declared));
+            let settings = world.settings("copies", CursorMode::RowVersion, "rv");
+            let found = delivered(SourceSettings { columns: columns.clone(), ..settings }).await;
+            assert_eq!(found, sent, "{} in round {round}", case.declared);
+        }
+    }
+}
+
+#[tokio::test]
+async fn half_a_surrogate_pair_arrives_as_it_is() {
+    let world = World::start(&format!(
+        "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL, c nvarchar(9)); \
+         CREATE TABLE dbo.copies (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL, \
+         c nvarchar(9)); {}",
+        tables()
+    ))
+    .await;
+    let half = [&[0x61, 0, 0x3D, 0xD8][..], &[0x62, 0]].concat();
+    let row = vec![Stored::Int(1), Stored::Bytes(half)];
+    world.database.insert_rows("dbo.t", &["id", "c"], [row]).unwrap();
+    let source = Mssql::new(world.settings("t", CursorMode::RowVersion, "rv")).unwrap();
+    let sql = Sql::new("shop", &config(world.connection())).unwrap();
+    deliver(&sql, &events(&source, None, 10).await.0).await.unwrap();
+    let settings = world.settings("copies", CursorMode::RowVersion, "rv");
+    let columns = Some(vec!["c".to_owned()]);
+    assert_eq!(delivered(SourceSettings { columns, ..settings }).await, [r#""a\ud83db""#]);
+}
+
+#[tokio::test]
+async fn a_key_of_each_type_finds_its_row_in_the_target() {
+    let unordered = ["text", "ntext", "xml", "image", "rowversion", "hierarchyid", "sql_variant"];
+    for case in CASES.iter().filter(|case| !unordered.contains(&case.name())) {
+        let column = case.column();
+        let mut tsql = format!(
+            "CREATE TABLE dbo.t (c {column} NOT NULL PRIMARY KEY, rv rowversion NOT NULL, n int); \
+             CREATE TABLE dbo.copies (c {column} NOT NULL PRIMARY KEY, n int); {}",
+            tables()
+        );
+        for (literal, _) in case.values {
+            write!(tsql, "; INSERT INTO dbo.t (c, n) VALUES ({literal}, 1)").unwrap();
+        }
+        let world = World::start(&tsql).await;
+        let settings = world.settings("t", CursorMode::RowVersion, "rv");
+        let source = Mssql::new(SourceSettings { key: vec!["c".to_owned()], ..settings }).unwrap();
+        let (rows, _) = events(&source, None, 100).await;
+        let pairs = [("c", "c"), ("n", "n")].map(|(a, b)| (a.to_owned(), b.to_owned()));
+        let settings =
+            SqlHandlerConfig { columns: Some(pairs.into()), ..config(world.connection()) };
+        let sql = Sql::new("shop", &settings).unwrap();
+        deliver(&sql, &rows).await.unwrap();
+        // A key that did not find its row would be inserted again, and refused.
+        world.database.execute("UPDATE dbo.copies SET n = 2").unwrap();
+        deliver(&sql, &rows).await.unwrap();
+        let equal = "EXISTS (SELECT 1 FROM dbo.copies AS u WHERE u.c = t.c AND u.n = 1)";
+        let expected = format!("Some(I64(Some({})))", case.values.len());
+        assert_eq!(count(&world, equal, &[]).await, expected, "{}", case.declared);
+        let label = &highwater::source::Source::shape(&source).label;
+        let gone = |event: ChangeEvent| {
+            ChangeEvent::encode(label, Operation::Delete, event.cursor, &[]).unwrap()
+        };
+        let gone: Vec<ChangeEvent> = rows.into_iter().map(gone).collect();
+        deliver(&sql, &gone).await.unwrap();
+        assert_eq!(count(&world, equal, &[]).await, "Some(I64(Some(0)))", "{}", case.declared);
     }
 }
 

@@ -200,6 +200,16 @@
 //! - committed before the handler
 //! - rows beside the checkpoint's skipped
 //! - redirect taken for a success
+//! - fence of a target not asked
+//! - fence of a target not raised
+//! - refused batch committed in part
+//! - ledger ignored
+//! - ledger forgets while events come again
+//! - replay left out by the ledger
+//! - more parameters than a server takes
+//! - first state of a row written
+//! - text cut by its cast
+//! - digits cut from a decimal
 //!
 //! By hand, with the simulation alone, and the number of cases it took:
 //!

@@ -15,6 +15,8 @@ use crate::rng::Rng;
 
 /// The function, its poller and the application.
 pub(crate) const FUNCTION: &str = "storm";
+/// The same of the poller that copies the table with the handler `sql`.
+pub(crate) const COPY: &str = "copy";
 /// What the instances are called; their leases show it.
 pub(crate) const NAMES: [&str; 2] = ["one", "two"];
 /// How long a lease lives without renewal; Azure needs 15 s.
@@ -44,10 +46,12 @@ impl Instances {
     pub(crate) async fn start(settings: &Settings, ledger: Shared, seed: u64) -> Self {
         let root = tempfile::tempdir().unwrap();
         let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/host/data/config");
-        std::fs::create_dir(root.path().join(FUNCTION)).unwrap();
         std::fs::copy(config.join("host.json"), root.path().join("host.json")).unwrap();
-        let function = root.path().join(FUNCTION).join("function.json");
-        std::fs::copy(config.join("nightly/function.json"), function).unwrap();
+        for function in [FUNCTION, COPY] {
+            std::fs::create_dir(root.path().join(function)).unwrap();
+            let function = root.path().join(function).join("function.json");
+            std::fs::copy(config.join("nightly/function.json"), function).unwrap();
+        }
         let (mut hosts, mut tasks) = (Vec::new(), JoinSet::new());
         for (worker, name) in NAMES.iter().enumerate() {
             let options = Options {
@@ -58,6 +62,11 @@ impl Instances {
             };
             let host = FakeHost::start(options).unwrap();
             tasks.spawn(fire(host.clone(), worker, ledger.clone(), Rng::new(seed, name)));
+            tasks.spawn(fire_copy(
+                host.clone(),
+                ledger.clone(),
+                Rng::new(seed, &format!("copy {name}")),
+            ));
             tasks.spawn(note_exits(host.clone(), worker, ledger.clone()));
             hosts.push(host);
         }
@@ -124,22 +133,57 @@ fn env(settings: &Settings, worker: usize) -> BTreeMap<String, String> {
         ("HIGHWATER__APP", FUNCTION.to_owned()),
         ("HIGHWATER__LOG", "warn".to_owned()),
     ];
-    let poller = [
+    let both = [
         ("SOURCE__CONNECTION", "SqlConnection".to_owned()),
         ("SOURCE__TABLE", "dbo.orders".to_owned()),
         ("SOURCE__CURSOR", "version".to_owned()),
         ("SOURCE__KEY", "id".to_owned()),
-        ("HANDLER__KIND", "http".to_owned()),
-        ("HANDLER__URL", settings.urls[worker].clone()),
-        // Within a term nothing comes twice then.
-        ("HANDLER__TRIES_MAX", "1".to_owned()),
         ("LEASE__TTL", format!("{}s", TTL.as_secs())),
         ("BATCH_ROWS_MAX", "10".to_owned()),
         ("RETRY_DELAY_MIN", "200ms".to_owned()),
     ];
-    let prefix = format!("HIGHWATER__POLLERS__{}__", FUNCTION.to_uppercase());
-    let poller = poller.into_iter().map(|(name, value)| (format!("{prefix}{name}"), value));
-    general.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(poller).collect()
+    let http = [
+        ("HANDLER__KIND", "http".to_owned()),
+        ("HANDLER__URL", settings.urls[worker].clone()),
+        // Within a term nothing comes twice then.
+        ("HANDLER__TRIES_MAX", "1".to_owned()),
+    ];
+    let sql = [
+        ("HANDLER__KIND", "sql".to_owned()),
+        ("HANDLER__CONNECTION", "SqlConnection".to_owned()),
+        ("HANDLER__TABLE", "dbo.copies".to_owned()),
+        ("HANDLER__LEDGER", "on".to_owned()),
+    ];
+    let mut env: BTreeMap<String, String> =
+        general.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    for (poller, own) in [(FUNCTION, &http[..]), (COPY, &sql[..])] {
+        let prefix = format!("HIGHWATER__POLLERS__{}__", poller.to_uppercase());
+        let settings = both.iter().chain(own);
+        env.extend(settings.map(|(name, value)| (format!("{prefix}{name}"), value.clone())));
+    }
+    env
+}
+
+/// The timer of the copying poller of an instance. What it does is judged by the target alone.
+async fn fire_copy(host: FakeHost, ledger: Shared, mut rng: Rng) {
+    loop {
+        let outcome = host.fire(COPY).await;
+        ledger.write(|ledger| {
+            ledger.copying.invocations += 1;
+            match outcome.verdict {
+                Verdict::Failure(text) if outcome.reply.is_some() => {
+                    ledger.copying.failed += 1;
+                    ledger.copying.stale += u64::from(text.contains("stale write blocked"));
+                }
+                Verdict::Success(_) | Verdict::Failure(_) => {}
+                verdict @ (Verdict::Hang(_) | Verdict::Follows(_) | Verdict::TimedOut) => {
+                    let text = format!("an invocation of the copy ended as {verdict:?}");
+                    ledger.violations.push(text);
+                }
+            }
+        });
+        sleep(rng.millis(100..=200)).await;
+    }
 }
 
 /// The timer of an instance.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::ledger::{Call, End, Exit, Fault, Kind, Ledger, RowState, Term};
+use crate::table::Copied;
 
 /// Longest time from the answer of a call to the end of the search for its commit's outcome.
 const COMMIT_MAX: Duration = Duration::from_secs(6);
@@ -54,6 +55,23 @@ pub(crate) fn judge(ledger: &Ledger, table: &[RowState]) -> Judgement {
     measure_kills(ledger, &mut judgement);
     measure_stops(ledger, &mut judgement);
     judgement
+}
+
+/// The copy equals its source, and nothing was applied to it twice.
+pub(crate) fn judge_copy(copied: &Copied) -> Vec<String> {
+    let Copied { unlike, applied, again, noted } = copied;
+    let mut violations = Vec::new();
+    if !unlike.is_empty() {
+        violations.push(format!("source and target differ: {unlike:?}"));
+    }
+    if !again.is_empty() {
+        violations.push(format!("applied more than once: {again:?}"));
+    }
+    // A state that a later one of the same batch replaces is noted, and not written.
+    if noted < applied {
+        violations.push(format!("{applied} row states are applied, and {noted} noted"));
+    }
+    violations
 }
 
 /// Within a term cursors only grow, from row to row and from call to call.
@@ -286,6 +304,25 @@ mod tests {
         history.call((0, 1), 0, &[1, 2], End::Answered);
         history.call((0, 1), 20, &[3], End::Dropped);
         assert_eq!(history.judge(&[2, 3]).lost, [RowState { key: 1, version: 3 }]);
+    }
+
+    #[test]
+    fn a_copy_must_be_whole_and_made_once() {
+        let copied = |unlike: &[&str], again: usize, noted| Copied {
+            unlike: unlike.iter().map(|row| (*row).to_owned()).collect(),
+            applied: 2,
+            again: vec![Vec::new(); again],
+            noted,
+        };
+        assert_eq!(judge_copy(&copied(&[], 0, 2)), Vec::<String>::new());
+        for (wrong, word) in [
+            (copied(&["row"], 0, 2), "differ"),
+            (copied(&[], 1, 2), "more than once"),
+            (copied(&[], 0, 1), "1 noted"),
+        ] {
+            let [violation] = &judge_copy(&wrong)[..] else { panic!("{wrong:?}") };
+            assert!(violation.contains(word), "{violation}");
+        }
     }
 
     #[test]

@@ -102,6 +102,16 @@ pub(crate) struct Sample {
     pub(crate) checkpoint: u64,
 }
 
+/// What the timers of the copying poller saw.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Copying {
+    pub(crate) invocations: u64,
+    /// Those that were answered with an error.
+    pub(crate) failed: u64,
+    /// Those that the fence of the target refused.
+    pub(crate) stale: u64,
+}
+
 /// Everything that was seen.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
@@ -114,6 +124,7 @@ pub(crate) struct Ledger {
     /// What must never be, found while it happened.
     pub(crate) violations: Vec<String>,
     pub(crate) accepted: BTreeSet<RowState>,
+    pub(crate) copying: Copying,
     highest: Term,
     ids: BTreeMap<RowState, String>,
     contents: BTreeMap<String, usize>,

@@ -10,6 +10,9 @@
 //! - lost: every row's last state must have come in a call that was answered;
 //! - order: within a term (generation, fencing token) cursors never go back;
 //! - delivered again: only what was in flight when something happened to it, by cause (`judge.rs`);
+//! - a second poller copies the table with the handler `sql` and its ledger: the target must equal the
+//!   source, and each row state that was written to it must have been written once, by a count that is
+//!   kept in the database itself;
 //! - the checkpoint and the token in the state document never go back, and no two processes have the
 //!   same token;
 //! - takeover: printed, and held against a limit that a busy machine can meet. The exact limit is
@@ -50,8 +53,8 @@ use highwater::config::{ProcessVars, Vars as _};
 use highwater::devdb::{Database, Options, Server};
 use tokio::time::{Instant, sleep};
 
-use crate::instances::{Instances, NAMES, Settings, TTL};
-use crate::judge::judge;
+use crate::instances::{COPY, Instances, NAMES, Settings, TTL};
+use crate::judge::{judge, judge_copy};
 use crate::ledger::Shared;
 use crate::receiver::Receiver;
 use crate::report::Report;
@@ -110,7 +113,8 @@ async fn nothing_is_lost_in_a_storm_of_kills() {
     let said = instances.finish().await;
     conclude(&ledger, &database, &said, |ledger, judgement| {
         let took = began_at.elapsed();
-        let report = Report { ledger, judgement, written, drained, took, seed };
+        let copied = &table::copied(&database);
+        let report = Report { ledger, judgement, copied, written, drained, took, seed };
         println!("{report}");
     });
 }
@@ -120,7 +124,9 @@ async fn drain(ledger: &Shared, database: &Database, storage: &Storage) {
     let end = Instant::now() + DRAIN_MAX;
     let newest = table::states(database).iter().map(|row| row.version).max().unwrap_or(0);
     while Instant::now() < end {
-        if storage.read().await.is_some_and(|s| s.checkpoint == newest && !s.is_held) {
+        let is_done = |sample: ledger::Sample| sample.checkpoint == newest && !sample.is_held;
+        let (posted, copied) = tokio::join!(storage.read(), storage.read_of(COPY));
+        if posted.is_some_and(is_done) && copied.is_some_and(is_done) {
             return;
         }
         sleep(Duration::from_millis(100)).await;
@@ -137,6 +143,7 @@ fn conclude(
     let states = table::states(database);
     ledger.read(|ledger| {
         let mut judgement = judge(ledger, &states);
+        judgement.violations.extend(judge_copy(&table::copied(database)));
         for (what, times, limit) in [
             ("a kill", &judgement.after_kill, TTL + LAPSE + ALLOWANCE),
             ("SIGTERM", &judgement.after_terminate, ALLOWANCE),

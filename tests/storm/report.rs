@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use crate::judge::{Cause, Judgement};
 use crate::ledger::{Kind, Ledger};
+use crate::table::Copied;
 
 pub(crate) struct Report<'a> {
     pub(crate) ledger: &'a Ledger,
     pub(crate) judgement: &'a Judgement,
+    pub(crate) copied: &'a Copied,
     pub(crate) written: u64,
     pub(crate) drained: Duration,
     pub(crate) took: Duration,
@@ -18,7 +20,7 @@ pub(crate) struct Report<'a> {
 
 impl fmt::Display for Report<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { ledger, judgement, written, drained, took, seed } = self;
+        let Self { ledger, judgement, copied, written, drained, took, seed } = self;
         let mut line =
             |name: &str, what: &dyn fmt::Display| writeln!(formatter, "{name:<38}{what:>12}");
         let count = |fits: fn(Kind) -> bool| ledger.count(fits);
@@ -49,6 +51,13 @@ impl fmt::Display for Report<'_> {
         }
         line("lost", &judgement.lost.len())?;
         line("otherwise wrong", &judgement.violations.len())?;
+        line("copy: invocations", &ledger.copying.invocations)?;
+        line("  answered with an error", &ledger.copying.failed)?;
+        line("  stale writes blocked", &ledger.copying.stale)?;
+        line("copy: row states applied", &copied.applied)?;
+        line("  events in its ledger", &copied.noted)?;
+        line("  applied more than once", &copied.again.len())?;
+        line("  rows unlike the source", &copied.unlike.len())?;
         line("takeover after a kill, seconds", &spread(&judgement.after_kill))?;
         line("takeover after SIGTERM, seconds", &spread(&judgement.after_terminate))?;
         line("seconds until all was done", &format!("{:.1}", drained.as_secs_f64()))?;

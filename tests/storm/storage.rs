@@ -104,9 +104,14 @@ impl Storage {
     /// Reads the state document, past everything that the instances believe; `None` if storage
     /// does not answer.
     pub(crate) async fn read(&self) -> Option<Sample> {
-        let loaded = self.store.load(&StateKey::Document(FUNCTION.to_owned())).await.ok()?;
+        self.read_of(FUNCTION).await
+    }
+
+    /// The same of either poller.
+    pub(crate) async fn read_of(&self, poller: &str) -> Option<Sample> {
+        let loaded = self.store.load(&StateKey::Document(poller.to_owned())).await.ok()?;
         let Some(stored) = loaded.stored else { return Some(Sample::default()) };
-        let document = decode(FUNCTION, &stored.bytes).unwrap();
+        let document = decode(poller, &stored.bytes).unwrap();
         let version = |cursor: highwater::cursor::Cursor| {
             cursor.value.parse::<highwater::cursor::RowVersion>().unwrap().0
         };

@@ -1,9 +1,12 @@
 //! The table that is polled, and the application that writes it all along.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use highwater::config::{FENCE_TABLE_DEFAULT, LEDGER_TABLE_DEFAULT};
 use highwater::devdb::{Database, Engine as _, Reply, Session, SqlError, Value};
+use highwater::handler::sql::{create_fence, create_ledger, table_name};
 use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::sleep;
@@ -14,10 +17,58 @@ use crate::rng::Rng;
 const TABLE: &str = "CREATE TABLE dbo.orders \
     (id int NOT NULL PRIMARY KEY, item nvarchar(50) NULL, version rowversion NOT NULL)";
 
+/// The target of the handler `sql`, and where each write to it is noted.
+const COPIES: &str = "CREATE TABLE dbo.copies \
+    (id int NOT NULL PRIMARY KEY, item nvarchar(50) NULL, version binary(8) NOT NULL); \
+    CREATE TABLE dbo.applied (id int NOT NULL, version binary(8) NOT NULL)";
+
 pub(crate) fn create() -> Database {
     let database = Database::in_memory().unwrap();
     database.execute(TABLE).unwrap();
+    database.execute(COPIES).unwrap();
+    database.note_writes("dbo.copies", "dbo.applied", &["id", "version"]).unwrap();
+    let named = |name| table_name("name", name).unwrap();
+    database.execute(&create_fence(&named(FENCE_TABLE_DEFAULT))).unwrap();
+    database.execute(&create_ledger(&named(LEDGER_TABLE_DEFAULT))).unwrap();
     database
+}
+
+/// What the handler `sql` has made of it.
+#[derive(Debug)]
+pub(crate) struct Copied {
+    /// Rows of the source or the target that the other has not, or not so.
+    pub(crate) unlike: Vec<String>,
+    /// Row states that were written to the target.
+    pub(crate) applied: usize,
+    /// Those of them that were written more than once.
+    pub(crate) again: Vec<Vec<Value>>,
+    /// Events in its ledger.
+    pub(crate) noted: usize,
+}
+
+/// Compares source and target.
+pub(crate) fn copied(database: &Database) -> Copied {
+    let rows = |table: &str, columns: &str| {
+        let mut session = database.connect("Highwater").unwrap();
+        let replies = session.run(&format!("SELECT {columns} FROM {table}"), &[]);
+        let Some(Reply::Rows { rows, .. }) = replies.into_iter().next() else { panic!("no rows") };
+        rows
+    };
+    let texts = |table: &str| -> BTreeSet<String> {
+        rows(table, "id, item, version").iter().map(|row| format!("{row:?}")).collect()
+    };
+    let (source, target) = (texts("dbo.orders"), texts("dbo.copies"));
+    let mut writes: BTreeMap<String, Vec<Vec<Value>>> = BTreeMap::new();
+    for row in rows("dbo.applied", "id, version") {
+        writes.entry(format!("{row:?}")).or_default().push(row);
+    }
+    let again = writes.values().filter(|times| times.len() > 1).map(|times| times[0].clone());
+    Copied {
+        unlike: source.symmetric_difference(&target).cloned().collect(),
+        applied: writes.len(),
+        again: again.collect(),
+        noted: rows(LEDGER_TABLE_DEFAULT, "event_id").len(),
+    }
 }
 
 /// Returns the state of every row.

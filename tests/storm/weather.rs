@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use highwater::devdb::{Fault, Faults};
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use crate::instances::{Instances, NAMES, TTL};
+use crate::instances::{COPY, Instances, NAMES, TTL};
 use crate::ledger::{Kind, Shared};
 use crate::rng::Rng;
 use crate::storage::Storage;
@@ -17,6 +17,8 @@ use crate::storage::Storage;
 enum Card {
     /// A process is killed while its call is answered, or right after.
     KillInCall,
+    /// A process is killed while the commit of its copy is on its way.
+    KillInCopy,
     /// A process is killed whatever it does.
     KillAnytime,
     KillBoth,
@@ -36,8 +38,8 @@ const DECK: [Card; 15] = [
     Card::KillInCall,
     Card::KillInCall,
     Card::KillInCall,
-    Card::KillAnytime,
-    Card::KillAnytime,
+    Card::KillInCopy,
+    Card::KillInCopy,
     Card::KillAnytime,
     Card::KillAnytime,
     Card::KillBoth,
@@ -51,6 +53,8 @@ const DECK: [Card; 15] = [
 
 /// A call comes within this: a lease lapses first, as a rule.
 const CALL_MAX: Duration = Duration::from_secs(20);
+/// A copy is made within this, unless storage stands still.
+const COPY_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) struct Weather<'a> {
     pub(crate) rng: Rng,
@@ -91,6 +95,14 @@ impl Weather<'_> {
             Card::KillInCall => {
                 let worker = self.caller().await.unwrap_or(0);
                 sleep(self.rng.millis(0..=80)).await;
+                self.kill(worker).await;
+            }
+            Card::KillInCopy => {
+                // The server commits, and nobody is there to hear of it.
+                let stall = Fault::Stall(self.rng.millis(100..=200));
+                self.database.arm_matching("COMMIT TRANSACTION", 1, stall);
+                let worker = self.copier().await.unwrap_or(0);
+                sleep(self.rng.millis(0..=150)).await;
                 self.kill(worker).await;
             }
             Card::KillAnytime => {
@@ -138,6 +150,19 @@ impl Weather<'_> {
     /// Waits for a call that is not answered yet, and returns who made it.
     async fn caller(&self) -> Option<usize> {
         self.ledger.wait(CALL_MAX, |ledger| ledger.open_call().map(|call| call.worker)).await
+    }
+
+    /// Waits for a lease of the copying poller that is held, and returns whose it is.
+    async fn copier(&self) -> Option<usize> {
+        let end = Instant::now() + COPY_MAX;
+        while Instant::now() < end {
+            let owner = self.storage.read_of(COPY).await.filter(|sample| sample.is_held);
+            if let Some(owner) = owner.and_then(|sample| sample.owner) {
+                return NAMES.iter().position(|name| owner.contains(&format!("/{name}-")));
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        None
     }
 
     async fn kill(&mut self, worker: usize) {

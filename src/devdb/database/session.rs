@@ -131,6 +131,30 @@ impl SqliteSession {
         })
     }
 
+    /// Makes triggers that copy what is written to one table into another.
+    ///
+    /// # Errors
+    /// Fails where there are such triggers.
+    pub(crate) fn note_writes(
+        &self,
+        table: &str,
+        notes: &str,
+        columns: &[&str],
+    ) -> Result<(), SqlError> {
+        let names: Vec<String> = columns.iter().map(|name| quoted(name)).collect();
+        let values: Vec<String> = names.iter().map(|name| format!("NEW.{name}")).collect();
+        let (names, values) = (names.join(", "), values.join(", "));
+        let (table, notes) = (quoted(table), quoted(notes));
+        for event in ["INSERT", "UPDATE"] {
+            let trigger = quoted(&format!("note {event} of {table}"));
+            self.sqlite(&format!(
+                "CREATE TRIGGER dbo.{trigger} AFTER {event} ON {table} BEGIN \
+                 INSERT INTO {notes} ({names}) VALUES ({values}); END"
+            ))?;
+        }
+        Ok(())
+    }
+
     fn batch(
         &mut self,
         sql: &str,

@@ -428,3 +428,48 @@ fn the_catalogue_tells_of_indexes_what_was_declared() {
                   HAS_PERMS_BY_NAME(N'[dbo].[none]', N'OBJECT', N'SELECT') AS b";
     assert_eq!(answer(rights), [[Value::Int(1), Value::Null]]);
 }
+
+#[tokio::test]
+async fn rows_of_values_change_insert_and_delete_what_they_name() {
+    let (server, database) = plain().await;
+    let tables = "CREATE TABLE dbo.T (id int NOT NULL PRIMARY KEY, n nvarchar(9)); \
+        CREATE TABLE dbo.U (id int NOT NULL PRIMARY KEY, n nvarchar(9)); \
+        INSERT INTO dbo.T VALUES (1, N'a'), (2, N'b'); INSERT INTO dbo.U VALUES (1, N'other')";
+    database.execute(tables).unwrap();
+    let mut client = connect(&server).await;
+    let values = "(VALUES (CAST(1 AS int), CAST(N'x' AS nvarchar(9))), \
+        (CAST(3 AS int), CAST(N'y' AS nvarchar(9)))) AS v ([id], [n])";
+    // The alias counts, though there is a table of its name.
+    let update = format!("UPDATE u SET u.n = v.n FROM dbo.T AS u JOIN {values} ON u.id = v.id");
+    let insert = format!(
+        "INSERT INTO dbo.T (id, n) SELECT v.id, v.n FROM {values} WHERE NOT EXISTS \
+         (SELECT 1 FROM dbo.T AS t WHERE t.id = v.id)"
+    );
+    let delete =
+        format!("DELETE u FROM dbo.T AS u WHERE EXISTS (SELECT 1 FROM {values} WHERE v.id = u.id)");
+    let all = |table: &str| format!("SELECT CONCAT(id, n) FROM dbo.{table} ORDER BY id");
+    for (sql, expected) in
+        [(update, &["1x", "2b"][..]), (insert, &["1x", "2b", "3y"]), (delete, &["2b"])]
+    {
+        client.simple_query(sql.as_str()).await.unwrap().into_results().await.unwrap();
+        let found = rows(&mut client, &all("T"), &[]).await;
+        let found: Vec<&str> = found.iter().map(|row| row.get(0).unwrap()).collect();
+        assert_eq!(found, expected, "{sql}");
+        assert_eq!(text(&mut client, &all("U")).await.as_deref(), Some("1other"), "{sql}");
+    }
+}
+
+#[tokio::test]
+async fn a_statement_has_no_more_parameters_than_the_server_takes() {
+    let (server, _database) = plain().await;
+    let mut client = connect(&server).await;
+    for (count, expected) in [(2_098_usize, None), (2_099, Some(8003))] {
+        let mut query = tiberius::Query::new("SELECT @P1");
+        (0..count).for_each(|_| query.bind(1_i32));
+        let error = match query.query(&mut client).await {
+            Ok(stream) => stream.into_results().await.err(),
+            Err(error) => Some(error),
+        };
+        assert_eq!(error.map(|error| error.code()), expected.map(Some), "{count}");
+    }
+}

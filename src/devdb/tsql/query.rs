@@ -190,27 +190,6 @@ impl Parser<'_> {
         Ok(Query { items, targets, distinct, body, unions, order, limit })
     }
 
-    fn top(&mut self, outer: Option<&Scope<'_>>) -> Result<String, SqlError> {
-        if !self.eat("TOP") {
-            return Ok(String::new());
-        }
-        let scope = Scope { tables: Vec::new(), outer };
-        let count = if self.eat_symbol("(") {
-            let count = self.expression(&scope)?;
-            self.expect_symbol(")")?;
-            count.sql
-        } else {
-            match self.next() {
-                Some(Token::Number(number)) => number.clone(),
-                _ => return Err(self.unexpected()),
-            }
-        };
-        if self.is_word("PERCENT") || self.is_word_at(1, "TIES") {
-            return Err(SqlError::unsupported("TOP with PERCENT or TIES"));
-        }
-        Ok(format!(" LIMIT {count}"))
-    }
-
     /// Moves behind the FROM of this query and tells where it stands; [`None`] where it has none.
     pub(crate) fn skip_to_from(&mut self) -> Option<usize> {
         let mut depth = 0_usize;
@@ -471,23 +450,6 @@ impl Parser<'_> {
         let terms: Vec<_> =
             terms.iter().map(|(term, direction)| format!("{term}{direction}")).collect();
         Ok(format!(" ORDER BY {}", terms.join(", ")))
-    }
-
-    fn offset(&mut self, scope: &Scope<'_>) -> Result<String, SqlError> {
-        let offset = self.expression(scope)?.sql;
-        if !self.eat("ROWS") {
-            self.expect("ROW")?;
-        }
-        if !self.eat("FETCH") {
-            return Ok(format!(" LIMIT -1 OFFSET {offset}"));
-        }
-        self.name()?;
-        let count = self.expression(scope)?.sql;
-        if !self.eat("ROWS") {
-            self.expect("ROW")?;
-        }
-        self.expect("ONLY")?;
-        Ok(format!(" LIMIT {count} OFFSET {offset}"))
     }
 }
 

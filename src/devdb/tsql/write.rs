@@ -225,13 +225,18 @@ impl Parser<'_> {
         let single = !matches!(self.peek_at(1), Some(Token::Symbol(".")));
         let mut table = self.table_name()?;
         let mut alias = None;
-        if single && self.schema.columns(&table)?.is_none() {
+        if single {
             let start = self.position();
+            let mut depth = 0_usize;
             while self.peek().is_some() && !self.is_symbol(";") {
-                if self.eat(clause) {
-                    let source = self.table_name()?;
+                depth += usize::from(self.is_symbol("("));
+                depth = depth.saturating_sub(usize::from(self.is_symbol(")")));
+                if depth == 0 && self.eat(clause) {
+                    let source = self.table_name();
                     self.eat("AS");
-                    if self.name().is_ok_and(|name| same_name(&name, &table)) {
+                    if let Ok(source) = source
+                        && self.name().is_ok_and(|name| same_name(&name, &table))
+                    {
                         alias = Some(std::mem::replace(&mut table, source));
                     }
                     break;

@@ -1,0 +1,112 @@
+//! The handler `sql` in a poller's ticks: from table to table.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater::cursor::CursorMode;
+use highwater::devdb::{Engine as _, Reply, Value};
+use highwater::handler::HandlerError;
+use highwater::handler::sql::Sql;
+use highwater::lease::{Instance, LeaseTerms};
+use highwater::metrics::Metrics;
+use highwater::policy::{FailurePolicy, OnFailure};
+use highwater::poller::{Limits, Poller, PollerParts, TickError, TickOutcome, TickRequest};
+use highwater::source::mssql::Mssql;
+use highwater::state::{MemoryStore, OnMissingState};
+
+use crate::sql::World;
+use crate::sql_handler::{COPIES, config, deliver_under, event, tables, with_ledger};
+
+const ORDERS: &str = "CREATE TABLE dbo.orders (id int NOT NULL PRIMARY KEY, item nvarchar(50) NULL, \
+    amount decimal(9, 2) NULL, rv rowversion NOT NULL)";
+
+async fn world() -> World {
+    // A version of the source's is no column of the target.
+    let copies = COPIES.replace("own int", "rv rowversion NOT NULL, own int");
+    World::start(&format!("{ORDERS}; {copies}; {}", tables())).await
+}
+
+fn poller(world: &World) -> Poller {
+    let second = Duration::from_secs(1);
+    let source = Mssql::new(world.settings("dbo.orders", CursorMode::RowVersion, "rv")).unwrap();
+    Poller::new(PollerParts {
+        name: "orders".to_owned(),
+        source: Arc::new(source),
+        handler: Arc::new(Sql::new("shop", &with_ledger(config(world.connection()))).unwrap()),
+        store: Arc::new(MemoryStore::default()),
+        instance: Arc::new(Instance::new("one")),
+        terms: LeaseTerms::of(30 * second),
+        limits: Limits {
+            batch_rows_max: 1_000,
+            batch_bytes_max: 1 << 20,
+            batches_max: None,
+            tick_time_max: 60 * second,
+            handler_stop_after: 120 * second,
+            handler_stall_max: None,
+            state_refresh: 300 * second,
+            status_interval: Duration::ZERO,
+            retry_delay_min: Duration::ZERO,
+            retry_delay_max: Duration::ZERO,
+            lease_first: false,
+            on_missing_state: OnMissingState::Stop,
+        },
+        policy: FailurePolicy {
+            on_failure: OnFailure::Quarantine,
+            bisect_on_error: true,
+            ..FailurePolicy::default()
+        },
+        metrics: Arc::new(Metrics::default()),
+    })
+}
+
+fn insert(world: &World, rows: impl Iterator<Item = (i64, &'static str)>) {
+    let rows = rows.map(|(id, item)| vec![Value::Int(id), Value::Text(item.to_owned())]);
+    world.database.insert_rows("dbo.orders", &["id", "item"], rows).unwrap();
+}
+
+/// Ids of the rows of the target.
+fn copied(world: &World) -> Vec<i64> {
+    let mut session = world.database.connect("Highwater").unwrap();
+    let replies = session.run("SELECT id FROM dbo.copies ORDER BY id", &[]);
+    let Some(Reply::Rows { rows, .. }) = replies.into_iter().next() else { panic!("no rows") };
+    let id = |row: Vec<Value>| if let [Value::Int(id)] = row[..] { id } else { panic!("{row:?}") };
+    rows.into_iter().map(id).collect()
+}
+
+#[tokio::test]
+async fn a_row_that_the_target_refuses_is_set_aside_and_all_others_arrive() {
+    let world = world().await;
+    let item = |id| if id == 37 { "much too long" } else { "short" };
+    insert(&world, (1..=500).map(|id| (id, item(id))));
+    let poller = poller(&world);
+    for _ in 0..20 {
+        if poller.tick(&TickRequest::default()).await.result.is_ok() {
+            break;
+        }
+    }
+    let expected: Vec<i64> = (1..=500).filter(|id| *id != 37).collect();
+    assert_eq!(copied(&world), expected);
+    insert(&world, [(501, "short")].into_iter());
+    let report = poller.tick(&TickRequest::default()).await;
+    assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(copied(&world).last(), Some(&501));
+}
+
+#[tokio::test]
+async fn a_tick_of_a_stale_owner_is_refused_by_the_target_and_commits_nothing() {
+    let world = world().await;
+    insert(&world, [(1, "first")].into_iter());
+    let poller = poller(&world);
+    poller.tick(&TickRequest::default()).await.result.unwrap();
+    // A newer owner, of a document that this one knows nothing of.
+    let newer = Sql::new("shop", &config(world.connection())).unwrap();
+    let far = (9_000_000_000_000, 1);
+    deliver_under(&newer, far, None, &[event(1, 9, Some("newer"))]).await.unwrap();
+    insert(&world, [(2, "second")].into_iter());
+    for _ in 0..2 {
+        let result = poller.tick(&TickRequest::default()).await.result;
+        let fenced = matches!(result, Err(TickError::Handler(HandlerError::Fenced(_))));
+        assert!(fenced, "{result:?}");
+        assert_eq!(copied(&world), [1, 9]);
+    }
+}
