@@ -20,6 +20,7 @@ mod deliver;
 mod entries;
 mod failure;
 mod init;
+mod journal;
 mod known;
 mod memory;
 mod observe;
@@ -43,6 +44,7 @@ use self::batch::{Batch, Fetched, Next};
 use self::deliver::Hand;
 pub use self::entries::Found;
 pub use self::init::Init;
+use self::journal::Journal;
 use self::memory::Memory;
 use self::observe::Observation;
 pub use self::operate::{Operator, Pausing, Resuming};
@@ -126,6 +128,8 @@ pub struct Poller {
     metrics: Arc<Metrics>,
     /// Whether a poller without state waits to be started explicitly, behind what there is then.
     start_now: bool,
+    /// What ticks did, and where it is told.
+    journal: Journal,
     /// Set where closed windows are read again.
     audit: Option<Auditor>,
     /// What the last tick knew; locked while a tick runs, so a second one sees that.
@@ -179,6 +183,7 @@ impl Poller {
             policy: parts.policy,
             metrics: parts.metrics,
             start_now: false,
+            journal: Journal::off(),
             audit: None,
             memory: Mutex::default(),
         }
@@ -202,7 +207,11 @@ impl Poller {
     pub async fn tick(&self, request: &TickRequest) -> TickReport {
         let mut seen = Observation::begin(self, request);
         let result = match self.memory.try_lock() {
-            Ok(mut memory) => Box::pin(self.run(&mut memory, &mut seen)).await,
+            Ok(mut memory) => {
+                let result = Box::pin(self.run(&mut memory, &mut seen)).await;
+                self.append_to_journal().await;
+                result
+            }
             Err(_) => Ok(TickOutcome::Skipped(Skipped::AlreadyRunning)),
         };
         seen.finish(result)
@@ -291,6 +300,7 @@ impl Poller {
             instance: &self.instance,
             terms: self.terms,
             stop_at: seen.began_at() + self.limits.handler_stop_after,
+            journal: &self.journal.recorder,
         };
         let asked = Lease::acquire(context, base, batch.map(Batch::in_flight)).await;
         match asked.map_err(TickError::Acquire)? {

@@ -27,7 +27,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("handler", &["event", "state"], &[]),
     ("normalize", &["cursor", "event", "source", "value"], &[]),
     // Engine.
-    ("lease", &["cursor", "event", "state"], &[]),
+    ("lease", &["cursor", "event", "journal", "state"], &[]),
     ("metrics", &[], &["opentelemetry"]),
     (
         "poller",
@@ -36,6 +36,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
             "error",
             "event",
             "handler",
+            "journal",
             "lease",
             "metrics",
             "normalize",
@@ -47,6 +48,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["tokio::sync"],
     ),
     // Adapters: a port, their own crate, and nothing of each other.
+    ("journal::appender", &["state"], &[]),
     ("journal::conformance", &["state"], &["tokio::spawn"]),
     ("journal::file", &["state"], &["tokio::task"]),
     ("journal::memory", &["state"], &[]),
