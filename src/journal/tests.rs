@@ -8,8 +8,8 @@ use time::macros::datetime;
 use super::*;
 use crate::cursor::{Cursor, KeyValues, RowVersion, SourceFingerprint};
 use crate::state::{
-    Acquire, AfterCommit, Commit, EndOfTick, Failure, Generation, Holder, InFlight, LeaseAge,
-    Paused, RecentTick, StateDocument,
+    Acquire, AfterCommit, AuditStep, Commit, EndOfTick, Failure, Generation, Holder, InFlight,
+    LeaseAge, Paused, RecentTick, StateDocument,
 };
 
 const START: OffsetDateTime = datetime!(2026-04-07 23:50:00 UTC);
@@ -181,7 +181,7 @@ impl World {
             };
             let (upto, now) = (at(self.row), self.now);
             let batch_id = batch(None, self.row).batch_id;
-            let commit = Commit { batch_id, upto, rows: 1, now, then };
+            let commit = Commit { batch_id, upto, rows: 1, now, audit: AuditStep::Off, then };
             let renewed = self.document.renew(&holder, self.now + Duration::from_secs(1)).unwrap();
             self.document = renewed;
             let committed = self.document.commit(&holder, commit).unwrap();
