@@ -53,6 +53,7 @@ pub use self::outcome::{LoadError, OutcomeRow, Skipped, TickError, TickOutcome, 
 pub use self::stop::StopSignal;
 use crate::cursor::Cursor;
 use crate::handler::{Delivery, Handler, HandlerError, Progress};
+use crate::journal::Happened;
 use crate::lease::{Acquired, Instance, Lease, LeaseContext, LeaseError, LeaseTerms, Snapshot};
 use crate::metrics::Metrics;
 use crate::policy::FailurePolicy;
@@ -380,6 +381,7 @@ impl Poller {
             progress: &progress,
         };
         seen.execution_started(&delivery);
+        lease.note(Happened::ExecutionStarted, journal::of_batch(batch, Some(delivery.attempt)));
         let began_at = Instant::now();
         let mut stale = None;
         let work = async {
@@ -401,7 +403,7 @@ impl Poller {
         };
         let handled = lease.hold_while_accepting(work, &mut accepted).await;
         seen.handler_ran(began_at.elapsed());
-        match handled {
+        let taken = match handled {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
                 let error = error.after(progress.accepted(), batch.events.len());
@@ -412,7 +414,9 @@ impl Poller {
             Err(error) => {
                 Err(NotTaken::Lost(stale.map_or(TickError::LeaseLost(error), TickError::Handler)))
             }
-        }
+        };
+        journal::tell_of_loss(lease, batch, &taken);
+        taken
     }
 
     /// Calls the handler, and stops it where it reports progress and has made none for too long.

@@ -1,8 +1,8 @@
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::*;
 use crate::cursor::{KeyValues, RowVersion, SourceFingerprint};
-use crate::journal::{JournalMode, Recorder};
+use crate::journal::JournalMode;
 use crate::state::{
     AfterCommit, AuditStep, LeaseAge, MemoryStore, Paused, Precondition, decode, encode,
 };

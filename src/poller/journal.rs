@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::Poller;
+use super::batch::Batch;
+use super::{NotTaken, Poller, TickError};
 use crate::error::chain;
-use crate::journal::{Appender, JournalMode, JournalStore, Recorder};
+use crate::handler::HandlerError;
+use crate::journal::{Appender, Details, Happened, JournalMode, JournalStore, Recorder};
+use crate::lease::Lease;
 
 /// What a poller's ticks did, and where it is told.
 #[derive(Debug)]
@@ -59,4 +62,32 @@ impl Poller {
             self.name
         );
     }
+}
+
+/// Returns what an entry says of a batch.
+pub(super) fn of_batch(batch: &Batch, attempt: Option<u32>) -> Details {
+    Details {
+        batch_id: Some(batch.id.clone()),
+        after: batch.after.clone(),
+        upto: Some(batch.upto.clone()),
+        rows: Some(batch.rows()),
+        digest: Some(batch.digest.clone()),
+        attempt,
+        ..Details::default()
+    }
+}
+
+/// Tells of a grant that was found superseded while a batch was handled.
+pub(super) fn tell_of_loss(lease: &Lease<'_>, batch: &Batch, taken: &Result<(), NotTaken>) {
+    let (event, error) = match taken {
+        Err(NotTaken::Handler(error @ HandlerError::Fenced(_))) => {
+            (Happened::StaleWriteBlocked, chain(error))
+        }
+        Err(NotTaken::Lost(TickError::Handler(error))) => {
+            (Happened::StaleWriteBlocked, chain(error))
+        }
+        Err(NotTaken::Lost(error)) => (Happened::LeaseLost, chain(error)),
+        Ok(()) | Err(NotTaken::Handler(_) | NotTaken::OutOfTime) => return,
+    };
+    lease.note(event, Details { error: Some(error), ..of_batch(batch, None) });
 }

@@ -8,6 +8,7 @@ mod accepted;
 mod audit;
 mod failures;
 mod init;
+mod journal;
 mod operate;
 mod parts;
 mod remember;
