@@ -44,7 +44,7 @@ pub use self::handler::{
     HttpConfig, MessageEncoding, QueueConfig,
 };
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
-pub use self::poller::{LeaseConfig, LimitsConfig, PollerConfig};
+pub use self::poller::{JournalConfig, LeaseConfig, LimitsConfig, PollerConfig};
 pub(crate) use self::settings::LOG_DEFAULT;
 pub use self::settings::{Fallback, SETTINGS, STATE_TABLE_DEFAULT, Setting, settings_table};
 pub use self::source::{OnSchemaChange, Relation, SourceConfig};

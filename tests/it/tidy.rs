@@ -20,9 +20,13 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     // Pure rules and ports.
     ("state", &["cursor", "event"], &[]),
     ("policy", &[], &[]),
-    ("config", &["cursor", "policy", "state"], &["base64", "secrecy", "tracing_subscriber", "url"]),
-    ("source", &["cursor", "error", "event", "value"], &[]),
     ("journal", &["cursor", "event", "state"], &[]),
+    (
+        "config",
+        &["cursor", "journal", "policy", "state"],
+        &["base64", "secrecy", "tracing_subscriber", "url"],
+    ),
+    ("source", &["cursor", "error", "event", "value"], &[]),
     ("quarantine", &["cursor", "event", "state"], &[]),
     ("handler", &["event", "state"], &[]),
     ("normalize", &["cursor", "event", "source", "value"], &[]),
