@@ -28,6 +28,7 @@ use crate::handler::http::{Client, ClientError, Http};
 use crate::handler::queue::Queue;
 use crate::handler::sql::{Sql, TableError};
 use crate::handler::stdout::Stdout;
+use crate::journal::{BlobJournal, FileJournal, JournalMode, JournalStore};
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
 use crate::mssql::RetryTerms;
@@ -143,11 +144,21 @@ impl App {
                 Some(wait) => built.auditing(wait),
                 None => built,
             };
+            let built = match (poller.journal.mode, surroundings.journal(&config)?) {
+                (JournalMode::Off, _) | (_, None) => built,
+                (mode, Some(store)) => built.with_journal(mode, store, poller.journal.retention),
+            };
             pollers.insert(poller.name.clone(), Arc::new(built));
         }
         let functions = functions(&config, &pollers, &surroundings.function_folders());
         Ok(Self { pollers, functions })
     }
+}
+
+/// Returns how long a request for state may take: the shortest lease decides.
+fn state_timeout(config: &Config) -> Duration {
+    let ttl = config.pollers.values().map(|poller| poller.lease.ttl).min();
+    request_timeout(ttl.unwrap_or_default())
 }
 
 /// Returns the pollers by the name that the host sends: exactly as the folder is written.
@@ -278,9 +289,7 @@ impl Surroundings {
     }
 
     fn store(&self, config: &Config) -> Result<Arc<dyn StateStore>, BuildError> {
-        // The shortest lease decides how long a request may take.
-        let ttl = config.pollers.values().map(|poller| poller.lease.ttl).min();
-        let timeout = request_timeout(ttl.unwrap_or_default());
+        let timeout = state_timeout(config);
         match &config.state {
             StateConfig::File { folder } => {
                 Ok(Arc::new(FileStore::new(folder, &config.app, Arc::new(SystemClock))))
@@ -303,6 +312,22 @@ impl Surroundings {
                     None => Arc::new(store),
                 })
             }
+        }
+    }
+
+    /// Returns where journals are kept; `None` for a state store that keeps none.
+    fn journal(&self, config: &Config) -> Result<Option<Arc<dyn JournalStore>>, BuildError> {
+        match &config.state {
+            StateConfig::File { folder } => {
+                Ok(Some(Arc::new(FileJournal::new(folder, &config.app))))
+            }
+            StateConfig::Blob { access, container, .. } => {
+                let service =
+                    self.service(access, state_timeout(config)).map_err(BuildError::State)?;
+                let journal = BlobJournal::new(&service, container, &config.app);
+                Ok(Some(Arc::new(journal.map_err(BuildError::State)?)))
+            }
+            StateConfig::Sql { .. } => Ok(None),
         }
     }
 

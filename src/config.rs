@@ -45,7 +45,7 @@ pub use self::handler::{
 };
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
 pub use self::parse::parse_duration;
-pub use self::poller::{LeaseConfig, LimitsConfig, PollerConfig};
+pub use self::poller::{JournalConfig, LeaseConfig, LimitsConfig, PollerConfig};
 pub(crate) use self::settings::LOG_DEFAULT;
 pub use self::settings::{
     FENCE_TABLE_DEFAULT, Fallback, LEDGER_TABLE_DEFAULT, SETTINGS, STATE_TABLE_DEFAULT, Setting,

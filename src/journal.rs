@@ -10,8 +10,10 @@
 //! from the journal can be behind the true one, which delivers rows again, but never ahead of it, which
 //! would skip some.
 //!
-//! The rules read no clock and do no I/O; a [`JournalStore`] only appends bytes.
+//! The rules read no clock and do no I/O; a [`JournalStore`] only appends bytes, and the [`Appender`]
+//! judges what its answers mean.
 
+mod appender;
 mod blob;
 mod changes;
 #[cfg(any(test, feature = "test-util"))]
@@ -24,6 +26,7 @@ mod record;
 mod store;
 mod verify;
 
+pub use self::appender::Appender;
 pub use self::blob::BlobJournal;
 pub use self::changes::{ApplyError, Changes};
 pub use self::entry::{Details, Entry, Happened, JournalMode, VERSION};

@@ -15,6 +15,7 @@ mod write;
 use std::fmt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use time::OffsetDateTime;
@@ -25,6 +26,7 @@ pub use self::snapshot::Snapshot;
 use self::write::{Change, LogicalWrite, Writer};
 use crate::cursor::{Cursor, SourceState};
 use crate::event::BatchId;
+use crate::journal::{Details, Happened, Recorder, Seen};
 use crate::state::{
     Acquire, ClosedWindow, Commit, EndOfTick, Failure, FencingToken, Generation, Holder, InFlight,
     Refusal, StateDocument, StateKey, StateStore, StoreError,
@@ -86,6 +88,8 @@ pub struct LeaseContext<'a> {
     pub terms: LeaseTerms,
     /// When work under the lease must have stopped.
     pub stop_at: Instant,
+    /// What every write that counts is told to.
+    pub journal: &'a Mutex<Recorder>,
 }
 
 /// The right to run one poller, until it lapses or is given up.
@@ -174,6 +178,8 @@ impl<'a> Lease<'a> {
             Err(refusal) => return Ok(Acquired::Refused(refusal)),
         };
         document.write_id = context.instance.next_write_id();
+        let mode = recorder(context).mode();
+        mode.number(Happened::LeaseAcquired, &mut document);
         let holder = document.holder(context.instance.owner_id());
         let renewed_at = Instant::now();
         let until = context.stop_at.min(renewed_at + context.terms.ttl / 2);
@@ -190,7 +196,7 @@ impl<'a> Lease<'a> {
             return Ok(Acquired::Conflict);
         };
         let marked = snapshot.document.marked;
-        Ok(Acquired::Held(Box::new(Self {
+        let lease = Self {
             context,
             holder,
             snapshot,
@@ -199,7 +205,10 @@ impl<'a> Lease<'a> {
             remember: None,
             audited: None,
             in_the_air: None,
-        })))
+        };
+        let details = Details::of(Happened::LeaseAcquired, &base.document, lease.document());
+        lease.note(Happened::LeaseAcquired, details);
+        Ok(Acquired::Held(Box::new(lease)))
     }
 
     /// Returns which grant of which document this is.
@@ -261,6 +270,12 @@ impl<'a> Lease<'a> {
     /// with the next write.
     pub fn finish(&mut self, audited: ClosedWindow) {
         self.audited = Some(audited);
+    }
+
+    /// Tells the journal of something that was done or found under this lease.
+    pub fn note(&self, event: Happened, details: Details) {
+        let (at, holder, document) = (self.now(), &self.holder, self.document());
+        recorder(self.context).record(Seen { event, at, holder, document, details });
     }
 
     /// Runs `work` while renewing the lease, and drops it when the lease is lost, has lapsed, or the
@@ -338,7 +353,7 @@ impl<'a> Lease<'a> {
         let apply = move |document: &StateDocument, holder: &Holder| {
             document.commit(holder, commit.clone())
         };
-        self.write(&apply, Some(&batch_id), self.last_moment()).await
+        self.write(Some(Happened::BatchComplete), &apply, Some(&batch_id), self.last_moment()).await
     }
 
     /// Commits a prefix and records the failure of the rest, giving the lease up, in one write.
@@ -355,7 +370,7 @@ impl<'a> Lease<'a> {
         let apply = move |document: &StateDocument, holder: &Holder| {
             document.commit(holder, commit.clone())?.fail(holder, failure.clone())
         };
-        self.write(&apply, Some(&batch_id), self.last_moment()).await
+        self.write(Some(Happened::BatchComplete), &apply, Some(&batch_id), self.last_moment()).await
     }
 
     /// Announces the batch that is to be handled, where the acquisition did not know it.
@@ -369,7 +384,7 @@ impl<'a> Lease<'a> {
             document.announce(holder, batch.clone(), now)
         };
         let deadline = self.deadline();
-        self.write(&apply, None, deadline).await
+        self.write(Some(Happened::BatchAnnounced), &apply, None, deadline).await
     }
 
     /// Puts a part of the batch in hand in its place, so that a successor begins there.
@@ -383,7 +398,7 @@ impl<'a> Lease<'a> {
             document.narrow(holder, part.clone(), now)
         };
         let deadline = self.deadline();
-        self.write(&apply, None, deadline).await
+        self.write(Some(Happened::BatchAnnounced), &apply, None, deadline).await
     }
 
     /// Records that the batch in hand was not taken, and gives the lease up.
@@ -394,7 +409,7 @@ impl<'a> Lease<'a> {
     pub async fn fail(&mut self, failure: Failure) -> Result<(), LeaseError> {
         let apply =
             move |document: &StateDocument, holder: &Holder| document.fail(holder, failure.clone());
-        self.write(&apply, None, self.last_moment()).await
+        self.write(Some(Happened::HandlerFailed), &apply, None, self.last_moment()).await
     }
 
     /// Gives the lease up, and pauses the poller with it where `pause` says so.
@@ -415,7 +430,7 @@ impl<'a> Lease<'a> {
                 None => released,
             })
         };
-        self.write(&apply, None, self.last_moment()).await
+        self.write(Some(Happened::LeaseReleased), &apply, None, self.last_moment()).await
     }
 
     /// Says that the holder is alive, and commits `prefix` in the same write.
@@ -424,7 +439,7 @@ impl<'a> Lease<'a> {
         let Some(prefix) = prefix else {
             let apply =
                 move |document: &StateDocument, holder: &Holder| document.renew(holder, now);
-            return self.write(&apply, None, until).await;
+            return self.write(None, &apply, None, until).await;
         };
         // If this is given up, it may land all the same, and nobody but us will have moved it there.
         self.in_the_air = Some(prefix.upto.clone());
@@ -432,16 +447,19 @@ impl<'a> Lease<'a> {
         let apply = move |document: &StateDocument, holder: &Holder| {
             document.commit(holder, prefix.clone())
         };
-        self.write(&apply, Some(&batch_id), until).await
+        self.write(Some(Happened::BatchComplete), &apply, Some(&batch_id), until).await
     }
 
+    /// Writes a change; `event` is how the journal tells of it, if it does.
     async fn write(
         &mut self,
+        event: Option<Happened>,
         apply: &Change<'_>,
         batch_id: Option<&BatchId>,
         until: Instant,
     ) -> Result<(), LeaseError> {
         let (holder, marked, remember) = (&self.holder, self.marked, self.remember.take());
+        let mode = recorder(self.context).mode();
         let audited = self.audited.as_ref();
         let change = |document: &StateDocument| {
             // Before new windows are merged with them.
@@ -451,6 +469,9 @@ impl<'a> Lease<'a> {
             if let Some(state) = &remember {
                 next.source_state.clone_from(state);
             }
+            if let Some(event) = event {
+                mode.number(event, &mut next);
+            }
             Ok(next)
         };
         let asked_at = Instant::now();
@@ -458,9 +479,14 @@ impl<'a> Lease<'a> {
         let writer = Writer { store: self.context.store, key: self.context.key, until };
         let in_the_air = self.in_the_air.as_ref();
         let logical = LogicalWrite { holder, write_id: &write_id, batch_id, in_the_air };
-        self.snapshot = Box::pin(writer.change_held(&self.snapshot, logical, &change)).await?;
+        let written = Box::pin(writer.change_held(&self.snapshot, logical, &change)).await?;
+        let before = std::mem::replace(&mut self.snapshot, written);
         self.renewed_at = asked_at;
         self.in_the_air = None;
+        if let Some(event) = event {
+            let details = Details::of(event, &before.document, self.document());
+            self.note(event, details);
+        }
         Ok(())
     }
 
@@ -485,6 +511,10 @@ fn asked<'a>(context: LeaseContext<'a>, base: &Snapshot, batch: Option<InFlight>
         now: base.now(),
         in_flight: batch,
     }
+}
+
+fn recorder(context: LeaseContext<'_>) -> MutexGuard<'_, Recorder> {
+    context.journal.lock().expect("no holder of this lock panics")
 }
 
 /// A renewal that found no answer until the deadline means that the lease has lapsed.

@@ -20,6 +20,7 @@ pub struct Metrics {
     redelivered: Counter<u64>,
     takeovers: Counter<u64>,
     quarantined: Counter<u64>,
+    journal_failures: Counter<u64>,
     late: Counter<u64>,
     not_audited: Counter<u64>,
     audited: Counter<u64>,
@@ -56,6 +57,10 @@ impl Metrics {
             takeovers: meter
                 .u64_counter("highwater.recovery.takeovers")
                 .with_unit("{takeover}")
+                .build(),
+            journal_failures: meter
+                .u64_counter("highwater.journal.append_failures")
+                .with_unit("{append}")
                 .build(),
             quarantined: meter.u64_counter("highwater.rows.quarantined").with_unit("{row}").build(),
             late: meter.u64_counter("highwater.rows.late").with_unit("{row}").build(),
@@ -143,6 +148,11 @@ impl Metrics {
     /// Counts a closed window that was read again.
     pub(crate) fn audited(&self, poller: &str, outcome: &'static str) {
         self.audited.add(1, &[named(poller), KeyValue::new("outcome", outcome)]);
+    }
+
+    /// Counts an append to the journal that failed, or may have.
+    pub(crate) fn journal_append_failed(&self, poller: &str) {
+        self.journal_failures.add(1, &[named(poller)]);
     }
 
     /// Counts a lease taken over from a holder that died.

@@ -22,6 +22,7 @@ mod deliver;
 mod entries;
 mod failure;
 mod init;
+mod journal;
 mod known;
 mod memory;
 mod observe;
@@ -45,6 +46,7 @@ use self::batch::{Batch, Fetched, Next};
 use self::deliver::Hand;
 pub use self::entries::Found;
 pub use self::init::Init;
+use self::journal::Journal;
 use self::memory::Memory;
 use self::observe::Observation;
 pub use self::operate::{Operator, Pausing, Resuming};
@@ -54,6 +56,7 @@ pub use self::replay::{Replay, ReplayEnd, ReplayError, Replayed};
 pub use self::stop::StopSignal;
 use crate::cursor::Cursor;
 use crate::handler::{Delivery, Handler, HandlerError, Progress};
+use crate::journal::Happened;
 use crate::lease::{Acquired, Instance, Lease, LeaseContext, LeaseError, LeaseTerms, Snapshot};
 use crate::metrics::Metrics;
 use crate::policy::FailurePolicy;
@@ -129,6 +132,8 @@ pub struct Poller {
     metrics: Arc<Metrics>,
     /// Whether a poller without state waits to be started explicitly, behind what there is then.
     start_now: bool,
+    /// What ticks did, and where it is told.
+    journal: Journal,
     /// Set where closed windows are read again.
     audit: Option<Auditor>,
     /// What the last tick knew; locked while a tick runs, so a second one sees that.
@@ -182,6 +187,7 @@ impl Poller {
             policy: parts.policy,
             metrics: parts.metrics,
             start_now: false,
+            journal: Journal::off(),
             audit: None,
             memory: Mutex::default(),
         }
@@ -205,7 +211,11 @@ impl Poller {
     pub async fn tick(&self, request: &TickRequest) -> TickReport {
         let mut seen = Observation::begin(self, request);
         let result = match self.memory.try_lock() {
-            Ok(mut memory) => Box::pin(self.run(&mut memory, &mut seen)).await,
+            Ok(mut memory) => {
+                let result = Box::pin(self.run(&mut memory, &mut seen)).await;
+                self.append_to_journal().await;
+                result
+            }
             Err(_) => Ok(TickOutcome::Skipped(Skipped::AlreadyRunning)),
         };
         seen.finish(result)
@@ -294,6 +304,7 @@ impl Poller {
             instance: &self.instance,
             terms: self.terms,
             stop_at: seen.began_at() + self.limits.handler_stop_after,
+            journal: &self.journal.recorder,
         };
         let asked = Lease::acquire(context, base, batch.map(Batch::in_flight)).await;
         match asked.map_err(TickError::Acquire)? {
@@ -374,6 +385,7 @@ impl Poller {
         };
         seen.execution_started(&delivery);
         let limit = self.time_for(lease, batch, seen);
+        lease.note(Happened::ExecutionStarted, journal::of_batch(batch, Some(delivery.attempt)));
         let began_at = Instant::now();
         let mut stale = None;
         let work = async {
@@ -413,6 +425,7 @@ impl Poller {
             }
         };
         seen.front_committed(batch, lease.document());
+        journal::tell_of_loss(lease, batch, &not_taken);
         Err(not_taken)
     }
 

@@ -8,6 +8,7 @@ use super::mistake::{Mistake, Shown};
 use super::parse::{self, Expected, show_duration};
 use super::read::Reader;
 use super::settings::{self, Setting};
+use crate::journal::JournalMode;
 use crate::policy::FailurePolicy;
 use crate::state::OnMissingState;
 
@@ -54,6 +55,17 @@ pub struct PollerConfig {
     pub policy: FailurePolicy,
     /// What to do when the state document of a poller that has run is gone.
     pub on_missing_state: OnMissingState,
+    /// What ticks tell of themselves, and for how long.
+    pub journal: JournalConfig,
+}
+
+/// The history of a poller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalConfig {
+    /// How much is told.
+    pub mode: JournalMode,
+    /// How long whole days are kept; `None` for ever.
+    pub retention: Option<Duration>,
 }
 
 /// The right to run a poller.
@@ -141,6 +153,7 @@ pub(super) fn read(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Op
     let policy = failure::read(reader, &segment);
     let answers = [("stop", OnMissingState::Stop), ("recreate", OnMissingState::Recreate)];
     let on_missing_state = reader.read(&settings::ON_MISSING_STATE, at, parse::one_of(&answers));
+    let journal = read_journal(reader, &segment, facts.state);
     let (retry_delay_min, retry_delay_max) = retry_delays?;
     Some(PollerConfig {
         name: name.to_owned(),
@@ -155,6 +168,7 @@ pub(super) fn read(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Op
         retry_delay_max,
         policy: policy?,
         on_missing_state: on_missing_state?,
+        journal: journal?,
     })
 }
 
@@ -203,6 +217,31 @@ fn read_lease(
     let ttl = reader.read(&settings::LEASE_TTL, at, parse::duration_from(ttl_min));
     let first = reader.read(&settings::LEASE_FIRST, at, parse::boolean);
     Some(LeaseConfig { ttl: ttl?, first: first? })
+}
+
+fn read_journal(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    state: Option<&StateConfig>,
+) -> Option<JournalConfig> {
+    let at = Some(segment);
+    let modes =
+        [("off", JournalMode::Off), ("commits", JournalMode::Commits), ("full", JournalMode::Full)];
+    let is_table = matches!(state, Some(StateConfig::Sql { .. }));
+    let mode = reader.read(&settings::JOURNAL, at, |text| match parse::one_of(&modes)(text)? {
+        JournalMode::Commits | JournalMode::Full if is_table => {
+            Err(Expected::new("`off`, since the state store `sql` keeps no journal"))
+        }
+        mode => Ok(mode),
+    });
+    let day = Duration::from_secs(24 * 60 * 60);
+    let retention =
+        reader.read(&settings::JOURNAL_RETENTION, at, |text| match parse::duration(text)? {
+            read if read.is_zero() => Ok(None),
+            read if read >= day => Ok(Some(read)),
+            _ => Err(Expected::new("`0`, or a duration of at least a day")),
+        });
+    Some(JournalConfig { mode: mode?, retention: retention? })
 }
 
 fn read_limits(

@@ -126,6 +126,8 @@ pub const SETTINGS: &[Setting] = &[
     BISECT_ON_ERROR,
     CRASHES_MAX,
     ON_MISSING_STATE,
+    JOURNAL,
+    JOURNAL_RETENTION,
 ];
 
 use Fallback::{Required, Text, Words};
@@ -435,4 +437,14 @@ pub(super) const ON_MISSING_STATE: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__ON_MISSING_STATE",
     Text("stop"),
     "When the state document of a poller that has run is gone: `stop`, or `recreate` it and start over.",
+);
+pub(super) const JOURNAL: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__JOURNAL",
+    Text("off"),
+    "What the journal is told: `off`, `commits`, or `full`; not with the state store `sql`.",
+);
+pub(super) const JOURNAL_RETENTION: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__JOURNAL_RETENTION",
+    Text("720h"),
+    "How long whole days of the journal are kept; `0` for ever.",
 );

@@ -6,7 +6,7 @@ use time::OffsetDateTime;
 use super::Changes;
 use crate::cursor::Cursor;
 use crate::event::{BatchId, Digested};
-use crate::state::{FencingToken, Generation, StateDocument};
+use crate::state::{FencingToken, Generation, RecentTick, StateDocument};
 
 /// Version of the form of a line.
 pub const VERSION: u32 = 1;
@@ -183,6 +183,49 @@ pub struct Details {
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+}
+
+impl Details {
+    /// Returns what a write of this kind says of the batch, which made `next` of `base`.
+    pub fn of(event: Happened, base: &StateDocument, next: &StateDocument) -> Self {
+        let checkpoint = &next.checkpoint;
+        match (event, &next.in_flight) {
+            (Happened::BatchComplete, _) => Self {
+                batch_id: checkpoint.last_successful_batch_id.clone(),
+                after: base.checkpoint.cursor.clone(),
+                upto: checkpoint.cursor.clone(),
+                rows: Some(checkpoint.metadata.row_count),
+                outcome: next
+                    .recent
+                    .last()
+                    .filter(|_| next.lease.released_at.is_some())
+                    .map(outcome),
+                ..Self::default()
+            },
+            (Happened::LeaseReleased, _) => {
+                Self { outcome: next.recent.last().map(outcome), ..Self::default() }
+            }
+            (_, Some(batch)) => {
+                let has_failed = event == Happened::HandlerFailed;
+                Self {
+                    batch_id: Some(batch.batch_id.clone()),
+                    after: batch.after.clone(),
+                    upto: Some(batch.upto.clone()),
+                    rows: Some(batch.rows),
+                    digest: Some(batch.digest.clone()),
+                    attempt: Some(batch.attempt),
+                    error: batch.last_error.clone().filter(|_| has_failed),
+                    reason: next.paused.as_ref().map(|paused| paused.reason.clone()),
+                    ..Self::default()
+                }
+            }
+            (_, None) => Self::default(),
+        }
+    }
+}
+
+fn outcome(tick: &RecentTick) -> String {
+    tick.outcome.clone()
 }
 
 /// One line of the journal.

@@ -60,11 +60,7 @@ impl Recorder {
             return;
         }
         let Seen { event, at, holder, document, details } = seen;
-        let pending = self.pending.get_or_insert_with(|| Append {
-            day: at.to_offset(time::UtcOffset::UTC).date(),
-            bytes: Vec::new(),
-            entries: 0,
-        });
+        let day = self.pending(at).day;
         // A lost answer may have been found landed under a newer grant: that document is not ours to tell.
         let wrote = event.writes() && document.is_held_by(holder);
         let mut entry = Entry {
@@ -83,15 +79,36 @@ impl Recorder {
         };
         if wrote {
             match &self.recorded {
-                Some((base, day)) if *day == pending.day && follows(base, document) => {
+                Some((base, of_day)) if *of_day == day && follows(base, document) => {
                     entry.changes = Some(Changes::between(base, document));
                 }
                 Some(_) | None => entry.document = Some(Box::new(document.clone())),
             }
-            self.recorded = Some((document.clone(), pending.day));
+            self.recorded = Some((document.clone(), day));
         }
+        let pending = self.pending(at);
         entry.write_to(&mut pending.bytes);
         pending.entries += 1;
+    }
+
+    /// Adds an entry of an operator's; it is a snapshot, so what follows builds on it.
+    pub fn record_entry(&mut self, entry: &Entry) {
+        if !self.mode.records(entry.event) {
+            return;
+        }
+        let pending = self.pending(entry.at);
+        entry.write_to(&mut pending.bytes);
+        pending.entries += 1;
+        let day = pending.day;
+        self.recorded = entry.document.as_deref().map(|document| (document.clone(), day));
+    }
+
+    fn pending(&mut self, at: OffsetDateTime) -> &mut Append {
+        self.pending.get_or_insert_with(|| Append {
+            day: at.to_offset(time::UtcOffset::UTC).date(),
+            bytes: Vec::new(),
+            entries: 0,
+        })
     }
 
     /// Returns what is to be appended now, if anything.

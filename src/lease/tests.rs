@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::cursor::{KeyValues, RowVersion, SourceFingerprint};
+use crate::journal::JournalMode;
 use crate::state::{
     AfterCommit, AuditStep, LeaseAge, MemoryStore, Paused, Precondition, decode, encode,
 };
@@ -17,6 +18,7 @@ struct World {
     key: StateKey,
     a: Instance,
     b: Instance,
+    journal: Mutex<Recorder>,
 }
 
 impl World {
@@ -28,6 +30,7 @@ impl World {
             key: StateKey::Document("p".to_owned()),
             a: Instance::new("a"),
             b: Instance::new("b"),
+            journal: Mutex::new(Recorder::new(JournalMode::Full)),
         }
     }
 
@@ -38,6 +41,7 @@ impl World {
             instance,
             terms: LeaseTerms::of(TTL),
             stop_at: Instant::now() + Duration::from_secs(600),
+            journal: &self.journal,
         }
     }
 

@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 use tokio::time::sleep;
 
 use super::{LoadError, Poller, TickError};
+use crate::journal::Happened;
 use crate::lease::Snapshot;
 use crate::state::{Paused, Precondition, RecentTick, Standing, StateDocument, StoreError, encode};
 
@@ -69,7 +70,7 @@ impl Poller {
     ///
     /// [`TickError::Load`] if the state cannot be read or written.
     pub async fn pause(&self, operator: Operator<'_>) -> Result<Pausing, TickError> {
-        self.change(true, |base| {
+        self.change((Happened::Paused, operator), true, |base| {
             if let Some(paused) = &base.document.paused {
                 return Change::Nothing(Pausing::PausedBefore(paused.clone()));
             }
@@ -99,7 +100,7 @@ impl Poller {
     ///
     /// As [`Self::pause`].
     pub async fn resume(&self, operator: Operator<'_>) -> Result<Resuming, TickError> {
-        self.change(false, |base| {
+        self.change((Happened::Resumed, operator), false, |base| {
             let Some(was) = base.document.paused.clone() else {
                 let next_attempt_at =
                     base.document.in_flight.as_ref().and_then(|b| b.next_attempt_at);
@@ -117,6 +118,7 @@ impl Poller {
     /// Where nothing is stored a blank document is created first if `create` says so.
     async fn change<T>(
         &self,
+        told: (Happened, Operator<'_>),
         create: bool,
         change: impl Fn(&Snapshot) -> Change<T>,
     ) -> Result<T, TickError> {
@@ -125,11 +127,12 @@ impl Poller {
         let mut pause = PAUSE_MIN;
         let mut last = StoreError::Conflict { key: self.key.path() };
         for tried in 1..=TRIES_MAX {
-            let error = match self.try_change(create, &write_id, &mut written, &change).await {
-                Ok(Some(answer)) => return Ok(answer),
-                Ok(None) => continue,
-                Err(error) => error,
-            };
+            let error =
+                match self.try_change(told, create, (&write_id, &mut written), &change).await {
+                    Ok(Some(answer)) => return Ok(answer),
+                    Ok(None) => continue,
+                    Err(error) => error,
+                };
             match error {
                 LoadError::Store(
                     error @ (StoreError::Conflict { .. }
@@ -151,9 +154,9 @@ impl Poller {
     /// Tries once; `written` holds the answer of a write that may have landed.
     async fn try_change<T>(
         &self,
+        told: (Happened, Operator<'_>),
         create: bool,
-        write_id: &str,
-        written: &mut Option<T>,
+        (write_id, written): (&str, &mut Option<T>),
         change: impl Fn(&Snapshot) -> Change<T>,
     ) -> Result<Option<T>, LoadError> {
         let loaded = self.store.load(&self.key).await?;
@@ -169,6 +172,7 @@ impl Poller {
             }
         };
         if base.document.write_id == write_id {
+            self.tell_of_operator(told, &base.document, base.now()).await;
             return Ok(written.take());
         }
         let (mut next, answer) = match change(&base) {
@@ -177,8 +181,12 @@ impl Poller {
         };
         let Some(etag) = base.etag else { return Ok(None) };
         write_id.clone_into(&mut next.write_id);
+        self.number(told.0, &mut next);
         match self.store.store(&self.key, encode(&next), Precondition::Matches(etag)).await {
-            Ok(_) => Ok(Some(answer)),
+            Ok(done) => {
+                self.tell_of_operator(told, &next, done.date).await;
+                Ok(Some(answer))
+            }
             Err(error) => {
                 *written = Some(answer);
                 Err(error.into())

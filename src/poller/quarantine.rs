@@ -2,11 +2,13 @@
 
 use super::batch::{Batch, Fetched};
 use super::deliver::{Hand, blame};
+use super::journal::of_batch;
 use super::observe::Observation;
 use super::suspicion::Tried;
 use super::{NotTaken, Poller, TickError};
 use crate::error::chain;
 use crate::handler::HandlerError;
+use crate::journal::{Details, Happened};
 use crate::lease::{Lease, LeaseError};
 use crate::policy::{Blame, Verdict};
 use crate::quarantine::{QuarantinedRow, Reason};
@@ -164,6 +166,12 @@ impl Poller {
         hand.waiting.extend(suspicion.and_then(|suspicion| suspicion.rest));
         hand.batch.quarantined = true;
         seen.quarantined(&hand.batch, reason, error);
+        let told = Details {
+            error: Some(chain(error)),
+            reason: Some(reason.as_str().to_owned()),
+            ..of_batch(&hand.batch, None)
+        };
+        lease.note(Happened::RowQuarantined, told);
         Ok(())
     }
 

@@ -139,6 +139,7 @@ impl Poller {
             // It lapses by itself where it cannot be given up.
             lease.release(None, None).await.unwrap_or_default();
         }
+        self.append_to_journal().await;
         ended
     }
 
@@ -184,6 +185,7 @@ impl Poller {
                 instance: &self.instance,
                 terms: self.terms,
                 stop_at: Instant::now() + TIME_MAX,
+                journal: &self.journal.recorder,
             };
             match Lease::acquire_by_hand(context, &base).await.map_err(TickError::Acquire)? {
                 Acquired::Held(mut lease) => {

@@ -9,6 +9,7 @@ mod audit;
 mod failures;
 mod follow_up;
 mod init;
+mod journal;
 mod operate;
 mod parts;
 mod remember;

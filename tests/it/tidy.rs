@@ -20,14 +20,18 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     // Pure rules and ports.
     ("state", &["cursor", "event"], &[]),
     ("policy", &[], &[]),
-    ("config", &["cursor", "policy", "state"], &["base64", "secrecy", "tracing_subscriber", "url"]),
-    ("source", &["cursor", "error", "event", "value"], &[]),
     ("journal", &["cursor", "event", "state"], &[]),
+    (
+        "config",
+        &["cursor", "journal", "policy", "state"],
+        &["base64", "secrecy", "tracing_subscriber", "url"],
+    ),
+    ("source", &["cursor", "error", "event", "value"], &[]),
     ("quarantine", &["cursor", "event", "state"], &[]),
     ("handler", &["event", "state"], &[]),
     ("normalize", &["cursor", "event", "source", "value"], &[]),
     // Engine.
-    ("lease", &["cursor", "event", "state"], &[]),
+    ("lease", &["cursor", "event", "journal", "state"], &[]),
     ("metrics", &[], &["opentelemetry"]),
     ("doctor", &["clock", "cursor", "error", "state"], &[]),
     (
@@ -37,6 +41,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
             "error",
             "event",
             "handler",
+            "journal",
             "lease",
             "metrics",
             "normalize",
@@ -48,6 +53,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["tokio::sync"],
     ),
     // Adapters: a port, their own crate, and nothing of each other.
+    ("journal::appender", &["state"], &[]),
     ("journal::conformance", &["state"], &["tokio::spawn"]),
     ("journal::file", &["state"], &["tokio::task"]),
     ("journal::memory", &["state"], &[]),

@@ -1,0 +1,114 @@
+//! The journal of a poller: what ticks did, appended when each has ended.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use time::OffsetDateTime;
+use tracing::warn;
+
+use super::batch::Batch;
+use super::{NotTaken, Operator, Poller, TickError};
+use crate::error::chain;
+use crate::handler::HandlerError;
+use crate::journal::{Appender, Details, Entry, Happened, JournalMode, JournalStore, Recorder};
+use crate::lease::Lease;
+use crate::state::StateDocument;
+
+/// What a poller's ticks did, and where it is told.
+#[derive(Debug)]
+pub(super) struct Journal {
+    /// Written to by the lease, in the task of the tick.
+    pub(super) recorder: Mutex<Recorder>,
+    appender: Option<tokio::sync::Mutex<Appender>>,
+}
+
+impl Journal {
+    /// Returns the journal of a poller that keeps none.
+    pub(super) fn off() -> Self {
+        Self { recorder: Mutex::new(Recorder::new(JournalMode::Off)), appender: None }
+    }
+}
+
+impl Poller {
+    /// Lets the poller keep a journal in `store`, and drop parts of days that ended longer ago than
+    /// `retention`; `None` keeps all.
+    #[must_use]
+    pub fn with_journal(
+        self,
+        mode: JournalMode,
+        store: Arc<dyn JournalStore>,
+        retention: Option<Duration>,
+    ) -> Self {
+        let appender = tokio::sync::Mutex::new(Appender::new(store, &self.name, retention));
+        let journal =
+            Journal { recorder: Mutex::new(Recorder::new(mode)), appender: Some(appender) };
+        Self { journal, ..self }
+    }
+
+    /// Numbers a write that is not a lease's.
+    pub(super) fn number(&self, event: Happened, document: &mut StateDocument) {
+        self.recorder().mode().number(event, document);
+    }
+
+    /// Tells of what an operator wrote.
+    pub(super) async fn tell_of_operator(
+        &self,
+        (event, operator): (Happened, Operator<'_>),
+        document: &StateDocument,
+        at: OffsetDateTime,
+    ) {
+        let entry = Entry::of_operator(event, document, at, operator.by, Some(operator.reason));
+        self.recorder().record_entry(&entry);
+        self.append_to_journal().await;
+    }
+
+    fn recorder(&self) -> MutexGuard<'_, Recorder> {
+        self.journal.recorder.lock().expect("no holder of this lock panics")
+    }
+
+    /// Appends what the tick did. A tick never fails for it: what is missing is found by its numbers, and
+    /// the next entry is a snapshot.
+    pub(super) async fn append_to_journal(&self) {
+        let Some(appender) = &self.journal.appender else { return };
+        let taken = self.recorder().take();
+        let Some(append) = taken else { return };
+        let Err(error) = appender.lock().await.append(&append).await else { return };
+        self.recorder().lost();
+        self.metrics.journal_append_failed(&self.name);
+        warn!(
+            event = "journal_append_failed",
+            poller.name = self.name,
+            entries = append.entries,
+            error = chain(&error),
+            "Could not append {} entries to the journal of poller `{}`; the next entry is a snapshot",
+            append.entries,
+            self.name
+        );
+    }
+}
+
+/// Returns what an entry says of a batch.
+pub(super) fn of_batch(batch: &Batch, attempt: Option<u32>) -> Details {
+    Details {
+        batch_id: Some(batch.id.clone()),
+        after: batch.after.clone(),
+        upto: Some(batch.upto.clone()),
+        rows: Some(batch.rows()),
+        digest: Some(batch.digest.clone()),
+        attempt,
+        ..Details::default()
+    }
+}
+
+/// Tells of a grant that was found superseded while a batch was handled.
+pub(super) fn tell_of_loss(lease: &Lease<'_>, batch: &Batch, not_taken: &NotTaken) {
+    let (event, error) = match not_taken {
+        NotTaken::Handler(error @ HandlerError::Fenced(_)) => {
+            (Happened::StaleWriteBlocked, chain(error))
+        }
+        NotTaken::Lost(TickError::Handler(error)) => (Happened::StaleWriteBlocked, chain(error)),
+        NotTaken::Lost(error) => (Happened::LeaseLost, chain(error)),
+        NotTaken::Handler(_) | NotTaken::OutOfTime => return,
+    };
+    lease.note(event, Details { error: Some(error), ..of_batch(batch, None) });
+}

@@ -1,0 +1,244 @@
+//! What a journal tells of ticks.
+
+use super::accepted::{Steady, accepting};
+use super::*;
+use crate::journal::{
+    Entry, Folded, JournalMode, JournalStore, MemoryJournal, Verdict, fold, read_lines, verify,
+};
+use crate::policy::OnFailure;
+use crate::state::{Fence, FencingToken, Generation, StaleWrite};
+
+struct Journaled {
+    world: World,
+    journal: Arc<MemoryJournal>,
+    mode: JournalMode,
+}
+
+impl Journaled {
+    fn new(mode: JournalMode) -> Self {
+        Self { world: World::new(), journal: Arc::default(), mode }
+    }
+
+    fn of(&self, poller: Poller) -> Poller {
+        poller.with_journal(self.mode, self.journal.clone(), None)
+    }
+
+    fn instance(&self, owner_id: &str) -> Poller {
+        self.of(self.world.instance(owner_id))
+    }
+
+    async fn entries(&self) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        for part in self.journal.list("p").await.unwrap() {
+            let bytes = self.journal.read(&part, 0).await.unwrap();
+            let (read, findings) = read_lines(&part.to_string(), &bytes);
+            assert_eq!(findings, []);
+            entries.extend(read);
+        }
+        entries
+    }
+
+    async fn events(&self) -> Vec<Happened> {
+        self.entries().await.iter().map(|entry| entry.event).collect()
+    }
+
+    async fn folded(&self) -> Folded {
+        fold(self.entries().await)
+    }
+
+    async fn verdict(&self) -> Verdict {
+        verify(self.mode, &self.folded().await, Some(&self.world.document().await))
+    }
+
+    /// Says that the journal leads to exactly what is stored.
+    async fn assert_tells_all(&self) {
+        let folded = self.folded().await;
+        assert_eq!(folded.findings, []);
+        assert_eq!(folded.document, Some(self.world.document().await));
+    }
+}
+
+use Happened::{
+    BatchComplete, ExecutionStarted, HandlerFailed, LeaseAcquired, LeaseReleased, RowQuarantined,
+    StaleWriteBlocked,
+};
+
+#[tokio::test(start_paused = true)]
+async fn a_tick_that_delivered_is_one_append_and_an_idle_one_none() {
+    let journaled = Journaled::new(JournalMode::Full);
+    let poller = journaled.instance("a");
+    journaled.world.source.fill(25);
+    tick(&poller).await.unwrap();
+    let told = [
+        LeaseAcquired,
+        ExecutionStarted,
+        BatchComplete,
+        ExecutionStarted,
+        BatchComplete,
+        ExecutionStarted,
+        BatchComplete,
+    ];
+    assert_eq!(journaled.events().await, told);
+    journaled.assert_tells_all().await;
+    tick(&poller).await.unwrap();
+    assert_eq!(journaled.events().await.len(), told.len(), "an idle tick tells nothing");
+    let batches = journaled.entries().await;
+    let ranges: Vec<_> = batches.iter().filter(|entry| entry.event == BatchComplete).collect();
+    assert_eq!(ranges[1].details.after, ranges[0].details.upto);
+    assert_eq!(ranges[1].details.rows, Some(10));
+    assert_eq!(ranges[2].details.outcome.as_deref(), Some("tick_complete"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn commits_alone_are_told_where_only_they_are_asked_for() {
+    let journaled = Journaled::new(JournalMode::Commits);
+    let poller = journaled.instance("a");
+    journaled.world.source.fill(15);
+    tick(&poller).await.unwrap();
+    assert_eq!(journaled.events().await, [BatchComplete, BatchComplete]);
+    journaled.world.source.fill(1);
+    journaled.world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    tick(&poller).await.unwrap_err();
+    assert_eq!(journaled.events().await.len(), 2);
+    assert_eq!(journaled.verdict().await, Verdict::Agrees);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poller_keeps_no_journal_unless_it_is_told_to() {
+    let journaled = Journaled::new(JournalMode::Off);
+    journaled.world.source.fill(1);
+    tick(&journaled.instance("a")).await.unwrap();
+    tick(&journaled.world.instance("b")).await.unwrap();
+    assert_eq!(journaled.events().await, []);
+    assert_eq!(journaled.world.document().await.journal_seq, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_a_refusal_and_a_pause_are_told_with_their_reasons() {
+    let journaled = Journaled::new(JournalMode::Full);
+    let poller = journaled.instance("a");
+    journaled.world.source.fill(1);
+    journaled.world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    tick(&poller).await.unwrap_err();
+    assert_eq!(journaled.events().await, [LeaseAcquired, ExecutionStarted, HandlerFailed]);
+    let failed = journaled.entries().await.pop().unwrap().details;
+    assert_eq!((failed.attempt, failed.rows), (Some(1), Some(1)));
+    assert!(failed.error.unwrap().contains("503"));
+    journaled.assert_tells_all().await;
+    sleep(5).await;
+    journaled.world.handler.then_fail(HandlerError::Gone("410".to_owned()));
+    tick(&poller).await.unwrap_err();
+    assert_eq!(journaled.events().await.last(), Some(&LeaseReleased));
+    journaled.assert_tells_all().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_accepted_on_a_renewal_is_told_like_any_commit() {
+    let journaled = Journaled::new(JournalMode::Full);
+    journaled.world.source.fill(10);
+    let handler = Arc::new(Steady::default());
+    let poller = journaled.of(accepting(&journaled.world, "a", &handler));
+    tick(&poller).await.unwrap();
+    let told = journaled.events().await;
+    assert!(told.iter().filter(|event| **event == BatchComplete).count() > 2, "{told:?}");
+    journaled.assert_tells_all().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_leaves_a_gap_that_the_next_owner_closes() {
+    let journaled = Journaled::new(JournalMode::Full);
+    journaled.world.source.fill(1);
+    let a = journaled.instance("a");
+    tick(&a).await.unwrap();
+    journaled.world.source.fill(1);
+    journaled.world.handler.then_take(Duration::from_secs(60));
+    let crashed = tokio::time::timeout(Duration::from_secs(5), tick(&a)).await;
+    assert!(crashed.is_err());
+    drop(a);
+    assert_eq!(journaled.verdict().await, Verdict::Behind { from: 3, to: 3 });
+    sleep(120).await;
+    tick(&journaled.instance("b")).await.unwrap();
+    assert_eq!(journaled.verdict().await, Verdict::Agrees);
+    let findings = journaled.folded().await.findings;
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert!(findings[0].to_string().contains("write 3 of generation"), "{findings:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_answers_and_writes_of_others_leave_no_gap() {
+    for fault in [Fault::LostAnswer, Fault::LostRequest, Fault::Unreachable] {
+        for put in 0..3 {
+            let journaled = Journaled::new(JournalMode::Full);
+            let poller = journaled.instance("a");
+            journaled.world.source.fill(1);
+            tick(&poller).await.unwrap();
+            journaled.world.source.fill(25);
+            for _ in 0..put {
+                journaled.world.store.break_next(Call::Store, Fault::Slow(Duration::ZERO));
+            }
+            journaled.world.store.break_next(Call::Store, fault);
+            tick(&poller).await.unwrap();
+            journaled.assert_tells_all().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_instances_tell_one_history() {
+    let journaled = Journaled::new(JournalMode::Full);
+    let (a, b) = (journaled.instance("a"), journaled.instance("b"));
+    for round in 0..6 {
+        journaled.world.source.fill(3);
+        let poller = if round % 2 == 0 { &a } else { &b };
+        tick(poller).await.unwrap();
+        journaled.assert_tells_all().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stale_owner_tells_that_it_was_refused() {
+    let journaled = Journaled::new(JournalMode::Full);
+    let poller = journaled.instance("a");
+    journaled.world.source.fill(1);
+    tick(&poller).await.unwrap();
+    journaled.world.source.fill(1);
+    let current = Fence { generation: Generation(9), token: FencingToken(9) };
+    let refused = StaleWrite { stale: Fence::default(), current };
+    journaled.world.handler.then_fail(HandlerError::Fenced(refused));
+    tick(&poller).await.unwrap_err();
+    assert_eq!(journaled.events().await.last(), Some(&StaleWriteBlocked));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_is_set_aside_is_told_with_its_reason() {
+    let journaled = Journaled::new(JournalMode::Full);
+    let mut poller = journaled.instance("a");
+    poller.policy.on_failure = OnFailure::Quarantine;
+    journaled.world.source.fill(1);
+    journaled.world.handler.then_fail(HandlerError::Rejected("400".to_owned()));
+    tick(&poller).await.unwrap();
+    let entries = journaled.entries().await;
+    let aside = entries.iter().find(|entry| entry.event == RowQuarantined).unwrap();
+    assert_eq!(aside.details.reason.as_deref(), Some("refused"));
+    journaled.assert_tells_all().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_operators_do_is_told_between_ticks() {
+    let journaled = Journaled::new(JournalMode::Full);
+    let poller = journaled.instance("a");
+    journaled.world.source.fill(1);
+    tick(&poller).await.unwrap();
+    let by_hand = journaled.instance("operator");
+    let operator = Operator { by: "eve@laptop", reason: "why" };
+    by_hand.pause(operator).await.unwrap();
+    journaled.assert_tells_all().await;
+    by_hand.resume(operator).await.unwrap();
+    journaled.assert_tells_all().await;
+    journaled.world.source.fill(1);
+    tick(&poller).await.unwrap();
+    journaled.assert_tells_all().await;
+    let entries = journaled.entries().await;
+    let paused = entries.iter().find(|entry| entry.event == Happened::Paused).unwrap();
+    assert_eq!(paused.details.by.as_deref(), Some("eve@laptop"));
+}
