@@ -27,6 +27,7 @@ const BATCH_ROWS_MAX: u32 = 100_000;
 const FUNCTION_TIMEOUT_ABOVE: Duration = Duration::from_secs(20);
 /// Shortest lease in Azure Blob Storage: two grains of the service's clock and a heartbeat must fit in.
 const BLOB_LEASE_TTL_MIN: Duration = Duration::from_secs(15);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Shortest lease elsewhere: the clocks of a machine and of a database move in milliseconds.
 const LEASE_TTL_MIN: Duration = Duration::from_secs(2);
 
@@ -232,15 +233,16 @@ fn read_journal(
         JournalMode::Commits | JournalMode::Full if is_table => {
             Err(Expected::new("`off`, since the state store `sql` keeps no journal"))
         }
-        mode => Ok(mode),
+        mode @ (JournalMode::Off | JournalMode::Commits | JournalMode::Full) => Ok(mode),
     });
-    let day = Duration::from_secs(24 * 60 * 60);
-    let retention =
-        reader.read(&settings::JOURNAL_RETENTION, at, |text| match parse::duration(text)? {
-            read if read.is_zero() => Ok(None),
-            read if read >= day => Ok(Some(read)),
-            _ => Err(Expected::new("`0`, or a duration of at least a day")),
-        });
+    let retention = reader.read(&settings::JOURNAL_RETENTION, at, |text| {
+        let days = text.strip_suffix('d').unwrap_or(if text == "0" { text } else { "" });
+        match days.parse::<u16>() {
+            Ok(0) => Ok(None),
+            Ok(days) => Ok(Some(DAY * u32::from(days))),
+            Err(_) => Err(Expected::new("a number of days such as `30d`, or `0`")),
+        }
+    });
     Some(JournalConfig { mode: mode?, retention: retention? })
 }
 

@@ -445,6 +445,6 @@ pub(super) const JOURNAL: Setting = Setting::new(
 );
 pub(super) const JOURNAL_RETENTION: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__JOURNAL_RETENTION",
-    Text("720h"),
+    Text("30d"),
     "How long whole days of the journal are kept; `0` for ever.",
 );

@@ -222,6 +222,12 @@ fn defaults_are_those_of_the_table() {
                         bisect_on_error: false,
                     },
                     on_missing_state: Stop,
+                    journal: JournalConfig {
+                        mode: Off,
+                        retention: Some(
+                            2592000s,
+                        ),
+                    },
                 },
             },
             functions: {},
@@ -349,6 +355,10 @@ fn a_full_example_of_a_poller_reads_back() {
                 bisect_on_error: true,
             },
             on_missing_state: Recreate,
+            journal: JournalConfig {
+                mode: Full,
+                retention: None,
+            },
         }
     "#]]
     .assert_debug_eq(&read(&[FULL]).pollers["orders"]);
@@ -509,7 +519,7 @@ fn settings_are_checked_against_each_other() {
     check_mistakes(
         &[MINIMAL, bad],
         &expect![[r#"
-            9 mistakes in the settings
+            10 mistakes in the settings
             setting `AzureWebJobsStorage` is `(not shown)`, expected a storage connection that can be used: `AccountKey` is not base64; copy it whole
             setting `HIGHWATER__POLLERS__ORDERS__HANDLER__URL` is not set, expected absolute URL that batches are posted to, or of the function app
             setting `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN` is `10m`, expected at most `5m`, as `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MAX` says

@@ -55,8 +55,8 @@ impl Appender {
         if appended.is_err() {
             self.end = None;
         } else if begins_day {
-            // Whoever cannot tidy up today does so tomorrow.
-            let _ = timeout_at(until, self.drop_old(append.day)).await;
+            // Where it takes too long today it is tried again tomorrow.
+            timeout_at(until, self.drop_old(append.day)).await.unwrap_or_default();
         }
         appended
     }

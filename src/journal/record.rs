@@ -24,7 +24,7 @@ pub struct Append {
 pub struct Recorder {
     mode: JournalMode,
     /// The document as it was recorded last, and for which day.
-    recorded: Option<(StateDocument, Date)>,
+    recorded: Option<Box<(StateDocument, Date)>>,
     pending: Option<Append>,
 }
 
@@ -78,13 +78,13 @@ impl Recorder {
             document: None,
         };
         if wrote {
-            match &self.recorded {
+            match self.recorded.as_deref() {
                 Some((base, of_day)) if *of_day == day && follows(base, document) => {
                     entry.changes = Some(Changes::between(base, document));
                 }
                 Some(_) | None => entry.document = Some(Box::new(document.clone())),
             }
-            self.recorded = Some((document.clone(), day));
+            self.recorded = Some(Box::new((document.clone(), day)));
         }
         let pending = self.pending(at);
         entry.write_to(&mut pending.bytes);
@@ -100,7 +100,7 @@ impl Recorder {
         entry.write_to(&mut pending.bytes);
         pending.entries += 1;
         let day = pending.day;
-        self.recorded = entry.document.as_deref().map(|document| (document.clone(), day));
+        self.recorded = entry.document.as_deref().map(|document| Box::new((document.clone(), day)));
     }
 
     fn pending(&mut self, at: OffsetDateTime) -> &mut Append {

@@ -1,10 +1,11 @@
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::cursor::{KeyValues, RowVersion, SourceFingerprint};
 use crate::journal::JournalMode;
 use crate::state::{
-    AfterCommit, AuditStep, LeaseAge, MemoryStore, Paused, Precondition, decode, encode,
+    AfterCommit, AuditStep, LeaseAge, MemoryStore, Paused, Precondition, StateKey, StateStore,
+    decode, encode,
 };
 use crate::testing::{Call, Fault, FaultyStore};
 

@@ -16,13 +16,18 @@ impl Poller {
     /// Returns how long the handler may take for `batch`, where that is less than the rest of the tick.
     ///
     /// A row that is about to be set aside is tried, then another row, then it again: each of its calls
-    /// gets half of the time that is left, so that there is time for all of it.
+    /// gets half of the time that is left, so that there is time for all of it. It has failed before
+    /// then, so what is merely slow had all the time of a tick.
     pub(super) fn time_for(
         &self,
         lease: &Lease<'_>,
         batch: &Batch,
         seen: &Observation<'_>,
     ) -> Option<Duration> {
+        let in_flight = lease.document().in_flight.as_ref();
+        if in_flight.is_none_or(|tried| tried.attempt == 0) {
+            return None;
+        }
         let judged = self.judge_as(lease, batch, Blame::Unknown);
         let end = self.limits.tick_time_max.min(self.limits.handler_stop_after);
         let left = end.checked_sub(seen.began_at().elapsed()).filter(|left| !left.is_zero())?;

@@ -19,7 +19,7 @@ use crate::state::StateDocument;
 pub(super) struct Journal {
     /// Written to by the lease, in the task of the tick.
     pub(super) recorder: Mutex<Recorder>,
-    appender: Option<tokio::sync::Mutex<Appender>>,
+    appender: Option<Box<tokio::sync::Mutex<Appender>>>,
 }
 
 impl Journal {
@@ -39,9 +39,9 @@ impl Poller {
         store: Arc<dyn JournalStore>,
         retention: Option<Duration>,
     ) -> Self {
-        let appender = tokio::sync::Mutex::new(Appender::new(store, &self.name, retention));
-        let journal =
-            Journal { recorder: Mutex::new(Recorder::new(mode)), appender: Some(appender) };
+        let appender = Appender::new(store, &self.name, retention);
+        let appender = Some(Box::new(tokio::sync::Mutex::new(appender)));
+        let journal = Journal { recorder: Mutex::new(Recorder::new(mode)), appender };
         Self { journal, ..self }
     }
 
@@ -72,7 +72,8 @@ impl Poller {
         let Some(appender) = &self.journal.appender else { return };
         let taken = self.recorder().take();
         let Some(append) = taken else { return };
-        let Err(error) = appender.lock().await.append(&append).await else { return };
+        let mut appender = appender.lock().await;
+        let Err(error) = Box::pin(appender.append(&append)).await else { return };
         self.recorder().lost();
         self.metrics.journal_append_failed(&self.name);
         warn!(

@@ -200,6 +200,12 @@
 //! - committed before the handler
 //! - rows beside the checkpoint's skipped
 //! - redirect taken for a success
+//! - announced batch delivered under a pause
+//! - entry taken under another's name
+//! - finished work waits for a read that is tried again
+//! - position of a cleaned-up change kept
+//! - replay goes on at a target that is at fault
+//! - rows that had a whole tick tried whole again
 //! - fence of a target not asked
 //! - fence of a target not raised
 //! - refused batch committed in part

@@ -1,0 +1,70 @@
+//! What a lease needs to know of the process and the tick that ask for it.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::journal::Recorder;
+use crate::state::{StateKey, StateStore};
+
+/// How long a lease lives, and how often it is renewed.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseTerms {
+    /// How long a lease lives without a write.
+    pub ttl: Duration,
+    /// Time between renewals; shorter than half of `ttl`.
+    pub heartbeat_interval: Duration,
+    /// How long before its end the holder stops relying on the lease.
+    pub margin: Duration,
+}
+
+impl LeaseTerms {
+    /// Returns the terms that go with a ttl: a renewal each third of it, a tenth of it as margin.
+    pub fn of(ttl: Duration) -> Self {
+        Self { ttl, heartbeat_interval: ttl / 3, margin: ttl / 10 }
+    }
+}
+
+/// This process, as far as leases are concerned.
+#[derive(Debug)]
+pub struct Instance {
+    owner_id: String,
+    writes: AtomicU64,
+}
+
+impl Instance {
+    /// Returns an instance whose `owner_id` must be unique per process start.
+    pub fn new(owner_id: impl Into<String>) -> Self {
+        Self { owner_id: owner_id.into(), writes: AtomicU64::new(0) }
+    }
+
+    /// Returns the name under which leases are held.
+    pub fn owner_id(&self) -> &str {
+        &self.owner_id
+    }
+
+    /// Returns an id that no other logical write of any process has.
+    pub(crate) fn next_write_id(&self) -> String {
+        let number = self.writes.fetch_add(1, Ordering::Relaxed);
+        format!("{}#{number}", self.owner_id)
+    }
+}
+
+/// What a lease needs to know of the tick that asks for it.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseContext<'a> {
+    /// Where the document is kept.
+    pub store: &'a dyn StateStore,
+    /// Which document.
+    pub key: &'a StateKey,
+    /// Who asks.
+    pub instance: &'a Instance,
+    /// Terms of the lease.
+    pub terms: LeaseTerms,
+    /// When work under the lease must have stopped.
+    pub stop_at: Instant,
+    /// What every write that counts is told to.
+    pub journal: &'a Mutex<Recorder>,
+}
