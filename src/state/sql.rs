@@ -1,8 +1,16 @@
 //! State in a table of SQL Server: for those who have a database and no storage account to spare.
 //!
-//! A key is one row: a poller has one, and its marker has another, so that it outlives the first. A
-//! read is one statement and so is a write; each is a transaction of its own, and a write is sent once.
-//! Times are the database's, taken in the statement; no client's clock decides anything.
+//! A key is one row: a poller has one, its marker has another, so that it outlives the first, and so
+//! has each row that was set aside. A read is one statement and so is a write; each is a transaction of
+//! its own, and a write is sent once. Times are the database's, taken in the statement; no client's
+//! clock decides anything.
+//!
+//! A claim in one statement, `UPDATE … SET token = token + 1 WHERE … expires_at < now`, is two here:
+//! the read brings the document and the database's time, the rule for a lapsed lease judges both, and
+//! the `UPDATE` raises the token only where the row still has the tag that was read. Whatever came
+//! between has changed the tag, and time that passed between makes a lapsed lease no younger. So no more
+//! is granted than by the one statement, the renewal and the commit are guarded in the same way, and the
+//! rule is the one of all stores.
 //!
 //! A statement takes its time when it starts, and may then wait for a lock: a read's date can be
 //! behind by that wait, so that a lease looks younger than it is, never older.
@@ -14,7 +22,8 @@
 //!   was restored, when the versions are counted again.
 //! - Names have a binary collation: under the usual ones `A` and `a` are one key.
 //! - The table is never created here. `highwater state ddl` prints the statements, so that the user
-//!   of the connection needs no right but SELECT, INSERT and UPDATE on this one table.
+//!   of the connection needs no right but SELECT, INSERT, UPDATE and, to take rows out of the
+//!   quarantine, DELETE on this one table.
 //! - Several connections, since the pollers of a process must not wait for each other: the statement
 //!   that one of them waits for may be one that hangs.
 

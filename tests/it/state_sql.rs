@@ -271,7 +271,8 @@ async fn a_missing_right_names_the_grant() {
     let error = replace(&store, "2", &etag).await.unwrap_err();
     assert!(matches!(error, StoreError::Refused { .. }), "{error}");
     let text = error.to_string();
-    assert!(text.contains("grant SELECT, INSERT and UPDATE on `dbo.highwater_state`"), "{text}");
+    let expected = "grant SELECT, INSERT, UPDATE and DELETE on `dbo.highwater_state`";
+    assert!(text.contains(expected), "{text}");
 }
 
 /// Kinds of what a write may end in, and whether the row was written by then.

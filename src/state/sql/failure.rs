@@ -57,8 +57,8 @@ fn judge(number: u32, kind: ErrorKind, table: &QualifiedName) -> Verdict {
              what {ddl} prints"
         ),
         229 | 230 => format!(
-            "grant SELECT, INSERT and UPDATE on `{table}` to the user of the connection string, as \
-             {ddl} prints"
+            "grant SELECT, INSERT, UPDATE and DELETE on `{table}` to the user of the connection \
+             string, as {ddl} prints"
         ),
         334 => format!("the table `{table}` has a trigger: remove it"),
         3906 => "the database can only be read: connect to the primary replica".to_owned(),
@@ -138,7 +138,7 @@ mod tests {
         expect![[r#"
             208 refused: the table `ops.state` is not in this database, or the user has no right to it: run what `highwater state ddl --table ops.state` prints
             207 refused: the table `ops.state` is not as `highwater state ddl --table ops.state` prints it
-            229 refused: grant SELECT, INSERT and UPDATE on `ops.state` to the user of the connection string, as `highwater state ddl --table ops.state` prints
+            229 refused: grant SELECT, INSERT, UPDATE and DELETE on `ops.state` to the user of the connection string, as `highwater state ddl --table ops.state` prints
             257 refused: the table `ops.state` is not as `highwater state ddl --table ops.state` prints it
             334 refused: the table `ops.state` has a trigger: remove it
             547 refused: the table `ops.state` is not as `highwater state ddl --table ops.state` prints it
