@@ -526,6 +526,12 @@ async fn s5_9_poison_batch_that_stops_the_poller() {
     assert!(matches!(tick(&poller).await.unwrap(), TickOutcome::Paused { .. }));
     assert_eq!(watched.logged("tick_paused")["level"], "WARN");
     assert_eq!(world.handler.received().len(), calls_before, "nothing comes until it is resumed");
+    world.handler.judge_by(|_| Ok(()));
+    let operator = Operator { by: "ann@host", reason: "mended" };
+    world.instance("cli").resume(operator).await.unwrap();
+    tick(&world.instance("b")).await.unwrap();
+    let received = world.handler.received();
+    assert_eq!(received[calls_before].ids, [2], "then the row comes again");
 }
 
 #[tokio::test(start_paused = true)]
