@@ -26,13 +26,15 @@ pub enum Init {
 
 impl Poller {
     /// Makes the state of a poller that never ran: behind all that its source has now, where that was
-    /// asked for, else at the beginning.
+    /// asked for, else at the beginning. Makes the container of a blob store, too, if there is none.
     ///
     /// # Errors
     ///
     /// [`TickError`] if the source or the store cannot be reached, or the poller has run before and its
     /// state is gone.
     pub async fn init(&self) -> Result<Init, TickError> {
+        // Whoever may not make the place may still use the one there is; the read says which it is.
+        drop(self.store.prepare().await);
         for _ in 0..TRIES_MAX {
             let blank = self.look().await?;
             if !blank.document.is_blank() || was_placed(&blank.document) {

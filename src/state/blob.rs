@@ -142,6 +142,10 @@ impl StateStore for BlobStore {
         Duration::from_secs(1)
     }
 
+    async fn prepare(&self) -> Result<(), StoreError> {
+        self.create_container().await.map(|_created| ())
+    }
+
     async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
         self.container.in_time(&key.path(), self.load_once(key)).await
     }

@@ -35,6 +35,10 @@ impl StateStore for LoggedStore {
         self.0.grain()
     }
 
+    async fn prepare(&self) -> Result<(), StoreError> {
+        self.0.prepare().await
+    }
+
     async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
         let began_at = Instant::now();
         let result = self.0.load(key).await;

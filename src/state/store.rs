@@ -160,6 +160,16 @@ pub trait StateStore: fmt::Debug + Send + Sync {
     /// Granularity of the service's clock: the most by which two of its times may be too close.
     fn grain(&self) -> Duration;
 
+    /// Makes the place that the store keeps things in, where it lacks one that it can make: for an
+    /// explicit first start, never for a tick.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] of any kind but `Conflict`.
+    async fn prepare(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Reads what is stored under `key`.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use std::time::Duration;
 use highwater::handler::HandlerError;
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
-use highwater::poller::{Limits, Poller, PollerParts, TickOutcome, TickRequest};
+use highwater::poller::{Init, Limits, Poller, PollerParts, TickOutcome, TickRequest};
 use highwater::state::{BlobStore, OnMissingState, StateDocument, StateKey, StateStore, decode};
 use highwater::testing::{RecordingHandler, TableSource};
 
@@ -166,12 +166,21 @@ async fn two_instances_share_one_poller_on_the_blob_store() {
     assert_eq!(setup.document().await.lease.fencing_token.0, 10);
 }
 
+#[tokio::test]
+async fn an_explicit_start_creates_the_container() {
+    let setup = Setup::without_container().await;
+    setup.source.put(1, "first");
+    assert_eq!(setup.instance("a").init().await.unwrap(), Init::Started { after: None });
+    let report = setup.instance("a").tick(&TickRequest::default()).await;
+    assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_container_is_an_error_that_says_what_to_do() {
     let setup = Setup::without_container().await;
     setup.source.put(1, "first");
     let report = setup.instance("a").tick(&TickRequest::default()).await;
     let error = highwater::error::chain(&report.result.unwrap_err());
-    assert!(error.contains("container"), "{error}");
+    assert!(error.contains("create the container `"), "{error}");
     assert!(setup.handler.ids().is_empty(), "the handler is not called");
 }
