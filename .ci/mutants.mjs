@@ -95,6 +95,7 @@ const BREAKS = [
   ["requirements ignored", FORMAT, ".find(|name| !KNOWN_REQUIREMENTS.contains(&name.as_str()))", ".find(|_| false)"],
   ["deadline counted from the reply", LEASE, "            snapshot,\n            renewed_at,\n", "            snapshot,\n            renewed_at: Instant::now(),\n"],
   ["no heartbeat", LEASE, "() = sleep_until(beat_at) => {}", "() = sleep_until(beat_at + Duration::from_secs(86_400)) => {}"],
+  ["heartbeat beside the writer", LEASE, "let before = std::mem::replace(&mut self.snapshot, written);", "let before = match event {\n            None => written,\n            Some(_) => std::mem::replace(&mut self.snapshot, written),\n        };"],
   ["heartbeat counted from now", LEASE, "let beat_at = self.renewed_at + self.context.terms.heartbeat_interval;", "let beat_at = Instant::now() + self.context.terms.heartbeat_interval;"],
   ["refused write taken for a loss", WRITE, "Err(StoreError::Conflict { .. } | StoreError::Unknown { .. }) => {}", "Err(StoreError::Conflict { .. }) => return Err(LeaseError::Gone),\n                Err(StoreError::Unknown { .. }) => {}"],
   ["own write not recognised", WRITE, "if found.document.write_id == write_id\n                || ", "if "],

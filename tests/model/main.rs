@@ -64,7 +64,7 @@
 //! # Deeper
 //!
 //! ```text
-//! MODEL_WRITES=8 cargo test --release --test model -- --nocapture
+//! MODEL_WRITES=7 cargo test --release --test model -- --nocapture
 //! ```
 //!
 //! `MODEL_WRITES` (versions stored), `MODEL_FAULTS`, `MODEL_OWNERS` (2 or 3) and `MODEL_ROWS` set the

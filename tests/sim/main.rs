@@ -24,7 +24,8 @@
 //! steps, accepts as it goes and fails anywhere, before a target with or without a fence that is down
 //! at times (`target.rs`); rows that it refuses, that fail, or that kill whoever handles them, each
 //! time (`bad.rs`); instances that are
-//! frozen, timers too, or die at any await and come back with a new name and no memory (`freeze.rs`);
+//! frozen, timers too, or die at any await and come back with a new name and no memory (`freeze.rs`;
+//! `crashes.rs` lets ticks die at each of their awaits in turn);
 //! an operator who pauses, resumes and breaks leases, and one who deletes the document, so that it is
 //! made again under a higher generation; the request that once created it may land again (`world.rs`).
 //!
@@ -100,6 +101,7 @@
 //! - requirements ignored
 //! - deadline counted from the reply
 //! - no heartbeat
+//! - heartbeat beside the writer
 //! - heartbeat counted from now
 //! - refused write taken for a loss
 //! - own write not recognised
@@ -247,6 +249,7 @@
 
 mod bad;
 mod coverage;
+mod crashes;
 mod failures;
 mod freeze;
 mod history;
