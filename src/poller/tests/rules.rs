@@ -102,6 +102,15 @@ async fn a_lease_that_cannot_be_given_up_fails_no_tick_and_is_reclaimed() {
     });
     assert_eq!(outcome.unwrap(), TickOutcome::Idle, "giving up is best effort");
     assert!(world.document().await.lease.released_at.is_none());
+    // Storage answers again: others still wait, the process itself does not.
+    let store = Arc::new(FaultyStore::new(world.memory.clone()));
+    let world = World { store, ..world };
+    world.source.delay(Duration::ZERO);
+    world.source.put(1, "new");
+    let other = tick(&world.instance("b")).await.unwrap();
+    assert_eq!(other, TickOutcome::Skipped(Skipped::Held { owner_id: "a".to_owned() }));
+    let own = tick(&world.instance("a")).await.unwrap();
+    assert_eq!(own, TickOutcome::Committed { more: false });
 }
 
 #[tokio::test(start_paused = true)]
