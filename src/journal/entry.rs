@@ -195,6 +195,11 @@ impl Details {
                 after: base.checkpoint.cursor.clone(),
                 upto: checkpoint.cursor.clone(),
                 rows: Some(checkpoint.metadata.row_count),
+                digest: base.in_flight.as_ref().and_then(|batch| {
+                    let same =
+                        checkpoint.last_successful_batch_id.as_ref() == Some(&batch.batch_id);
+                    same.then(|| batch.digest.clone())
+                }),
                 outcome: next
                     .recent
                     .last()

@@ -86,6 +86,7 @@ async fn a_tick_that_delivered_is_one_append_and_an_idle_one_none() {
     let ranges: Vec<_> = batches.iter().filter(|entry| entry.event == BatchComplete).collect();
     assert_eq!(ranges[1].details.after, ranges[0].details.upto);
     assert_eq!(ranges[1].details.rows, Some(10));
+    assert!(ranges.iter().all(|entry| entry.details.digest.is_some()));
     assert_eq!(ranges[2].details.outcome.as_deref(), Some("tick_complete"));
 }
 
