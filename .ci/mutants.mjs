@@ -112,6 +112,8 @@ const BREAKS = [
   ["reset keeps what was remembered", TRANSITIONS, "next.source_state.clear();", ""],
   ["mark kept over a clock set back", MARK, " && mark.taken_at.as_str() <= seen.now)", ")"],
   ["new mark not written at once", MARK, "let at_once = taken.is_some();", "let at_once = false;"],
+  ["rows read past an open transaction", QUERY, 'conditions.push(format!("{cursor} < @hi"));', ""],
+  ["times read before they settled", QUERY, '"DECLARE @hi {} = DATEADD(MILLISECOND, -@P2, SYSUTCDATETIME());', '"DECLARE @hi {} = DATEADD(MILLISECOND, -@P2 * 0, SYSUTCDATETIME());'],
   ["numbers read before they settled", QUERY, 'conditions.push(format!("{cursor} <= @hi"))', "{}"],
   ["highest number read after the clock", QUERY, "DECLARE @max BIGINT = (SELECT MAX(t.{}) FROM {} AS t);\\n\\\n             DECLARE @now DATETIME2(7) = SYSUTCDATETIME();", "DECLARE @now DATETIME2(7) = SYSUTCDATETIME();\\n\\\n             DECLARE @max BIGINT = (SELECT MAX(t.{}) FROM {} AS t);"],
   ["expired changes skipped", TRACKING, "match since.filter(|since| *since < kept_since) {", "match since.filter(|since| false && *since < kept_since) {"],

@@ -117,6 +117,8 @@
 //! - reset keeps what was remembered
 //! - mark kept over a clock set back
 //! - new mark not written at once
+//! - rows read past an open transaction
+//! - times read before they settled
 //! - numbers read before they settled
 //! - highest number read after the clock
 //! - expired changes skipped
