@@ -126,6 +126,12 @@ impl AnyServer {
         self.session().await.run(tsql).await;
     }
 
+    /// Has the changes of a table tracked, which needs the database's leave on a real server.
+    pub(crate) async fn track(&self, table: &str) {
+        self.execute("ALTER DATABASE CURRENT SET CHANGE_TRACKING = ON").await;
+        self.execute(&format!("ALTER TABLE {table} ENABLE CHANGE_TRACKING")).await;
+    }
+
     /// Lets time pass by the server's clock: at once where it is the embedded one's.
     pub(crate) async fn pass(&self, milliseconds: u64) {
         let Some((_, database)) = &self.embedded else {

@@ -187,6 +187,10 @@ async fn columns_that_cannot_be_read_are_all_named() {
     assert_eq!(errors.len(), 2, "{errors:#?}");
     assert!(errors[0].found.contains("column `g` is of type `geography`"), "{errors:#?}");
     assert!(errors[1].fix.as_ref().unwrap().contains("AsTextZM"), "{errors:#?}");
+    // Nor do they hide what else is wrong.
+    let key = vec!["di".to_owned()];
+    let found = examined(SourceSettings { key, ..settings.clone() }).await;
+    found.expect("settings", Level::Error, "key column `di` is not in `dbo.t`");
     settings.columns = Some(vec!["id".to_owned()]);
     examined(settings).await.expect("column types", Level::Ok, "id int as number");
 }

@@ -318,7 +318,7 @@ async fn every_type_of_key_pages_through_a_tables_rows_and_their_changes() {
         let rows = (0..2 * VALUES).map(|n| (1, vec![n % 2, n / 2, 0])).collect();
         let table = Table { key: vec![0, place], stamp: TIMES[0], rows, page: 1 };
         let server = table.make().await;
-        server.execute("ALTER TABLE dbo.t ENABLE CHANGE_TRACKING").await;
+        server.track("dbo.t").await;
         let expected = table.ordered(&server, "at").await;
         assert!(expected.len() > 2, "{declared}");
         let (found, end) = table.paged_after(&server, CursorMode::ChangeTracking, "", None).await;

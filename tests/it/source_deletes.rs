@@ -14,10 +14,10 @@ const TABLE: &str = "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, rv rowvers
 
 async fn world() -> AnyServer {
     let world = AnyServer::start(TABLE).await;
+    world.track("dbo.t").await;
     world
         .execute(
-            "ALTER TABLE dbo.t ENABLE CHANGE_TRACKING; \
-             INSERT INTO dbo.t (id, at, flag, count_of, gone_at, gone_by, note) VALUES \
+            "INSERT INTO dbo.t (id, at, flag, count_of, gone_at, gone_by, note) VALUES \
              (1, '2020-01-01', 0, 0, NULL, NULL, N'a'), (2, '2020-01-01', 1, 2, '2020-01-01', N'', N'b'), \
              (3, '2020-01-01', NULL, 0, NULL, NULL, N'c'), \
              (4, '2020-01-02', 1, -1, '0001-01-01', N'me', N'd')",

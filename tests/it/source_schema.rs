@@ -33,7 +33,7 @@ async fn view(world: &AnyServer, columns: &str) {
 #[tokio::test]
 async fn a_column_that_is_added_is_in_the_first_row_behind_it() {
     let world = world().await;
-    world.execute("ALTER TABLE dbo.t ENABLE CHANGE_TRACKING").await;
+    world.track("dbo.t").await;
     for (number, mode) in [RowVersion, IntegerPk, ChangeTracking].into_iter().enumerate() {
         let cursor = if mode == RowVersion { "rv" } else { "id" };
         let settings = world.settings("t", mode, cursor);

@@ -16,6 +16,7 @@ use highwater::state::{
 };
 use highwater::testing::{Calls, FaultyStore, RecordingHandler};
 
+use crate::any_server::{named_server, say};
 use crate::sql::World;
 
 /// A poller of which nothing lives on between two ticks but its state document.
@@ -53,6 +54,9 @@ impl Ticks {
     }
 
     pub(crate) async fn concurrent(tsql: &str, mode: CursorMode) -> Self {
+        if named_server().is_some() {
+            say("on the embedded server: needs its clock, and what it can forget or take back");
+        }
         let database = Database::concurrent().unwrap();
         database.execute(tsql).unwrap();
         let server = Server::start(database.clone(), Options::default()).await.unwrap();

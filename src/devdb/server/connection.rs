@@ -14,6 +14,7 @@ use super::{
 use crate::devdb::{
     faults::{Fault, Faults, LoginFault, SeenLogin},
     session::{Engine, Session},
+    types::SqlError,
 };
 
 /// What every connection of a server shares.
@@ -53,17 +54,23 @@ pub(crate) async fn serve(tcp: TcpStream, terms: Terms) -> io::Result<()> {
     if login.database.is_empty() {
         login.database.clone_from(&terms.database);
     }
-    if !admit(&mut *stream, &login, &terms).await? {
+    let session = terms.engine.connect(&login.database);
+    if !admit(&mut *stream, &login, &terms, session.as_ref().err()).await? {
         return stream.shutdown().await;
     }
-    let session = terms.engine.connect(&login.database).map_err(io::Error::other)?;
+    let session = session.map_err(io::Error::other)?;
     let mut requests =
         Requests { session: Some(session), faults: terms.faults, packet_bytes: login.packet_bytes };
     requests.serve(&mut *stream).await
 }
 
-/// Answers a login; `false` where the client has to go.
-async fn admit(stream: &mut dyn Stream, login: &Login, terms: &Terms) -> io::Result<bool> {
+/// Answers a login; `false` where the client has to go. `closed` is why its database is not open to it.
+async fn admit(
+    stream: &mut dyn Stream,
+    login: &Login,
+    terms: &Terms,
+    closed: Option<&SqlError>,
+) -> io::Result<bool> {
     let right = match &login.token {
         Some(token) => terms.faults.admits(token),
         None => login.user == terms.user && login.password == terms.password,
@@ -78,10 +85,10 @@ async fn admit(stream: &mut dyn Stream, login: &Login, terms: &Terms) -> io::Res
             tokio::time::sleep(*delay).await;
             login::accepted(login, None)
         }
-        None => login::accepted(login, None),
+        None => closed.map_or_else(|| login::accepted(login, None), login::refused),
     };
     framing::send(stream, &answer, PACKET_BYTES_DEFAULT).await?;
-    Ok(right && matches!(fault, None | Some(LoginFault::Stall(_))))
+    Ok(right && closed.is_none() && matches!(fault, None | Some(LoginFault::Stall(_))))
 }
 
 type Opened = Option<(Box<dyn Stream>, Login)>;

@@ -3,7 +3,7 @@
 use tiberius::{AuthMethod, EncryptionLevel};
 
 use super::{config, connect, connect_with, plain, rows};
-use crate::devdb::{Database, Options, Server};
+use crate::devdb::{Database, Databases, Options, Server};
 
 async fn one(client: &mut super::Connection) -> i32 {
     rows(client, "SELECT 1 AS one", &[]).await[0].get("one").unwrap()
@@ -51,6 +51,14 @@ async fn a_wrong_password_is_error_18456() {
     let error = connect_with(config).await.unwrap_err();
     assert_eq!(error.code(), Some(18456), "{error}");
     assert_eq!(server.faults().logins(), 0);
+}
+
+#[tokio::test]
+async fn a_database_that_is_not_there_is_error_4060() {
+    let databases = Databases::with("Highwater").unwrap();
+    let server = Server::start(databases, Options::default()).await.unwrap();
+    let error = connect_with(config(&server, EncryptionLevel::On)).await.unwrap_err();
+    assert_eq!(error.code(), Some(4060), "{error}");
 }
 
 #[tokio::test]

@@ -129,10 +129,10 @@ impl Examination<'_> {
                 Some(Table { columns, choice, plan })
             }
             Err(error) => {
-                // Each column that has no form is named, where the first one ends a tick.
-                let before = self.findings.len();
-                self.unreadable(&columns);
-                if self.findings.len() == before {
+                // Each column that has no form is named, where the first one ends a tick. Whatever else is
+                // wrong must not wait until they are mended.
+                let told = self.unreadable(&columns);
+                if !told.contains(&error.reason) {
                     self.refused("settings", &error);
                 }
                 None

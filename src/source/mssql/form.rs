@@ -121,8 +121,8 @@ impl Column {
             _ => ("which Highwater does not know", format!("`CONVERT(nvarchar(max), {name})`")),
         };
         format!(
-            "column `{}` is of type `{}`, {why}: name the other columns in the poller's column list, \
-             or read a view that has {instead} in its place",
+            "column `{}` is of type `{}`, {why}: leave it out, by `SOURCE__COLUMNS` or \
+             `SOURCE__COLUMNS_EXCLUDED`, or read a view that has {instead} in its place",
             self.name, self.type_name
         )
     }
@@ -239,7 +239,10 @@ mod tests {
             ("vector", "which Highwater does not know"),
         ] {
             let reason = column(type_name, -1, 0, 0).expression().unwrap_err();
-            assert!(reason.contains(expected) && reason.contains("column list"), "{reason}");
+            assert!(
+                reason.contains(expected) && reason.contains("`SOURCE__COLUMNS_EXCLUDED`"),
+                "{reason}"
+            );
         }
     }
 

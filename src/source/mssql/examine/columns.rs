@@ -29,8 +29,8 @@ impl Examination<'_> {
         self.add(Finding::ok(check, forms.join(", ")));
     }
 
-    /// Names each column that has no lossless form.
-    pub(super) fn unreadable(&mut self, columns: &[Column]) {
+    /// Names each column that has no lossless form; returns the reasons, as a tick would give them.
+    pub(super) fn unreadable(&mut self, columns: &[Column]) -> Vec<String> {
         let settings = &self.source.settings;
         let named =
             |names: &[String], column: &Column| names.iter().any(|name| same(name, &column.name));
@@ -38,12 +38,13 @@ impl Examination<'_> {
             settings.columns.as_ref().is_none_or(|names| named(names, column))
                 && !named(&settings.columns_excluded, column)
         };
-        for column in columns.iter().filter(is_read) {
-            if let Err(reason) = column.expression() {
-                let (found, fix) = reason.split_once(": ").unwrap_or((&reason, "leave it out"));
-                self.add(Finding::error("column types", found, fix));
-            }
+        let read = columns.iter().filter(is_read);
+        let reasons: Vec<String> = read.filter_map(|column| column.expression().err()).collect();
+        for reason in &reasons {
+            let (found, fix) = reason.split_once(": ").unwrap_or((reason, "leave it out"));
+            self.add(Finding::error("column types", found, fix));
         }
+        reasons
     }
 
     /// Rows whose cursor or key is `NULL` have no place in the order.
@@ -146,7 +147,7 @@ fn supporting(table: &Table, indexes: &[Index], statement: impl Fn(&[&str]) -> S
     let columns = order(table);
     let fix = || {
         format!(
-            "{} (with `ONLINE = ON` where the edition has it, else outside of busy hours)",
+            "`{}`, with `WITH (ONLINE = ON)` where the edition has it, else outside of busy hours",
             statement(&columns)
         )
     };
