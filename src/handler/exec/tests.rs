@@ -298,6 +298,23 @@ fn a_runtime_that_shuts_down_leaves_no_orphan() {
     tokio::runtime::Runtime::new().unwrap().block_on(is_gone(file));
 }
 
+#[tokio::test]
+async fn a_program_that_exits_kills_what_it_started_and_starts_no_more() {
+    static OWN: Groups = Groups::new();
+    let watch = Watch::new();
+    let mut handler = script(GRANDCHILD, &[&watch.up()]);
+    handler.groups = &OWN;
+    let sample = Sample::new(1);
+    let (ended, ()) = tokio::join!(handler.handle(sample.delivery()), async {
+        let file = watch.is_up().await;
+        OWN.kill_all();
+        is_gone(file).await;
+    });
+    assert_eq!(ended.unwrap_err().to_string(), "`sh` was ended by signal 9");
+    let (_, error) = ends(&handler, 1).await;
+    assert_eq!(error, "start `sh`: the program is ending");
+}
+
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn one_that_left_the_group_does_not_hold_the_delivery_up() {
