@@ -114,12 +114,11 @@ fn judge_success(
                 "its `batchItemFailures` is not a member of the answer itself, or is written otherwise",
             ));
         }
-        Ok(Partial { failures: None }) => return Ok(()),
         // What is not our JSON says nothing, unless it meant to.
         Err(error) if mentions_failures(&received.body) => {
             return Err(again(&format!("its `batchItemFailures` cannot be read: {error}")));
         }
-        Err(_) => return Ok(()),
+        Ok(Partial { failures: None }) | Err(_) => return Ok(()),
     };
     if failures.is_empty() {
         return Ok(());
