@@ -9,6 +9,7 @@
 //! The errors of the Azure crates print the whole address of a request, shared access signature
 //! included, so no such error leaves this module: [`Failure`] carries text of our own.
 
+mod bounded;
 mod failure;
 mod kept_token;
 mod shared_key;
@@ -31,6 +32,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use thiserror::Error;
 use url::Url;
 
+use self::bounded::Bounded;
 pub(crate) use self::failure::{Answer, Failure, date};
 pub use self::kept_token::KeptToken;
 use self::shared_key::SharedKey;
@@ -121,7 +123,7 @@ impl Account {
         options: &ServiceOptions,
     ) -> Result<Self, ConnectError> {
         let http = http_client(connection.endpoint(), options.timeout)?;
-        let transport = Transport::new(Arc::new(http));
+        let transport = Transport::new(Arc::new(Bounded(http)));
         let mut endpoint = connection.endpoint().clone();
         let mut client = ClientOptions {
             retry: RetryOptions::none(),

@@ -52,7 +52,9 @@ impl Selection {
     }
 }
 
+// As clap would write it, the choice stands before the name.
 #[derive(Debug, Args)]
+#[command(override_usage = "highwater quarantine drop [OPTIONS] <POLLER> <EVENT_ID...|--all>")]
 pub(super) struct DropOptions {
     /// Name of the poller.
     poller: String,

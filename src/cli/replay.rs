@@ -18,7 +18,9 @@ use crate::poller::{Poller, Replay, ReplayEnd, ReplayError, Replayed, StopSignal
 /// How often a lease that is held is looked at again.
 const WAIT_INTERVAL: Duration = Duration::from_secs(1);
 
+// As clap would write it, the choice stands before the name.
 #[derive(Debug, Args)]
+#[command(override_usage = "highwater quarantine replay [OPTIONS] <POLLER> <EVENT_ID...|--all>")]
 pub(super) struct Options {
     /// Name of the poller.
     poller: String,

@@ -10,6 +10,7 @@ use super::output::{Exit, Failed};
 use crate::app::App;
 use crate::config::{LOG_DEFAULT, Vars};
 use crate::error::chain;
+use crate::handler::exec;
 use crate::host::server::{self, Functions, SHUTDOWN_GRACE};
 use crate::poller::StopSignal;
 use crate::telemetry;
@@ -100,6 +101,8 @@ pub(super) async fn asked_to_stop(signals: Option<Signals>, stop: StopSignal) {
             () = tokio::time::sleep(SHUTDOWN_GRACE) => {}
         }
         warn!(event = "forced_stop", "Stopping with work in hand; its lease lapses by itself");
+        // Tasks are not dropped by an exit, so no guard of theirs kills what they started.
+        exec::kill_all();
         #[expect(clippy::exit, reason = "the grace is over, and a stuck task would keep us alive")]
         std::process::exit(first)
     });

@@ -52,7 +52,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use self::group::Group;
+use self::group::{Group, Groups};
 use self::reply::{Replies, Tail};
 use super::{Delivery, Handler, HandlerError};
 use crate::config::ExecConfig;
@@ -71,17 +71,27 @@ const READ_BYTES: usize = 16 << 10;
 /// has left its group may keep the pipe open.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
+/// All groups of this program.
+static GROUPS: Groups = Groups::new();
+
+/// Kills every process that a batch is fed to, with its group, and lets no further one start: for a
+/// program that ends without an end of its tasks.
+pub fn kill_all() {
+    GROUPS.kill_all();
+}
+
 /// Feeds batches to processes.
 #[derive(Debug)]
 pub struct Exec {
     config: ExecConfig,
     drain_time: Duration,
+    groups: &'static Groups,
 }
 
 impl Exec {
     /// Returns a handler that starts the command of `config` for each batch.
     pub fn new(config: &ExecConfig) -> Self {
-        Self { config: config.clone(), drain_time: DRAIN_TIME }
+        Self { config: config.clone(), drain_time: DRAIN_TIME, groups: &GROUPS }
     }
 
     fn command(&self, delivery: &Delivery<'_>) -> Command {
@@ -131,7 +141,7 @@ impl Exec {
 impl Handler for Exec {
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         let program = &self.config.program;
-        let started = Group::spawn(&mut self.command(&delivery));
+        let started = Group::spawn(&mut self.command(&delivery), self.groups);
         let (mut group, pipes) = started.map_err(|error| self.not_started(&error))?;
         let (mut replies, mut tail) = (Replies::new(delivery.events), Tail::default());
         let ended = {

@@ -29,13 +29,13 @@
 //! |---|---|
 //! | complete 2xx without `batchItemFailures` | all taken |
 //! | 2xx with `{"batchItemFailures": [{"itemIdentifier": "<event id>"}]}` | taken up to the first event in the list; an id that is not in the batch means nothing was taken |
-//! | 2xx that is cut short, or longer than 1 MiB | worth another attempt |
+//! | 2xx that is cut short, or longer than 1 MiB; one whose `batchItemFailures` stands elsewhere or cannot be read | worth another attempt |
 //! | 429; 503 with `Retry-After` | patience |
 //! | 413 | smaller batches |
 //! | 401, 403, 404, 3xx | address or credentials are wrong; redirects are not followed |
 //! | 410 | gone for good |
-//! | other 4xx but 408 | these bytes will never be taken |
-//! | the rest, time-out, reset, no connection | worth another attempt |
+//! | 400, 422 | these bytes will never be taken |
+//! | the rest, other 4xx too, time-out, reset, no connection | worth another attempt |
 //!
 //! # Tries
 //!

@@ -69,6 +69,8 @@ impl Resource<'_> {
 
 #[cfg(test)]
 mod tests {
+    mod bad_input;
+
     use expect_test::expect;
 
     use super::*;

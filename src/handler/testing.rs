@@ -1,5 +1,7 @@
 //! A batch for tests of handlers.
 
+pub(crate) mod raw;
+
 use super::{Delivery, Progress};
 use crate::cursor::{Cursor, KeyValues, RowVersion};
 use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested, Operation, SourceLabel};

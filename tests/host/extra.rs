@@ -18,6 +18,11 @@ async fn a_run_whose_caller_is_gone_is_finished_before_the_process_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forced_stop_leaves_no_process_behind() {
+    stop::a_process_in_hand().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_of_the_host_lets_a_short_run_finish() {
     let bench = Bench::with_rows(1..=1).await;
     bench.receiver.script(&[crate::receiver::Answer::Hold]);

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use highwater::fakehost::{Connection, Exit, Signal};
+use tokio::fs::File;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 
 use crate::bench::{Bench, LIMIT, logs};
 use crate::data;
@@ -87,4 +89,32 @@ pub(crate) async fn caller_gone() {
     assert_eq!(bench.receiver.taken(), [1, 2]);
     assert!(bench.state()["in_flight"].is_null(), "{}", bench.state());
     host.event("batch_complete").await;
+}
+
+/// Work that has to be left in hand leaves no process behind.
+pub(crate) async fn a_process_in_hand() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("up");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut bench = Bench::with_rows(1..=1).await;
+    // A child of the process holds the pipe, and says so where it is left alone.
+    let script = "(echo up; sleep 20; echo orphan) > \"$0\" & wait";
+    let command = serde_json::json!(["/bin/sh", "-c", script, pipe.to_str().unwrap()]);
+    bench.set("HANDLER__KIND", "exec");
+    bench.set("HANDLER__COMMAND", &command.to_string());
+    let host = bench.host().await;
+    let (outcome, ()) = tokio::join!(host.run(), async {
+        let mut held = BufReader::new(File::open(&pipe).await.unwrap());
+        let (mut first, mut rest) = (String::new(), String::new());
+        held.read_line(&mut first).await.unwrap();
+        assert_eq!(first, "up\n");
+        host.signal(Signal::Terminate).await.unwrap();
+        host.event("stopping").await;
+        host.signal(Signal::Terminate).await.unwrap();
+        let exit = host.exit(1, Duration::from_secs(2)).await.unwrap();
+        assert_eq!(exit.code, 143);
+        held.read_to_string(&mut rest).await.unwrap();
+        assert_eq!(rest, "", "killed with the program");
+    });
+    assert!(!outcome.verdict.is_success());
 }

@@ -62,7 +62,16 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     (
         "azure",
         &["clock", "config"],
-        &["azure_*", "base64", "reqwest", "rustls", "secrecy", "tokio::sync", "url"],
+        &[
+            "azure_*",
+            "base64",
+            "futures_util",
+            "reqwest",
+            "rustls",
+            "secrecy",
+            "tokio::sync",
+            "url",
+        ],
     ),
     ("state::container", &["azure"], &["azure_*", "futures_util", "tokio::sync"]),
     ("state::blob", &["azure"], &["azure_*"]),
@@ -85,6 +94,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ),
     ("handler::tries", &["handler"], &[]),
     ("handler::envelope", &["event", "handler"], &[]),
+    ("handler::testing::raw", &[], &["tokio::io", "tokio::net", "tokio::spawn"]),
     ("handler::storage", &["azure", "handler"], &[]),
     (
         "handler::blob",

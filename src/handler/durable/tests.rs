@@ -14,6 +14,7 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 use crate::handler::testing::Sample;
+use crate::handler::testing::raw::{Act, Raw, SOCKET_BYTES};
 
 const KEY: &str = "s3cret/s3cret==";
 
@@ -258,4 +259,34 @@ async fn an_app_that_is_not_there_is_worth_another_attempt() {
     assert!(matches!(error, HandlerError::Retryable(_)), "{error:?}");
     let text = error.to_string();
     assert!(text.contains("refused") && !text.contains("code"), "{text}");
+}
+
+#[tokio::test]
+async fn an_app_that_answers_garbage_hangs_or_resets_has_one_outcome_each() {
+    const FLOOD: &[u8] = b"HTTP/1.1 202 Accepted\r\ncontent-length: 104857600\r\n\r\n";
+    for (act, name, text) in [
+        (Act::Say(b"SSH-2.0-OpenSSH\r\n"), "Retryable", ""),
+        (Act::Say(b""), "Retryable", ""),
+        (Act::Say(b"HTTP/1.1 404 No\r\ncontent-length: 9\r\n\r\n{"), "Retryable", ""),
+        (Act::Reset, "Retryable", ""),
+        (Act::Stall(b""), "Retryable", "timed out"),
+        (
+            Act::Stall(b"HTTP/1.1 202 Accepted\r\ncontent-length: 9\r\n\r\n{"),
+            "Retryable",
+            "timed out",
+        ),
+        (Act::Flood(FLOOD, &[b'x'; 16_384]), "Misconfigured", "not as the Durable Functions"),
+    ] {
+        let (raw, origin) = Raw::start(act).await;
+        let (_, config) = serve().await;
+        let is_stalled = matches!(act, Act::Stall(_));
+        let timeout = if is_stalled { Duration::from_millis(50) } else { config.timeout };
+        let config =
+            DurableConfig { url: origin.parse().unwrap(), timeout, tries_max: 1, ..config };
+        let error = deliver(&config, &Sample::new(1)).await.unwrap_err();
+        assert!(format!("{error:?}").starts_with(name), "{act:?}: {error:?}");
+        assert!(error.to_string().contains(text), "{act:?}: {error}");
+        let sent = raw.sent.load(std::sync::atomic::Ordering::Relaxed);
+        assert!(sent < REPLY_BYTES_MAX + SOCKET_BYTES, "the app got rid of {sent} bytes");
+    }
 }

@@ -8,10 +8,39 @@
 
 use std::io;
 use std::process::ExitStatus;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::signal::unix::{self, SignalKind};
+
+/// The groups that run, each until its name is given up; `None` once no further one may start.
+#[derive(Debug)]
+pub(super) struct Groups(Mutex<Option<Vec<Pid>>>);
+
+impl Groups {
+    pub(super) const fn new() -> Self {
+        Self(Mutex::new(Some(Vec::new())))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Vec<Pid>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends every process of every group, and lets no further one start.
+    pub(super) fn kill_all(&self) {
+        self.lock().take().into_iter().flatten().for_each(kill);
+    }
+
+    fn forget(&self, leader: Pid) {
+        self.lock().iter_mut().for_each(|running| running.retain(|pid| *pid != leader));
+    }
+}
+
+fn kill(leader: Pid) {
+    // Fails only where nobody is left, or where one has become somebody else's.
+    kill_process_group(leader, Signal::KILL).unwrap_or_default();
+}
 
 /// A process that leads a group of its own; the group is killed when this is dropped.
 #[derive(Debug)]
@@ -22,6 +51,7 @@ pub(super) struct Group {
     child_ended: unix::Signal,
     /// Whether the exit code has been taken, and with it the right to the group's name.
     is_reaped: bool,
+    groups: &'static Groups,
 }
 
 /// Our ends of a process's pipes.
@@ -34,16 +64,25 @@ pub(super) struct Pipes {
 
 impl Group {
     /// Starts a process whose three standard streams are pipes.
-    pub(super) fn spawn(command: &mut Command) -> io::Result<(Self, Pipes)> {
+    pub(super) fn spawn(
+        command: &mut Command,
+        groups: &'static Groups,
+    ) -> io::Result<(Self, Pipes)> {
         // Listened to before there is a process, so that no end is missed.
         let child_ended = unix::signal(SignalKind::child())?;
+        // Held until the process is noted: one that starts meanwhile would outlive this program.
+        let mut running = groups.lock();
+        let Some(running) = running.as_mut() else {
+            return Err(io::Error::other("the program is ending"));
+        };
         let mut child = command.process_group(0).spawn()?;
         let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(leader), (Some(stdin), Some(stdout), Some(stderr))) = (id, pipes) else {
             return Err(io::Error::other("a new process has an id and three pipes"));
         };
-        let group = Self { child, leader, child_ended, is_reaped: false };
+        running.push(leader);
+        let group = Self { child, leader, child_ended, is_reaped: false, groups };
         Ok((group, Pipes { stdin, stdout, stderr }))
     }
 
@@ -62,13 +101,14 @@ impl Group {
     /// Ends every process of the group.
     pub(super) fn kill(&self) {
         if !self.is_reaped {
-            // Fails only where nobody is left, or where one has become somebody else's.
-            kill_process_group(self.leader, Signal::KILL).unwrap_or_default();
+            kill(self.leader);
         }
     }
 
     /// Takes the exit code of the process.
     pub(super) async fn exit_status(mut self) -> io::Result<ExitStatus> {
+        // Killed as a whole before; from here on the name may be another's.
+        self.groups.forget(self.leader);
         let status = self.child.wait().await?;
         self.is_reaped = true;
         Ok(status)
@@ -79,5 +119,6 @@ impl Drop for Group {
     fn drop(&mut self) {
         // The child's own drop leaves it to tokio to wait for what is killed here.
         self.kill();
+        self.groups.forget(self.leader);
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! A line of standard output that is a JSON object with a list `batchItemFailures` says which events
 //! were not taken, as the reply of an `http` target does; several such lines add up. Every other line
-//! is passed over. A line that has the word and cannot be read as such, and one that names an event
-//! which is not in the batch, leave open what was taken: then nothing was.
+//! is passed over. A line that has the word, in whatever case, and cannot be read as such, and one that
+//! names an event which is not in the batch, leave open what was taken: then nothing was.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::event::ChangeEvent;
 use crate::handler::HandlerError;
@@ -22,6 +22,9 @@ const TAIL_BYTES: usize = 2 << 10;
 const TAIL_CHARS_MAX: usize = 400;
 /// What makes a line one of failures.
 const WORD: &[u8] = b"batchItemFailures";
+/// Why a line with the word says nothing about events.
+const MISPLACED: &str =
+    "has no such list itself: it is written otherwise, or stands further inside";
 
 /// The data is wrong. <https://man.freebsd.org/cgi/man.cgi?query=sysexits>
 const EX_DATAERR: i32 = 65;
@@ -44,7 +47,10 @@ pub(super) struct Replies<'a> {
     /// Indexes by event id; made when the first failure is told.
     indexes: BTreeMap<&'a str, usize>,
     line: Vec<u8>,
-    is_too_long: bool,
+    /// Where the line is too long: the end of what was read of it.
+    beyond: Option<Vec<u8>>,
+    /// Whether the word stands in what is not kept of the line.
+    has_word_beyond: bool,
     count: usize,
     first: Option<usize>,
     /// Why it is not known what was taken.
@@ -53,8 +59,9 @@ pub(super) struct Replies<'a> {
 
 #[derive(Deserialize)]
 struct Line {
-    #[serde(rename = "batchItemFailures")]
-    failures: Option<Vec<Failure>>,
+    /// `None` where the object has no such member; it may be `null`.
+    #[serde(rename = "batchItemFailures", default, deserialize_with = "member")]
+    failures: Option<Failures>,
 }
 
 #[derive(Deserialize)]
@@ -63,13 +70,31 @@ struct Failure {
     id: Option<String>,
 }
 
+#[derive(Deserialize)]
+struct Failures(Option<Vec<Failure>>);
+
+fn member<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Failures>, D::Error> {
+    Failures::deserialize(deserializer).map(Some)
+}
+
+/// Whether bytes hold the word, in whatever case.
+fn has_word(bytes: &[u8]) -> bool {
+    bytes.windows(WORD.len()).any(|window| window.eq_ignore_ascii_case(WORD))
+}
+
+/// Returns so much of the end of bytes that the word may begin in it.
+fn end_of(bytes: &[u8]) -> &[u8] {
+    bytes.get(bytes.len().saturating_sub(WORD.len() - 1)..).unwrap_or_default()
+}
+
 impl<'a> Replies<'a> {
     pub(super) fn new(events: &'a [ChangeEvent]) -> Self {
         Self {
             events,
             indexes: BTreeMap::new(),
             line: Vec::new(),
-            is_too_long: false,
+            beyond: None,
+            has_word_beyond: false,
             count: 0,
             first: None,
             unclear: None,
@@ -84,8 +109,9 @@ impl<'a> Replies<'a> {
                 Some(_) | None => (part, false),
             };
             let room = LINE_BYTES_MAX.saturating_sub(self.line.len());
-            self.line.extend_from_slice(text.get(..room).unwrap_or(text));
-            self.is_too_long |= text.len() > room;
+            let (kept, more) = text.split_at_checked(room).unwrap_or((text, &[]));
+            self.line.extend_from_slice(kept);
+            self.look_beyond(more);
             if ends {
                 self.end_line();
             }
@@ -97,10 +123,23 @@ impl<'a> Replies<'a> {
         self.end_line();
     }
 
+    /// Looks for the word in what is too much to be kept, in whatever pieces it comes.
+    fn look_beyond(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let line = &self.line;
+        let beyond = self.beyond.get_or_insert_with(|| end_of(line).to_vec());
+        beyond.extend_from_slice(bytes);
+        self.has_word_beyond |= has_word(beyond);
+        *beyond = end_of(beyond).to_vec();
+    }
+
     fn end_line(&mut self) {
         let line = std::mem::take(&mut self.line);
-        let is_too_long = std::mem::take(&mut self.is_too_long);
-        if line.windows(WORD.len()).any(|window| window == WORD) {
+        let is_too_long = self.beyond.take().is_some();
+        let has_word_beyond = std::mem::take(&mut self.has_word_beyond);
+        if has_word_beyond || has_word(&line) {
             self.read(&line, is_too_long);
         }
     }
@@ -111,9 +150,12 @@ impl<'a> Replies<'a> {
             return;
         }
         match serde_json::from_slice::<Line>(line) {
-            Ok(Line { failures }) => failures.unwrap_or_default().iter().for_each(|failure| {
-                self.add(failure.id.as_deref().unwrap_or_default());
-            }),
+            Ok(Line { failures: Some(Failures(failures)) }) => {
+                failures.unwrap_or_default().iter().for_each(|failure| {
+                    self.add(failure.id.as_deref().unwrap_or_default());
+                });
+            }
+            Ok(Line { failures: None }) => self.unclear = Some(MISPLACED.to_owned()),
             Err(error) => self.unclear = Some(format!("cannot be read: {error}")),
         }
     }

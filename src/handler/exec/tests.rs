@@ -127,7 +127,12 @@ async fn lines_on_standard_output_take_a_part() {
         (format!("{}\n{}\n", item(&ids[2]), item("other")), "retryable"),
         (r#"{"batchItemFailures":[{}]}"#.to_owned(), "retryable"),
         ("{\n  \"batchItemFailures\": [\n".to_owned(), "retryable"),
-        (format!("{}{}", " ".repeat(1 << 20), item(&ids[2])), "taken"),
+        (r#"{"batchItemFailures":null}"#.to_owned(), "taken"),
+        (item(&ids[2]).replace("batch", "Batch"), "retryable"),
+        (format!("{{\"reply\":{}}}", item(&ids[2])), "retryable"),
+        (format!("{}{}", " ".repeat((1 << 20) - 9), item(&ids[2])), "retryable"),
+        (format!("{}{}", " ".repeat((1 << 20) + 65_530), item(&ids[2])), "retryable"),
+        (format!("{}\n{}", "x".repeat(2 << 20), item(&ids[2])), "partial 2"),
         (format!("{}{}", item(&ids[2]), " ".repeat(1 << 20)), "retryable"),
     ] {
         let folder = TempDir::new().unwrap();
@@ -149,6 +154,11 @@ async fn lines_on_standard_output_take_a_part() {
         `sh` ended with code 0, but a line with `batchItemFailures` names an event that is not in the batch
         `sh` ended with code 0, but a line with `batchItemFailures` cannot be read: invalid type: string "batchItemFailures", expected struct Line at line 1 column 21
 
+        `sh` ended with code 0, but a line with `batchItemFailures` has no such list itself: it is written otherwise, or stands further inside
+        `sh` ended with code 0, but a line with `batchItemFailures` has no such list itself: it is written otherwise, or stands further inside
+        `sh` ended with code 0, but a line with `batchItemFailures` is longer than 1 MiB: print several lines
+        `sh` ended with code 0, but a line with `batchItemFailures` is longer than 1 MiB: print several lines
+        `sh`: 1 of 3 events failed, the first at index 2
         `sh` ended with code 0, but a line with `batchItemFailures` is longer than 1 MiB: print several lines
     "#]]
     .assert_eq(&texts);
@@ -286,6 +296,23 @@ fn a_runtime_that_shuts_down_leaves_no_orphan() {
     let file = runtime.block_on(watch.is_up());
     drop(runtime);
     tokio::runtime::Runtime::new().unwrap().block_on(is_gone(file));
+}
+
+#[tokio::test]
+async fn a_program_that_exits_kills_what_it_started_and_starts_no_more() {
+    static OWN: Groups = Groups::new();
+    let watch = Watch::new();
+    let mut handler = script(GRANDCHILD, &[&watch.up()]);
+    handler.groups = &OWN;
+    let sample = Sample::new(1);
+    let (ended, ()) = tokio::join!(handler.handle(sample.delivery()), async {
+        let file = watch.is_up().await;
+        OWN.kill_all();
+        is_gone(file).await;
+    });
+    assert_eq!(ended.unwrap_err().to_string(), "`sh` was ended by signal 9");
+    let (_, error) = ends(&handler, 1).await;
+    assert_eq!(error, "start `sh`: the program is ending");
 }
 
 #[cfg(target_os = "linux")]

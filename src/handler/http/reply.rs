@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use time::macros::format_description;
 use time::{OffsetDateTime, PrimitiveDateTime};
 use url::Url;
@@ -44,8 +44,16 @@ pub(super) struct Received {
 /// <https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-errorhandling.html>
 #[derive(Deserialize)]
 struct Partial {
-    #[serde(rename = "batchItemFailures")]
-    failures: Option<Vec<Failure>>,
+    /// `None` where the object has no such member; it may be `null`.
+    #[serde(rename = "batchItemFailures", default, deserialize_with = "member")]
+    failures: Option<Failures>,
+}
+
+#[derive(Deserialize)]
+struct Failures(Option<Vec<Failure>>);
+
+fn member<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Failures>, D::Error> {
+    Failures::deserialize(deserializer).map(Some)
 }
 
 #[derive(Deserialize)]
@@ -100,12 +108,17 @@ fn judge_success(
         return Err(again(cut));
     }
     let failures = match serde_json::from_slice::<Partial>(&received.body) {
-        Ok(Partial { failures }) => failures.unwrap_or_default(),
+        Ok(Partial { failures: Some(Failures(failures)) }) => failures.unwrap_or_default(),
+        Ok(Partial { failures: None }) if mentions_failures(&received.body) => {
+            return Err(again(
+                "its `batchItemFailures` is not a member of the answer itself, or is written otherwise",
+            ));
+        }
         // What is not our JSON says nothing, unless it meant to.
         Err(error) if mentions_failures(&received.body) => {
             return Err(again(&format!("its `batchItemFailures` cannot be read: {error}")));
         }
-        Err(_) => return Ok(()),
+        Ok(Partial { failures: None }) | Err(_) => return Ok(()),
     };
     if failures.is_empty() {
         return Ok(());
@@ -211,10 +224,11 @@ fn http_date(text: &str) -> Option<OffsetDateTime> {
     PrimitiveDateTime::parse(text, form).ok().map(PrimitiveDateTime::assume_utc)
 }
 
-/// Whether a body speaks of single failures, in JSON or in what was to be JSON.
+/// Whether a body speaks of single failures, in JSON or in what was to be JSON: as a name in quotes that
+/// are not part of a text, in whatever case.
 fn mentions_failures(body: &[u8]) -> bool {
-    let word = b"batchItemFailures";
-    body.windows(word.len()).any(|window| window == word)
+    let word = b"\"batchItemFailures\"";
+    body.windows(word.len()).any(|window| window.eq_ignore_ascii_case(word))
 }
 
 /// Returns where a `Location` leads, for an error; its path may be secret.
@@ -333,6 +347,9 @@ mod tests {
             (list(&[r#"{"itemIdentifier":null}"#.to_owned()]), "retryable"),
             (list(&[r#"{"itemIdentifier":7}"#.to_owned()]), "retryable"),
             (r#"{"batchItemFailures":true}"#.to_owned(), "retryable"),
+            (list(&[item(&ids[1])]).replace("batch", "Batch"), "retryable"),
+            (format!("{{\"body\":{}}}", list(&[])), "retryable"),
+            (r#"{"echo":"{\"batchItemFailures\":1}"}"#.to_owned(), "ok"),
             (r#"{"batchItemFailures":[{"#.to_owned(), "retryable"),
         ] {
             assert_eq!(name_of(&judge_reply(&reply(200, &body))), meaning, "{body}");
