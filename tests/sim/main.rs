@@ -220,6 +220,9 @@
 //! - first state of a row written
 //! - text cut by its cast
 //! - digits cut from a decimal
+//! - end of a line that is too long not looked at
+//! - failures further inside passed over
+//! - failures further inside ignored
 //!
 //! By hand, with the simulation alone, and the number of cases it took:
 //!
