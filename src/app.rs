@@ -122,7 +122,8 @@ impl App {
         let config = Config::from_vars(vars)?;
         let surroundings = Surroundings::of(vars);
         let instance = Arc::new(Instance::new(surroundings.owner_id(&config.app)));
-        let store: Arc<dyn StateStore> = Arc::new(LoggedStore::new(surroundings.store(&config)?));
+        let Storage { state, journals } = surroundings.storage(&config)?;
+        let store: Arc<dyn StateStore> = Arc::new(LoggedStore::new(state));
         let metrics = Arc::new(Metrics::default());
         let mut client = None;
         let mut pollers = BTreeMap::new();
@@ -144,9 +145,11 @@ impl App {
                 Some(wait) => built.auditing(wait),
                 None => built,
             };
-            let built = match (poller.journal.mode, surroundings.journal(&config)?) {
+            let built = match (poller.journal.mode, &journals) {
                 (JournalMode::Off, _) | (_, None) => built,
-                (mode, Some(store)) => built.with_journal(mode, store, poller.journal.retention),
+                (mode, Some(journals)) => {
+                    built.with_journal(mode, Arc::clone(journals), poller.journal.retention)
+                }
             };
             pollers.insert(poller.name.clone(), Arc::new(built));
         }
@@ -244,6 +247,13 @@ fn handler(
     Ok(Arc::new(handler.with_tokens(tokens.map_err(wrong)?)))
 }
 
+/// What keeps the state of an app.
+struct Storage {
+    state: Arc<dyn StateStore>,
+    /// Where journals are kept; `None` for a state store that keeps none.
+    journals: Option<Arc<dyn JournalStore>>,
+}
+
 /// What the environment says beside the settings.
 struct Surroundings {
     instance_id: Option<String>,
@@ -288,16 +298,22 @@ impl Surroundings {
         handler(self, app, poller, client)
     }
 
-    fn store(&self, config: &Config) -> Result<Arc<dyn StateStore>, BuildError> {
+    /// Builds what keeps state, and the journals beside it: both through one client.
+    fn storage(&self, config: &Config) -> Result<Storage, BuildError> {
         let timeout = state_timeout(config);
         match &config.state {
-            StateConfig::File { folder } => {
-                Ok(Arc::new(FileStore::new(folder, &config.app, Arc::new(SystemClock))))
-            }
+            StateConfig::File { folder } => Ok(Storage {
+                state: Arc::new(FileStore::new(folder, &config.app, Arc::new(SystemClock))),
+                journals: Some(Arc::new(FileJournal::new(folder, &config.app))),
+            }),
             StateConfig::Blob { access, container, .. } => {
                 let service = self.service(access, timeout).map_err(BuildError::State)?;
-                let store = BlobStore::new(&service, container, &config.app);
-                Ok(Arc::new(store.map_err(BuildError::State)?))
+                let state = BlobStore::new(&service, container, &config.app);
+                let journals = BlobJournal::new(&service, container, &config.app);
+                Ok(Storage {
+                    state: Arc::new(state.map_err(BuildError::State)?),
+                    journals: Some(Arc::new(journals.map_err(BuildError::State)?)),
+                })
             }
             StateConfig::Sql { connection, table, .. } => {
                 let settings = SqlStoreSettings {
@@ -307,27 +323,12 @@ impl Surroundings {
                     request_timeout: timeout,
                 };
                 let store = SqlStore::new(settings).map_err(BuildError::StateTable)?;
-                Ok(match self.credential(&connection.auth)? {
+                let state: Arc<dyn StateStore> = match self.credential(&connection.auth)? {
                     Some(credential) => Arc::new(store.with_credential(credential)),
                     None => Arc::new(store),
-                })
+                };
+                Ok(Storage { state, journals: None })
             }
-        }
-    }
-
-    /// Returns where journals are kept; `None` for a state store that keeps none.
-    fn journal(&self, config: &Config) -> Result<Option<Arc<dyn JournalStore>>, BuildError> {
-        match &config.state {
-            StateConfig::File { folder } => {
-                Ok(Some(Arc::new(FileJournal::new(folder, &config.app))))
-            }
-            StateConfig::Blob { access, container, .. } => {
-                let service =
-                    self.service(access, state_timeout(config)).map_err(BuildError::State)?;
-                let journal = BlobJournal::new(&service, container, &config.app);
-                Ok(Some(Arc::new(journal.map_err(BuildError::State)?)))
-            }
-            StateConfig::Sql { .. } => Ok(None),
         }
     }
 

@@ -30,7 +30,8 @@ impl Patient {
     pub fn all(vars: &dyn Vars) -> Result<BTreeMap<String, Self>, BuildError> {
         let config = Config::from_vars(vars)?;
         let surroundings = Surroundings::of(vars);
-        let store: Arc<dyn StateStore> = Arc::new(LoggedStore::new(surroundings.store(&config)?));
+        let store: Arc<dyn StateStore> =
+            Arc::new(LoggedStore::new(surroundings.storage(&config)?.state));
         let mut patients = BTreeMap::new();
         for (name, poller) in config.pollers {
             let source = surroundings.mssql(&poller)?;
