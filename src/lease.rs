@@ -147,8 +147,8 @@ impl<'a> Lease<'a> {
             audited: None,
             in_the_air: None,
         };
-        let details = Details::of(Happened::LeaseAcquired, &base.document, lease.document());
-        lease.note(Happened::LeaseAcquired, details);
+        let event = Happened::LeaseAcquired;
+        lease.note(event, || Details::of(event, &base.document, lease.document()));
         Ok(Acquired::Held(Box::new(lease)))
     }
 
@@ -213,10 +213,14 @@ impl<'a> Lease<'a> {
         self.audited = Some(audited);
     }
 
-    /// Tells the journal of something that was done or found under this lease.
-    pub fn note(&self, event: Happened, details: Details) {
-        let (at, holder, document) = (self.now(), &self.holder, self.document());
-        recorder(self.context).record(Seen { event, at, holder, document, details });
+    /// Tells the journal of something that was done or found under this lease; `details` is asked only
+    /// where the journal records such.
+    pub fn note(&self, event: Happened, details: impl FnOnce() -> Details) {
+        let mut recorder = recorder(self.context);
+        if recorder.mode().records(event) {
+            let (at, holder, document) = (self.now(), &self.holder, self.document());
+            recorder.record(Seen { event, at, holder, document, details: details() });
+        }
     }
 
     /// Runs `work` while renewing the lease, and drops it when the lease is lost, has lapsed, or the
@@ -425,8 +429,7 @@ impl<'a> Lease<'a> {
         self.renewed_at = asked_at;
         self.in_the_air = None;
         if let Some(event) = event {
-            let details = Details::of(event, &before.document, self.document());
-            self.note(event, details);
+            self.note(event, || Details::of(event, &before.document, self.document()));
         }
         Ok(())
     }

@@ -385,7 +385,8 @@ impl Poller {
         };
         seen.execution_started(&delivery);
         let limit = self.time_for(lease, batch, seen);
-        lease.note(Happened::ExecutionStarted, journal::of_batch(batch, Some(delivery.attempt)));
+        let started = || journal::of_batch(batch, Some(delivery.attempt));
+        lease.note(Happened::ExecutionStarted, started);
         let began_at = Instant::now();
         let mut stale = None;
         let work = async {

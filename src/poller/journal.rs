@@ -111,5 +111,5 @@ pub(super) fn tell_of_loss(lease: &Lease<'_>, batch: &Batch, not_taken: &NotTake
         NotTaken::Lost(error) => (Happened::LeaseLost, chain(error)),
         NotTaken::Handler(_) | NotTaken::OutOfTime => return,
     };
-    lease.note(event, Details { error: Some(error), ..of_batch(batch, None) });
+    lease.note(event, || Details { error: Some(error), ..of_batch(batch, None) });
 }

@@ -166,12 +166,11 @@ impl Poller {
         hand.waiting.extend(suspicion.and_then(|suspicion| suspicion.rest));
         hand.batch.quarantined = true;
         seen.quarantined(&hand.batch, reason, error);
-        let told = Details {
+        lease.note(Happened::RowQuarantined, || Details {
             error: Some(chain(error)),
             reason: Some(reason.as_str().to_owned()),
             ..of_batch(&hand.batch, None)
-        };
-        lease.note(Happened::RowQuarantined, told);
+        });
         Ok(())
     }
 
