@@ -9,6 +9,7 @@
 
 pub mod ident;
 
+mod column_type;
 mod connect;
 mod dial;
 mod error;
@@ -29,6 +30,7 @@ use crate::config::SqlConnection;
 
 use connect::{Client, connect};
 
+pub(crate) use column_type::ColumnType;
 pub use error::SqlError;
 pub use number::{Again, errors_table};
 pub use param::Param;

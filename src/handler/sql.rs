@@ -38,6 +38,7 @@ use tiberius::{ColumnData, Row};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::tries::told_again;
 use super::{Delivery, Handler, HandlerError};
 use crate::config::{LedgerConfig, SqlHandlerConfig};
 use crate::error::ErrorKind;
@@ -159,7 +160,7 @@ impl Sql {
             ledger: ledger.map(|name| table_name("HANDLER__LEDGER_TABLE", name)).transpose()?,
         };
         let command = |what: &str, table: &QualifiedName| {
-            (table.to_string(), format!("highwater {what} ddl --table {}", argument(table)))
+            (table.to_string(), format!("highwater {what} ddl --table {}", table.as_argument()))
         };
         let names = Names {
             target: tables.target.to_string(),
@@ -220,15 +221,7 @@ impl Sql {
                 }
             }
             let Some(pause) = pause else { return Err(error) };
-            let name = &delivery.source.poller;
-            tracing::info!(
-                event = "delivery_retried",
-                poller.name = %name,
-                batch_id = %delivery.batch_id,
-                tries,
-                error = %error,
-                "Handler of poller `{name}` is tried again"
-            );
+            told_again(delivery, tries, &error.to_string());
             sleep(pause).await;
         }
     }
@@ -434,13 +427,4 @@ fn read_id(row: Row) -> Result<Vec<u8>, SqlError> {
 
 fn other_columns() -> SqlError {
     SqlError::new(ErrorKind::Configuration, "columns of other types than the DDL has")
-}
-
-/// Returns a name as a shell takes it.
-fn argument(table: &QualifiedName) -> String {
-    let plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    if plain(&table.schema) && plain(&table.object) {
-        return table.to_string();
-    }
-    format!("'{}'", table.quoted())
 }

@@ -38,19 +38,24 @@ impl Tries {
             let counted = format!("{reason} (after {tries} tries)");
             return Err(HandlerError::Retryable(if tries > 1 { counted } else { reason }));
         }
-        let name = &delivery.source.poller;
-        tracing::info!(
-            event = "delivery_retried",
-            poller.name = %name,
-            batch_id = %delivery.batch_id,
-            tries,
-            error = reason,
-            "Handler of poller `{name}` is tried again"
-        );
+        told_again(delivery, tries, &reason);
         let factor = 1_u32.checked_shl(tries.saturating_sub(1)).unwrap_or(u32::MAX);
         tokio::time::sleep(PAUSE_MIN.saturating_mul(factor).min(PAUSE_MAX)).await;
         Ok(())
     }
+}
+
+/// Logs that a delivery is tried again within its tick.
+pub(super) fn told_again(delivery: &Delivery<'_>, tries: u32, error: &str) {
+    let name = &delivery.source.poller;
+    tracing::info!(
+        event = "delivery_retried",
+        poller.name = %name,
+        batch_id = %delivery.batch_id,
+        tries,
+        error,
+        "Handler of poller `{name}` is tried again"
+    );
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, chain};
 
 use super::connect::TOKEN_ACTION;
 use super::dial::DialError;
@@ -90,6 +90,17 @@ impl SqlError {
             | Driver::BulkInput(_) => {
                 Self::caused(ErrorKind::Internal, action, Cause::Driver(error))
             }
+        }
+    }
+
+    /// Returns what happened, for those who are not a source: the advice to a statement that was sent is
+    /// about the rows of one.
+    pub(crate) fn without_advice(&self) -> String {
+        match (self.number(), self.message()) {
+            (Some(number), Some(message)) if !self.is_unsent() => {
+                format!("error {number}: {}", message.trim_end_matches('.'))
+            }
+            _ => chain(self),
         }
     }
 
@@ -218,7 +229,6 @@ fn certificate(action: &str, text: &str) -> SqlError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::chain;
 
     #[test]
     fn a_certificate_problem_is_a_setting_and_a_lost_connection_is_not() {

@@ -80,6 +80,15 @@ impl QualifiedName {
         let database = self.database.as_ref().map(|name| quote(name) + ".").unwrap_or_default();
         format!("{database}{}.{}", quote(&self.schema), quote(&self.object))
     }
+
+    /// Returns the name as a shell takes it.
+    pub(crate) fn as_argument(&self) -> String {
+        let plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if plain(&self.schema) && plain(&self.object) {
+            return self.to_string();
+        }
+        format!("'{}'", self.quoted())
+    }
 }
 
 /// The name for people, without brackets.

@@ -1,6 +1,6 @@
 //! What an error of the target means for the batch. Pure.
 
-use crate::error::{ErrorKind, chain};
+use crate::error::ErrorKind;
 use crate::handler::HandlerError;
 use crate::mssql::SqlError;
 
@@ -48,7 +48,7 @@ pub(super) fn of(step: Step, error: &SqlError, names: &Names) -> HandlerError {
             ErrorKind::Transient | ErrorKind::Data | ErrorKind::Internal => Meaning::Retry,
         },
     };
-    let text = text(error);
+    let text = error.without_advice();
     let table = match step {
         Step::Connection | Step::Target => &names.target,
         Step::Fence => &names.fence.0,
@@ -134,16 +134,6 @@ fn meaning(step: Step, number: u32, kind: ErrorKind) -> Meaning {
             ErrorKind::Configuration | ErrorKind::Data => Meaning::Table,
             ErrorKind::Transient | ErrorKind::Internal => Meaning::Retry,
         },
-    }
-}
-
-/// Returns what happened. The error's own advice to a sent statement is about the rows of a source.
-fn text(error: &SqlError) -> String {
-    match (error.number(), error.message()) {
-        (Some(number), Some(message)) if !error.is_unsent() => {
-            format!("error {number}: {}", message.trim_end_matches('.'))
-        }
-        _ => chain(error),
     }
 }
 

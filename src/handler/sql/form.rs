@@ -17,8 +17,8 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::describe::Column;
 use super::rows::Scalar;
-use crate::mssql::Param;
 use crate::mssql::ident::collation;
+use crate::mssql::{ColumnType, Param};
 
 /// Most UTF-16 units of a text that is a key; the key of an index may have no more than 1,700 bytes.
 /// <https://learn.microsoft.com/sql/sql-server/maximum-capacity-specifications-for-sql-server>
@@ -90,18 +90,13 @@ impl Column {
 
     /// Returns the type as it would be declared.
     pub(super) fn declared(&self) -> String {
-        let name = self.type_name.as_str();
-        let length = |unit: i32| match self.max_length {
-            -1 => format!("{name}(max)"),
-            bytes => format!("{name}({})", bytes / unit),
-        };
-        match name {
-            "nchar" | "nvarchar" => length(2),
-            "char" | "varchar" | "binary" | "varbinary" => length(1),
-            "decimal" | "numeric" => format!("{name}({}, {})", self.precision, self.scale),
-            "datetime2" | "datetimeoffset" | "time" => format!("{name}({})", self.scale),
-            _ => name.to_owned(),
+        ColumnType {
+            name: &self.type_name,
+            max_length: i64::from(self.max_length),
+            precision: i64::from(self.precision),
+            scale: i64::from(self.scale),
         }
+        .declared()
     }
 
     /// Returns the expression that makes a value of the column of a parameter.

@@ -15,8 +15,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value as Json;
 
-use crate::mssql::Param;
 use crate::mssql::ident::{collation, quote};
+use crate::mssql::{ColumnType, Param};
 
 use super::describe::Column;
 use super::variant;
@@ -28,20 +28,13 @@ const NVARCHAR_MAX: i64 = 4_000;
 impl Column {
     /// Returns the type as it would be declared.
     pub(super) fn declared(&self) -> String {
-        let name = self.type_name.as_str();
-        let length = |unit: i64| match self.max_length {
-            -1 => format!("{name}(max)"),
-            bytes => format!("{name}({})", bytes / unit),
-        };
-        match name {
-            "nchar" | "nvarchar" => length(2),
-            "char" | "varchar" | "binary" | "varbinary" => length(1),
-            "decimal" | "numeric" => format!("{name}({}, {})", self.precision, self.scale),
-            "datetime2" | "datetimeoffset" | "time" => format!("{name}({})", self.scale),
-            // A value can be converted to it, but none can be declared with its name.
-            "timestamp" | "rowversion" => "binary(8)".to_owned(),
-            _ => name.to_owned(),
+        ColumnType {
+            name: &self.type_name,
+            max_length: self.max_length,
+            precision: self.precision,
+            scale: self.scale,
         }
+        .declared()
     }
 
     /// Returns the type with its collation, for people and to compare.

@@ -1,6 +1,6 @@
 //! What an error of the server means for a read or a write of state.
 
-use crate::error::{ErrorKind, chain};
+use crate::error::ErrorKind;
 use crate::mssql::SqlError;
 use crate::mssql::ident::QualifiedName;
 use crate::state::StoreError;
@@ -23,7 +23,7 @@ pub(super) fn of(name: &str, table: &QualifiedName, error: &SqlError) -> StoreEr
         (Some(number), false) => judge(number, error.kind, table),
         (None, false) => Verdict::Unknown,
     };
-    let text = text(error);
+    let text = error.without_advice();
     match verdict {
         Verdict::NotWritten => StoreError::Unreachable { key, reason: text },
         Verdict::Unknown => StoreError::Unknown { key, reason: text },
@@ -80,30 +80,11 @@ pub(super) fn not_unique(name: &str, table: &QualifiedName, rows: usize) -> Stor
 }
 
 fn ddl(table: &QualifiedName) -> String {
-    format!("`highwater state ddl --table {}`", argument(table))
-}
-
-/// Returns a name as a shell takes it.
-fn argument(table: &QualifiedName) -> String {
-    let plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    if plain(&table.schema) && plain(&table.object) {
-        return table.to_string();
-    }
-    format!("'{}'", table.quoted())
+    format!("`highwater state ddl --table {}`", table.as_argument())
 }
 
 fn other_table(table: &QualifiedName, ddl: &str) -> String {
     format!("the table `{table}` is not as {ddl} prints it")
-}
-
-/// Returns what happened. The error's own advice to a sent statement is about the rows of a source.
-fn text(error: &SqlError) -> String {
-    match (error.number(), error.message()) {
-        (Some(number), Some(message)) if !error.is_unsent() => {
-            format!("error {number}: {}", message.trim_end_matches('.'))
-        }
-        _ => chain(error),
-    }
 }
 
 #[cfg(test)]
