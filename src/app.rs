@@ -18,7 +18,7 @@ use crate::azure::{
 use crate::clock::{Clock, SystemClock};
 use crate::config::{
     Config, ConfigErrors, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, HttpAuth, PollerConfig, SqlAuth,
-    StateConfig, StorageConnection, Vars,
+    StateConfig, StorageConnection, Vars, poller_name_of_function,
 };
 use crate::handler::Handler;
 use crate::handler::blob::Blob;
@@ -110,6 +110,8 @@ pub struct App {
     pub pollers: BTreeMap<String, Arc<Poller>>,
     /// The same by function, as the host will call them.
     pub functions: BTreeMap<String, Arc<Poller>>,
+    /// Names of pollers by function, where the settings say so.
+    names: BTreeMap<String, String>,
 }
 
 impl App {
@@ -154,7 +156,12 @@ impl App {
             pollers.insert(poller.name.clone(), Arc::new(built));
         }
         let functions = functions(&config, &pollers, &surroundings.function_folders());
-        Ok(Self { pollers, functions })
+        Ok(Self { pollers, functions, names: config.functions })
+    }
+
+    /// Returns the poller that a function runs, by the name of the function's folder.
+    pub fn poller_of(&self, function: &str) -> Option<&Arc<Poller>> {
+        self.pollers.get(&poller_name_of_function(function, &self.names))
     }
 }
 

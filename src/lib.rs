@@ -38,7 +38,7 @@
 //! | layer | modules | may know |
 //! |---|---|---|
 //! | composition | `app` | everything but `cli` |
-//! | edges | [`host`], `cli`, `package`, [`telemetry`], `demo`, `fakehost`, `race` | the layers below |
+//! | edges | [`host`], `cli`, `package`, [`project`], [`telemetry`], [`timers`], `demo`, `fakehost`, `race` | the layers below |
 //! | adapters | `journal::{blob, file, memory}`, `state::{blob, container, file, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, http, queue, sql, stdout}`, [`mssql`], [`azure`] | their port, their crate |
 //! | engine | [`poller`], [`lease`], [`journal::Appender`], [`metrics`], [`doctor`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`], [`journal::JournalStore`] | vocabulary |
@@ -104,7 +104,9 @@ pub mod mssql;
 // Edges.
 pub mod host;
 pub mod package;
+pub mod project;
 pub mod telemetry;
+pub mod timers;
 
 // Composition, and the command line above it.
 pub mod app;

@@ -23,6 +23,7 @@ mod receiver;
 mod requests;
 mod responses;
 mod runs;
+mod standalone;
 mod start;
 mod stop;
 mod timeouts;

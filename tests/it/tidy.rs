@@ -138,7 +138,9 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     // Edges.
     ("host", &["error", "poller"], &["axum", "hyper", "tokio::net", "tokio::spawn", "tokio::sync"]),
     ("telemetry", &[], &["tracing_subscriber"]),
-    ("package", &[], &[]),
+    ("project", &["config", "schedule"], &[]),
+    ("timers", &["clock", "schedule"], &["tokio::spawn", "tokio::sync", "tokio::task"]),
+    ("package", &["project"], &[]),
     // The development stand-in knows nothing of the product.
     ("devdb", &[], &["rcgen", "rusqlite", "rustls", "tokio", "tokio_rustls", "uuid"]),
     (
