@@ -9,7 +9,7 @@ param staleAfter string
 param email string
 
 var lines = 'traces | where message startswith "{" | extend line = parse_json(message) | extend event = tostring(line.event), poller = tostring(line["poller.name"])'
-var answers = 'traces | extend category = tostring(customDimensions.Category) | where category startswith "Function." and category endswith ".User" | extend function = extract("^Function[.](.*)[.]User$", 1, category)'
+var answers = 'traces | extend category = tostring(customDimensions.Category) | where category startswith "Function." and category endswith ".User" | extend functionName = extract("^Function[.](.*)[.]User$", 1, category)'
 
 var rules = [
   {
@@ -18,9 +18,9 @@ var rules = [
     about: 'The host has seen at least three failed invocations of a function.'
     severity: 2
     window: 'PT15M'
-    query: 'requests | where success == false | project timestamp, function = name'
+    query: 'requests | where success == false | project timestamp, functionName = name'
     threshold: 3
-    dimension: 'function'
+    dimension: 'functionName'
   }
   {
     name: 'stopped'
@@ -98,9 +98,9 @@ var rules = [
     about: 'More than nine in ten of its ticks of half an hour ended with rows waiting.'
     severity: 2
     window: 'PT30M'
-    query: '${answers} | summarize ticks = count(), behind = countif(message contains ", more to do") by function | where behind * 10 > ticks * 9'
+    query: '${answers} | summarize ticks = count(), behind = countif(message contains ", more to do") by functionName | where behind * 10 > ticks * 9'
     threshold: 1
-    dimension: 'function'
+    dimension: 'functionName'
   }
   {
     name: 'contention'
@@ -108,9 +108,9 @@ var rules = [
     about: 'More than half of the ticks of half an hour were skipped.'
     severity: 3
     window: 'PT30M'
-    query: '${answers} | summarize ticks = count(), skipped = countif(message contains ": skipped: ") by function | where skipped * 2 > ticks'
+    query: '${answers} | summarize ticks = count(), skipped = countif(message contains ": skipped: ") by functionName | where skipped * 2 > ticks'
     threshold: 1
-    dimension: 'function'
+    dimension: 'functionName'
   }
 ]
 
@@ -193,7 +193,7 @@ resource stale 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for name i
     criteria: {
       allOf: [
         {
-          query: '${answers} | where function == "${name}" | where message contains ": nothing new" or message contains ": committed "'
+          query: '${answers} | where functionName == "${name}" | where message contains ": nothing new" or message contains ": committed "'
           timeAggregation: 'Count'
           operator: 'LessThan'
           threshold: 1
