@@ -19,7 +19,7 @@ PARSER = Parser(Language(tree_sitter_bicep.language()))
 FUNCTIONS = {
     "array": "array", "concat": None, "contains": "bool", "empty": "bool", "environment": None,
     "filter": "array", "format": "string", "guid": "string", "items": "array", "join": "string",
-    "length": "int", "map": "array", "resourceGroup": None, "resourceId": "string",
+    "length": "int", "loadTextContent": "string", "map": "array", "replace": "string", "resourceGroup": None, "resourceId": "string",
     "subscription": None, "subscriptionResourceId": "string", "take": None, "tenant": None,
     "toLower": "string", "union": None, "uniqueString": "string",
 }

@@ -38,5 +38,18 @@ resource publisher 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
   }
 }
 
+resource workbook 'Microsoft.Insights/workbooks@2023-06-01' = {
+  name: guid(insights.id, 'highwater')
+  location: location
+  tags: tags
+  kind: 'shared'
+  properties: {
+    displayName: 'Highwater'
+    category: 'workbook'
+    sourceId: insights.id
+    serializedData: replace(loadTextContent('workbook.json'), '{insights}', insights.id)
+  }
+}
+
 output id string = insights.id
 output connectionString string = insights.properties.ConnectionString

@@ -212,16 +212,24 @@ fn code(folder: &Path) -> String {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         if path.is_dir() && name != "tests" {
             text += &code(&path);
-        } else if name.ends_with(".rs") && name != "tests.rs" {
+        } else if path.extension().is_some_and(|end| end == "rs") && name != "tests.rs" {
             text += &fs::read_to_string(path).unwrap();
         }
     }
     text
 }
 
-/// Names of events that a query of alerts.bicep asks for.
-fn events_of_alerts() -> BTreeSet<String> {
-    let text = read("infra/app/alerts.bicep");
+/// The queries of the workbook, one a line.
+fn workbook() -> String {
+    let items = json("infra/app/workbook.json")["items"].take();
+    let queries =
+        items.as_array().unwrap().iter().filter_map(|item| item["content"]["query"].as_str());
+    queries.collect::<Vec<_>>().join("\n")
+}
+
+/// Names of events that a query of the alerts or of the workbook asks for.
+fn events_asked_for() -> BTreeSet<String> {
+    let text = read("infra/app/alerts.bicep") + &workbook();
     let lists = text.split("event in (").skip(1).map(|rest| rest.split(')').next().unwrap());
     let single = text.split("event == \"").skip(1).map(|rest| rest.split('"').next().unwrap());
     let listed = lists.flat_map(|list| list.split(", ").map(|name| name.trim_matches('"')));
@@ -229,12 +237,12 @@ fn events_of_alerts() -> BTreeSet<String> {
 }
 
 #[test]
-fn alerts_name_only_events_that_are_logged_at_a_level_that_is_shown() {
+fn alerts_and_workbook_name_only_events_that_are_logged_at_a_level_that_is_shown() {
     let code = code(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src"));
     let squeezed: String = code.split_whitespace().collect();
     let outcomes = read("src/poller/outcome.rs");
-    let events = events_of_alerts();
-    assert!(events.len() > 10, "{events:?}");
+    let events = events_asked_for();
+    assert!(events.len() > 10 && events.contains("batch_complete"), "{events:?}");
     for event in events {
         let logged = ["error", "warn", "info"]
             .iter()
@@ -258,7 +266,8 @@ fn alerts_look_for_what_an_invocation_answers() {
         (", more to do", "\", more to do\""),
         (": skipped: ", "\"skipped: "),
     ] {
-        assert!(alerts.contains(&format!("message contains \"{sought}\"")), "{sought}");
+        let sought = format!("message contains \"{sought}\"");
+        assert!(alerts.contains(&sought), "{sought}");
         assert!(observe.contains(made), "no tick answers {made}");
     }
     assert!(observe.contains("\"poller `{name}`: {what} ("));
