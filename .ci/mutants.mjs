@@ -20,6 +20,7 @@ import { join } from "node:path";
 const POLLER = "src/poller.rs";
 const STATE = "src/state.rs";
 const TRANSITIONS = "src/state/transitions.rs";
+const RECOVERED = "src/state/transitions/recovery.rs";
 const AUDIT = "src/state/audit.rs";
 const NOT_TAKEN = "src/state/transitions/failure.rs";
 const LOOK_BACK = "src/poller/audit.rs";
@@ -76,7 +77,7 @@ const SQL_TEXT = "src/handler/sql/statement.rs";
 const BREAKS = [
   ["margin removed", TRANSITIONS, "const LAPSE_MARGIN: Duration = Duration::from_secs(2);", "const LAPSE_MARGIN: Duration = Duration::from_secs(0);"],
   ["clock's grain ignored", TRANSITIONS, "+ age.grain * 2 + LAPSE_MARGIN", "+ LAPSE_MARGIN"],
-  ["idle time before a foreign write ignored", TRANSITIONS, "Duration::from_secs(lease.idle_before_seconds) + age.since_write", "age.since_write"],
+  ["idle time before a foreign write ignored", RECOVERED, "Duration::from_secs(self.lease.idle_before_seconds) + age.since_write", "age.since_write"],
   ["token not raised", TRANSITIONS, "Ok(FencingToken(current + 1))", "Ok(FencingToken(current))"],
   ["released lease held on to", TRANSITIONS, ".filter(|_| lease.released_at.is_none())", ".filter(|_| true)"],
   ["lapsed lease never taken", TRANSITIONS, "if idle >= lapses_after {", "if false {"],

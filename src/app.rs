@@ -121,10 +121,11 @@ impl App {
     pub fn build(vars: &dyn Vars) -> Result<Self, BuildError> {
         let config = Config::from_vars(vars)?;
         let surroundings = Surroundings::of(vars);
-        let instance = Arc::new(Instance::new(surroundings.owner_id(&config.app)));
+        let metrics = Arc::new(Metrics::default());
+        let owner_id = surroundings.owner_id(&config.app);
+        let instance = Arc::new(Instance::new(owner_id).measured(Arc::clone(&metrics)));
         let Storage { state, journals } = surroundings.storage(&config)?;
         let store: Arc<dyn StateStore> = Arc::new(LoggedStore::new(state));
-        let metrics = Arc::new(Metrics::default());
         let mut client = None;
         let mut pollers = BTreeMap::new();
         for poller in config.pollers.values() {

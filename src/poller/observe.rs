@@ -396,6 +396,11 @@ impl<'a> Observation<'a> {
         let row = outcome_row(&result);
         let failure = row.error.filter(|_| result.is_err());
         let metrics = &self.poller.metrics;
+        if let Err(error) = &result
+            && let Some(by) = error.refused_by()
+        {
+            metrics.write_rejected(&self.poller.name, by);
+        }
         metrics.tick(&self.poller.name, row.outcome, failure, duration);
         if let (Ok(TickOutcome::Committed { .. } | TickOutcome::Idle), Some(at)) =
             (&result, self.service_time)

@@ -31,8 +31,8 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("handler", &["event", "state"], &[]),
     ("normalize", &["cursor", "event", "source", "value"], &[]),
     // Engine.
-    ("lease", &["cursor", "event", "journal", "state"], &[]),
     ("metrics", &[], &["opentelemetry"]),
+    ("lease", &["cursor", "event", "journal", "metrics", "state"], &[]),
     ("doctor", &["clock", "cursor", "error", "state"], &[]),
     (
         "poller",
