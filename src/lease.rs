@@ -26,13 +26,14 @@ pub use self::error::LeaseError;
 use self::measure::{Active, Heartbeat};
 pub use self::snapshot::Snapshot;
 pub use self::terms::{Instance, LeaseContext, LeaseTerms};
+pub(crate) use self::write::swap;
 use self::write::{Change, LogicalWrite, Writer};
 use crate::cursor::{Cursor, SourceState};
 use crate::event::BatchId;
 use crate::journal::{Details, Happened, Recorder, Seen};
 use crate::state::{
     Acquire, ClosedWindow, Commit, EndOfTick, Failure, FencingToken, Generation, Holder, InFlight,
-    Refusal, StateDocument, StoreError,
+    Refusal, StateDocument,
 };
 
 /// The right to run one poller, until it lapses or is given up.

@@ -20,6 +20,7 @@ mod batch;
 mod call;
 mod deliver;
 mod entries;
+mod examine;
 mod failure;
 mod init;
 mod journal;

@@ -52,6 +52,11 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         ],
         &["tokio::sync"],
     ),
+    (
+        "recovery",
+        &["cursor", "error", "journal", "lease", "metrics", "poller", "state"],
+        &["futures_util", "tokio::sync"],
+    ),
     // Adapters: a port, their own crate, and nothing of each other.
     ("journal::appender", &["state"], &[]),
     ("journal::conformance", &["state"], &["tokio::spawn"]),
@@ -135,7 +140,11 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("handler::stdout", &["error", "event", "handler"], &["tokio::io", "tokio::sync"]),
     ("handler::testing", &["cursor", "event", "handler", "state", "value"], &[]),
     // Edges.
-    ("host", &["error", "poller"], &["axum", "hyper", "tokio::net", "tokio::spawn", "tokio::sync"]),
+    (
+        "host",
+        &["error", "poller", "recovery"],
+        &["axum", "hyper", "tokio::net", "tokio::spawn", "tokio::sync"],
+    ),
     ("telemetry", &[], &["tracing_subscriber"]),
     ("package", &[], &[]),
     // The development stand-in knows nothing of the product.
