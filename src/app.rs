@@ -17,8 +17,8 @@ use crate::azure::{
 };
 use crate::clock::{Clock, SystemClock};
 use crate::config::{
-    Config, ConfigErrors, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, HttpAuth, PollerConfig, SqlAuth,
-    StateConfig, StorageConnection, Vars,
+    Config, ConfigErrors, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, HttpAuth, PollerConfig,
+    RecoveryMode, SqlAuth, StateConfig, StorageConnection, Vars,
 };
 use crate::handler::Handler;
 use crate::handler::blob::Blob;
@@ -28,11 +28,13 @@ use crate::handler::http::{Client, ClientError, Http};
 use crate::handler::queue::Queue;
 use crate::handler::sql::{Sql, TableError};
 use crate::handler::stdout::Stdout;
+use crate::host::server::Function;
 use crate::journal::{BlobJournal, FileJournal, JournalMode, JournalStore};
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
 use crate::mssql::RetryTerms;
 use crate::poller::{Limits, Poller, PollerParts};
+use crate::recovery::{self, Controller, ControllerParts, Thresholds};
 use crate::source::mssql::{Mssql, SizeLimits, SourceSettings};
 use crate::source::{FetchError, Source};
 use crate::state::sql::TableNameError;
@@ -110,6 +112,10 @@ pub struct App {
     pub pollers: BTreeMap<String, Arc<Poller>>,
     /// The same by function, as the host will call them.
     pub functions: BTreeMap<String, Arc<Poller>>,
+    /// What finds pollers that cannot go on.
+    pub recovery: Arc<Controller>,
+    /// Where their state documents are kept.
+    pub state: Arc<dyn StateStore>,
 }
 
 impl App {
@@ -155,8 +161,44 @@ impl App {
             pollers.insert(poller.name.clone(), Arc::new(built));
         }
         let functions = functions(&config, &pollers, &surroundings.function_folders());
-        Ok(Self { pollers, functions })
+        let recovery = controller(&config, &store, instance, metrics, &pollers);
+        Ok(Self { pollers, functions, recovery: Arc::new(recovery), state: store })
     }
+
+    /// Returns what the host can call, by the name that it sends.
+    pub fn into_functions(self) -> BTreeMap<String, Function> {
+        let pollers = self.functions.into_iter();
+        let mut functions: BTreeMap<String, Function> =
+            pollers.map(|(name, poller)| (name, Function::Tick(poller))).collect();
+        functions.insert(recovery::FUNCTION.to_owned(), Function::Recovery(self.recovery));
+        functions
+    }
+}
+
+fn controller(
+    config: &Config,
+    store: &Arc<dyn StateStore>,
+    instance: Arc<Instance>,
+    metrics: Arc<Metrics>,
+    pollers: &BTreeMap<String, Arc<Poller>>,
+) -> Controller {
+    let settings = config.recovery;
+    Controller::new(ControllerParts {
+        store: Arc::clone(store),
+        instance,
+        metrics,
+        pollers: pollers.clone(),
+        thresholds: Thresholds {
+            stuck_after: settings.stuck_after,
+            paused_max: settings.paused_max,
+        },
+        mode: match settings.mode {
+            RecoveryMode::Off => recovery::Mode::Off,
+            RecoveryMode::Report => recovery::Mode::Report,
+            RecoveryMode::Repair => recovery::Mode::Repair,
+        },
+        time_max: config.function_timeout.saturating_sub(FUNCTION_TIMEOUT_RESERVE),
+    })
 }
 
 /// Returns how long a request for state may take: the shortest lease decides.

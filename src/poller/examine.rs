@@ -1,5 +1,6 @@
 //! What the recovery controller asks a poller beside its document. Reads, and moves nothing.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use time::OffsetDateTime;
@@ -32,6 +33,22 @@ impl Poller {
             state: &document.source_state,
         };
         self.source.fetch_at_once(window).await.ok().map(|found| !found.rows.is_empty())
+    }
+
+    /// Keeps how long the last commit took, for the next tick to tell of.
+    pub(super) fn keep_commit(&self, milliseconds: u64) {
+        self.last_commit_ms.store(milliseconds.saturating_add(1), Ordering::Relaxed);
+    }
+
+    /// Returns how long the last commit of this process took, in milliseconds, with the step's name.
+    pub(super) fn last_commit(&self) -> Option<(String, u64)> {
+        let kept = self.last_commit_ms.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(("commit".to_owned(), kept))
+    }
+
+    /// Returns how long its lease lives without a write.
+    pub fn lease_ttl(&self) -> Duration {
+        self.terms.ttl
     }
 
     /// Returns the longest pause after failures.

@@ -487,6 +487,10 @@ async fn a_document_that_changed_since_it_was_judged_is_left_alone() {
     world.store.break_next(Call::Store, Fault::Slow(Duration::ZERO));
     world.store.break_next(Call::Store, Fault::Slow(Duration::ZERO));
     world.store.break_next(Call::Store, Fault::Slow(2 * SECOND));
+    // Were it read anew before the write, that read would see what was not judged.
+    for wait in [0, 0, 0, 2] {
+        world.store.break_next(Call::Load, Fault::Slow(wait * SECOND));
+    }
     held.checkpoint.cursor = Some(at(6));
     let writing = async {
         sleep(1).await;

@@ -108,3 +108,33 @@ async fn a_write_under_a_stale_token_counts_wherever_it_is_refused() {
     tick(&world.instance("b")).await.unwrap_err();
     assert_eq!((rejected("target"), rejected("state")), (1, 1));
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_ring_remembers_the_longest_of_each_step_without_a_write_of_its_own() {
+    let watched = watched();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.store.take_calls();
+    for seconds in [25, 1] {
+        world.source.fill(1);
+        world.handler.then_take(Duration::from_secs(seconds));
+        world.store.break_next(Call::Store, Fault::Slow(Duration::ZERO));
+        // The first renewal, or the commit where none is due.
+        world.store.break_next(Call::Store, Fault::Slow(Duration::from_secs(2)));
+        tick(&poller).await.unwrap();
+    }
+    // Taken, two renewals, committed; taken, committed.
+    assert_eq!(world.store.take_calls().puts, 6);
+    let recent = world.document().await.recent;
+    let step = |back: usize, name: &str| {
+        let tick = &recent[recent.len() - back];
+        tick.longest_ms.get(name).copied().map(|ms| ms / 1000)
+    };
+    assert_eq!((step(2, "handler"), step(2, "heartbeat")), (Some(25), Some(2)));
+    assert_eq!((step(1, "handler"), step(1, "heartbeat")), (Some(1), None), "of that tick alone");
+    world.source.fill(1);
+    tick(&poller).await.unwrap();
+    let recent = world.document().await.recent;
+    let last = recent.last().unwrap();
+    assert_eq!(last.longest_ms["commit"], 2000, "the last commit of the tick before");
+}

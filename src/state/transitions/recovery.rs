@@ -90,6 +90,7 @@ fn recovered(condition: &str, at: OffsetDateTime) -> RecentTick {
         batches: 0,
         duration_ms: 0,
         idle_before: 0,
+        longest_ms: std::collections::BTreeMap::new(),
         extra,
     }
 }
