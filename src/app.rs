@@ -17,8 +17,8 @@ use crate::azure::{
 };
 use crate::clock::{Clock, SystemClock};
 use crate::config::{
-    Config, ConfigErrors, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, HttpAuth, PollerConfig, SqlAuth,
-    StateConfig, StorageConnection, Vars, poller_name_of_function,
+    Config, ConfigErrors, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, HttpAuth, PollerConfig,
+    RecoveryMode, SqlAuth, StateConfig, StorageConnection, Vars, poller_name_of_function,
 };
 use crate::handler::Handler;
 use crate::handler::blob::Blob;
@@ -28,11 +28,13 @@ use crate::handler::http::{Client, ClientError, Http};
 use crate::handler::queue::Queue;
 use crate::handler::sql::{Sql, TableError};
 use crate::handler::stdout::Stdout;
+use crate::host::server::Function;
 use crate::journal::{BlobJournal, FileJournal, JournalMode, JournalStore};
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
 use crate::mssql::RetryTerms;
 use crate::poller::{Limits, Poller, PollerParts};
+use crate::recovery::{self, Controller, ControllerParts, Thresholds};
 use crate::source::mssql::{Mssql, SizeLimits, SourceSettings};
 use crate::source::{FetchError, Source};
 use crate::state::sql::TableNameError;
@@ -112,6 +114,10 @@ pub struct App {
     pub functions: BTreeMap<String, Arc<Poller>>,
     /// Names of pollers by function, where the settings say so.
     names: BTreeMap<String, String>,
+    /// What finds pollers that cannot go on.
+    pub recovery: Arc<Controller>,
+    /// Where their state documents are kept.
+    pub state: Arc<dyn StateStore>,
 }
 
 impl App {
@@ -123,10 +129,11 @@ impl App {
     pub fn build(vars: &dyn Vars) -> Result<Self, BuildError> {
         let config = Config::from_vars(vars)?;
         let surroundings = Surroundings::of(vars);
-        let instance = Arc::new(Instance::new(surroundings.owner_id(&config.app)));
+        let metrics = Arc::new(Metrics::default());
+        let owner_id = surroundings.owner_id(&config.app);
+        let instance = Arc::new(Instance::new(owner_id).measured(Arc::clone(&metrics)));
         let Storage { state, journals } = surroundings.storage(&config)?;
         let store: Arc<dyn StateStore> = Arc::new(LoggedStore::new(state));
-        let metrics = Arc::new(Metrics::default());
         let mut client = None;
         let mut pollers = BTreeMap::new();
         for poller in config.pollers.values() {
@@ -156,13 +163,54 @@ impl App {
             pollers.insert(poller.name.clone(), Arc::new(built));
         }
         let functions = functions(&config, &pollers, &surroundings.function_folders());
-        Ok(Self { pollers, functions, names: config.functions })
+        let recovery = controller(&config, &store, instance, metrics, &pollers);
+        let (names, recovery) = (config.functions, Arc::new(recovery));
+        Ok(Self { pollers, functions, names, recovery, state: store })
     }
 
-    /// Returns the poller that a function runs, by the name of the function's folder.
-    pub fn poller_of(&self, function: &str) -> Option<&Arc<Poller>> {
-        self.pollers.get(&poller_name_of_function(function, &self.names))
+    /// Returns what a function does, by the name of its folder.
+    pub fn function(&self, folder: &str) -> Option<Function> {
+        if folder == recovery::FUNCTION {
+            return Some(Function::Recovery(Arc::clone(&self.recovery)));
+        }
+        let poller = self.pollers.get(&poller_name_of_function(folder, &self.names));
+        poller.map(|poller| Function::Tick(Arc::clone(poller)))
     }
+
+    /// Returns what the host can call, by the name that it sends.
+    pub fn into_functions(self) -> BTreeMap<String, Function> {
+        let pollers = self.functions.into_iter();
+        let mut functions: BTreeMap<String, Function> =
+            pollers.map(|(name, poller)| (name, Function::Tick(poller))).collect();
+        functions.insert(recovery::FUNCTION.to_owned(), Function::Recovery(self.recovery));
+        functions
+    }
+}
+
+fn controller(
+    config: &Config,
+    store: &Arc<dyn StateStore>,
+    instance: Arc<Instance>,
+    metrics: Arc<Metrics>,
+    pollers: &BTreeMap<String, Arc<Poller>>,
+) -> Controller {
+    let settings = config.recovery;
+    Controller::new(ControllerParts {
+        store: Arc::clone(store),
+        instance,
+        metrics,
+        pollers: pollers.clone(),
+        thresholds: Thresholds {
+            stuck_after: settings.stuck_after,
+            paused_max: settings.paused_max,
+        },
+        mode: match settings.mode {
+            RecoveryMode::Off => recovery::Mode::Off,
+            RecoveryMode::Report => recovery::Mode::Report,
+            RecoveryMode::Repair => recovery::Mode::Repair,
+        },
+        time_max: config.function_timeout.saturating_sub(FUNCTION_TIMEOUT_RESERVE),
+    })
 }
 
 /// Returns how long a request for state may take: the shortest lease decides.

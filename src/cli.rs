@@ -13,11 +13,13 @@ mod init;
 mod output;
 mod pause;
 mod quarantine;
+mod recover;
 mod replay;
 mod run;
 mod serve;
 mod shell;
 mod state;
+mod status;
 mod tick;
 mod validate;
 
@@ -71,6 +73,10 @@ enum Command {
     Init(init::Options),
     /// Check all that a poller needs, and print what was found with what mends it. Writes nothing.
     Doctor(doctor::Options),
+    /// Show how each poller stands, by its state document alone. Writes nothing.
+    Status(status::Options),
+    /// Find pollers that cannot go on, and with `--yes` repair what is safe to repair.
+    Recover(recover::Options),
     /// Keep a poller from running, in whatever process, until it is resumed.
     Pause(pause::PauseOptions),
     /// Let a poller run again, whoever or whatever paused it.
@@ -134,6 +140,8 @@ pub async fn run() -> ExitCode {
         }
         Command::Init(options) => end(init::run(vars, &options).await),
         Command::Doctor(options) => end(doctor::run(vars, &options).await),
+        Command::Status(options) => end(status::run(vars, &options).await),
+        Command::Recover(options) => end(recover::run(vars, &options).await),
         Command::Pause(options) => end(pause::pause(vars, &options).await),
         Command::Resume(options) => end(pause::resume(vars, &options).await),
         Command::Quarantine(options) => end(quarantine::run(vars, &options).await),

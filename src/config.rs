@@ -25,6 +25,7 @@ mod mistake;
 mod parse;
 mod poller;
 mod read;
+mod recovery;
 mod settings;
 mod source;
 mod sql_connection;
@@ -46,6 +47,7 @@ pub use self::handler::{
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
 pub use self::parse::parse_duration;
 pub use self::poller::{JournalConfig, LeaseConfig, LimitsConfig, PollerConfig};
+pub use self::recovery::{RecoveryConfig, RecoveryMode};
 pub(crate) use self::settings::LOG_DEFAULT;
 pub use self::settings::{
     FENCE_TABLE_DEFAULT, Fallback, LEDGER_TABLE_DEFAULT, SETTINGS, STATE_TABLE_DEFAULT, Setting,
@@ -76,6 +78,8 @@ pub struct Config {
     pub function_timeout: Duration,
     /// What is logged, as a filter of `tracing`.
     pub log: String,
+    /// What is done about pollers that cannot go on.
+    pub recovery: RecoveryConfig,
     /// The pollers by name; at least one.
     pub pollers: BTreeMap<String, PollerConfig>,
     /// Functions that run a poller of another name, by [`function_segment`]; the values are names
@@ -95,6 +99,7 @@ impl Config {
         let state = state::read(&mut reader);
         let function_timeout = poller::read_function_timeout(&mut reader);
         let log = reader.read(&settings::LOG, None, parse::log_filter);
+        let recovery = recovery::read(&mut reader);
         let names = poller::names(&mut reader);
         let facts = poller::Facts { function_timeout, state: state.as_ref() };
         let pollers: Vec<Option<PollerConfig>> =
@@ -108,6 +113,7 @@ impl Config {
                 state: state?,
                 function_timeout: function_timeout?,
                 log: log?,
+                recovery: recovery?,
                 pollers: pollers?.into_iter().map(|poller| (poller.name.clone(), poller)).collect(),
                 functions,
             })

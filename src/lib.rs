@@ -40,7 +40,7 @@
 //! | composition | `app` | everything but `cli` |
 //! | edges | [`host`], `cli`, `package`, [`project`], [`telemetry`], [`timers`], `demo`, `fakehost`, `race` | the layers below |
 //! | adapters | `journal::{blob, file, memory}`, `state::{blob, container, file, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, http, queue, sql, stdout}`, [`mssql`], [`azure`] | their port, their crate |
-//! | engine | [`poller`], [`lease`], [`journal::Appender`], [`metrics`], [`doctor`] | ports and rules |
+//! | engine | [`poller`], [`lease`], [`journal::Appender`], [`metrics`], [`doctor`], [`recovery`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`], [`journal::JournalStore`] | vocabulary |
 //! | pure rules | [`config`], [`policy`], [`quarantine`], [`schedule`], [`state`], [`journal`], [`normalize`] | vocabulary |
 //! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`] | each other |
@@ -96,6 +96,7 @@ pub mod doctor;
 pub mod lease;
 pub mod metrics;
 pub mod poller;
+pub mod recovery;
 
 // Adapters; those of one port lie below it.
 pub mod azure;

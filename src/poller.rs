@@ -20,6 +20,7 @@ mod batch;
 mod call;
 mod deliver;
 mod entries;
+mod examine;
 mod failure;
 mod init;
 mod journal;
@@ -36,6 +37,7 @@ mod suspicion;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
@@ -136,6 +138,8 @@ pub struct Poller {
     journal: Journal,
     /// Set where closed windows are read again.
     audit: Option<Auditor>,
+    /// How long the last commit took, plus one; 0 for none.
+    last_commit_ms: AtomicU64,
     /// What the last tick knew; locked while a tick runs, so a second one sees that.
     memory: Mutex<Memory>,
 }
@@ -189,6 +193,7 @@ impl Poller {
             start_now: false,
             journal: Journal::off(),
             audit: None,
+            last_commit_ms: AtomicU64::new(0),
             memory: Mutex::default(),
         }
     }

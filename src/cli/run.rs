@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use tracing::{Instrument as _, error_span, info, warn};
+use tracing::{Instrument as _, error, error_span, info, warn};
 use uuid::Uuid;
 
 use super::output::{Exit, Failed};
@@ -13,8 +13,10 @@ use crate::app::App;
 use crate::clock::SystemClock;
 use crate::config::Vars;
 use crate::error::chain;
+use crate::host::server::Function;
 use crate::poller::{Poller, StopSignal, TickRequest};
 use crate::project;
+use crate::recovery::Controller;
 use crate::timers::{Timer, Work, drive};
 
 #[derive(Debug, Args)]
@@ -43,25 +45,25 @@ fn timers(
 ) -> Result<Vec<Timer>, Failed> {
     let wrong = |error: &dyn std::error::Error| Failed::new(Exit::Settings, chain(error));
     let folder = project::functions_folder(&options.from);
-    let mut timers = Vec::new();
+    let (mut timers, mut ticks) = (Vec::new(), false);
     for function in project::functions(&folder).map_err(|error| wrong(&error))? {
         let name = &function.name;
-        let Some(poller) = app.poller_of(name) else {
+        let Some(does) = app.function(name) else {
             warn!(event = "unknown_function", function = name, "Function `{name}` has no poller");
             continue;
         };
         let schedule = function.schedule(vars).map_err(|error| wrong(&error))?;
+        let text = schedule.to_string();
         info!(
             event = "timer_started",
             function = name,
-            poller.name = poller.name(),
-            schedule = %schedule,
-            "Function `{name}` runs poller `{}` at `{schedule}`, UTC",
-            poller.name()
+            schedule = text,
+            "Function `{name}` runs at `{text}`, UTC"
         );
-        timers.push(Timer { function: name.clone(), schedule, work: work(poller, stop) });
+        ticks |= matches!(does, Function::Tick(_));
+        timers.push(Timer { function: name.clone(), schedule, work: work(does, stop) });
     }
-    if timers.is_empty() {
+    if !ticks {
         let names: Vec<&str> = app.pollers.keys().map(String::as_str).collect();
         let text = format!(
             "no function in `{}` runs a poller; the settings have `{}`, and a function runs the one \
@@ -74,17 +76,34 @@ fn timers(
     Ok(timers)
 }
 
-fn work(poller: &Arc<Poller>, stop: &StopSignal) -> Work {
-    let (poller, stop) = (Arc::clone(poller), stop.clone());
+fn work(does: Function, stop: &StopSignal) -> Work {
+    let stop = stop.clone();
     Arc::new(move || {
-        let poller = Arc::clone(&poller);
         let invocation_id = Uuid::new_v4().to_string();
-        let request = TickRequest {
-            invocation_id: invocation_id.clone(),
-            traceparent: None,
-            stop: stop.child(),
-        };
-        let span = error_span!("tick", poller.name = poller.name(), invocation_id);
-        Box::pin(async move { drop(poller.tick(&request).await) }.instrument(span))
+        match &does {
+            Function::Tick(poller) => Box::pin(tick(Arc::clone(poller), invocation_id, stop.child())),
+            Function::Recovery(controller) => {
+                Box::pin(recover(Arc::clone(controller), invocation_id))
+            }
+        }
     })
+}
+
+async fn tick(poller: Arc<Poller>, invocation_id: String, stop: StopSignal) {
+    let span = error_span!("tick", poller.name = poller.name(), invocation_id);
+    let request = TickRequest { invocation_id, traceparent: None, stop };
+    drop(poller.tick(&request).instrument(span).await);
+}
+
+async fn recover(controller: Arc<Controller>, invocation_id: String) {
+    let span = error_span!("recovery", invocation_id);
+    if let Err(error) = Box::pin(controller.invoke()).instrument(span).await {
+        let reason = chain(&error);
+        error!(
+            event = "recovery_failed",
+            invocation_id,
+            error = reason,
+            "The recovery controller came to no end: {reason}"
+        );
+    }
 }

@@ -29,10 +29,11 @@ pub(super) async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
     start_logs(vars);
     let functions = match App::build(vars) {
         Ok(app) => {
-            let names: Vec<&str> = app.functions.keys().map(String::as_str).collect();
+            let functions = app.into_functions();
+            let names: Vec<&str> = functions.keys().map(String::as_str).collect();
             let names = names.join(", ");
             info!(event = "started", port, functions = names, "Serving functions: {names}");
-            Functions::Ready(app.functions)
+            Functions::Ready(functions)
         }
         Err(error) => {
             let reason = chain(&error);

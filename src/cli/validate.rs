@@ -13,6 +13,7 @@ use crate::config::{Config, Vars};
 use crate::doctor::Finding;
 use crate::error::chain;
 use crate::project::{self, Function};
+use crate::recovery;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -154,6 +155,9 @@ fn schedule_finding(function: &Function, vars: &dyn Vars) -> Finding {
 }
 
 fn poller_finding(function: &Function, config: &Config) -> Finding {
+    if function.name == recovery::FUNCTION {
+        return Finding::ok("poller", "runs none: it is the recovery controller");
+    }
     if let Some(poller) = config.poller_of_function(&function.name) {
         return Finding::ok("poller", format!("runs `{}`", poller.name));
     }

@@ -1,7 +1,9 @@
 //! The table of settings: names, defaults and what they mean.
 
+mod recovery;
 mod source;
 
+pub(super) use self::recovery::*;
 pub(super) use self::source::*;
 
 /// One setting that Highwater reads.
@@ -61,6 +63,9 @@ pub const SETTINGS: &[Setting] = &[
     STATE_FOLDER,
     FUNCTION_TIMEOUT,
     LOG,
+    RECOVERY_MODE,
+    RECOVERY_STUCK_AFTER,
+    RECOVERY_PAUSED_MAX,
     FUNCTION_POLLER,
     SOURCE_CONNECTION,
     SOURCE_TABLE,

@@ -62,7 +62,7 @@ impl Poller {
         self.append_to_journal().await;
     }
 
-    fn recorder(&self) -> MutexGuard<'_, Recorder> {
+    pub(super) fn recorder(&self) -> MutexGuard<'_, Recorder> {
         self.journal.recorder.lock().expect("no holder of this lock panics")
     }
 

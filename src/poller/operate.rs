@@ -206,6 +206,7 @@ fn by_hand(outcome: &str, operator: Operator<'_>, at: OffsetDateTime) -> RecentT
         batches: 0,
         duration_ms: 0,
         idle_before: 0,
+        longest_ms: std::collections::BTreeMap::new(),
         extra,
     }
 }

@@ -10,6 +10,7 @@ mod failures;
 mod follow_up;
 mod init;
 mod journal;
+mod leases;
 mod operate;
 mod parts;
 mod remember;
@@ -76,7 +77,7 @@ impl World {
             source,
             handler: self.handler.clone(),
             store: self.store.clone(),
-            instance: Arc::new(Instance::new(owner_id)),
+            instance: Arc::new(Instance::new(owner_id).measured(Arc::clone(&self.metrics))),
             terms: LeaseTerms::of(TTL),
             limits: self.limits,
             policy: self.policy,

@@ -20,6 +20,7 @@ mod identity;
 mod lines;
 mod package;
 mod receiver;
+mod recovery;
 mod requests;
 mod responses;
 mod runs;

@@ -32,8 +32,8 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("handler", &["event", "state"], &[]),
     ("normalize", &["cursor", "event", "source", "value"], &[]),
     // Engine.
-    ("lease", &["cursor", "event", "journal", "state"], &[]),
     ("metrics", &[], &["opentelemetry"]),
+    ("lease", &["cursor", "event", "journal", "metrics", "state"], &[]),
     ("doctor", &["clock", "cursor", "error", "state"], &[]),
     (
         "poller",
@@ -52,6 +52,11 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
             "state",
         ],
         &["tokio::sync"],
+    ),
+    (
+        "recovery",
+        &["cursor", "error", "journal", "lease", "metrics", "poller", "state"],
+        &["futures_util", "tokio::sync"],
     ),
     // Adapters: a port, their own crate, and nothing of each other.
     ("journal::appender", &["state"], &[]),
@@ -136,7 +141,11 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("handler::stdout", &["error", "event", "handler"], &["tokio::io", "tokio::sync"]),
     ("handler::testing", &["cursor", "event", "handler", "state", "value"], &[]),
     // Edges.
-    ("host", &["error", "poller"], &["axum", "hyper", "tokio::net", "tokio::spawn", "tokio::sync"]),
+    (
+        "host",
+        &["error", "poller", "recovery"],
+        &["axum", "hyper", "tokio::net", "tokio::spawn", "tokio::sync"],
+    ),
     ("telemetry", &[], &["tracing_subscriber"]),
     ("project", &["config", "schedule"], &[]),
     ("timers", &["clock", "schedule"], &["tokio::spawn", "tokio::sync", "tokio::task"]),
