@@ -44,6 +44,8 @@ const QUOTES = "src/config/sql_connection/text.rs";
 const RETRY = "src/mssql/retry.rs";
 const NUMBER = "src/mssql/number.rs";
 const TOKEN = "src/azure/kept_token.rs";
+const USER = "src/azure/user_password.rs";
+const REFUSAL = "src/azure/user_password/refusal.rs";
 const BLOB = "src/handler/blob.rs";
 const MESSAGE = "src/handler/queue/message.rs";
 const DURABLE_REPLY = "src/handler/durable/reply.rs";
@@ -166,6 +168,8 @@ const BREAKS = [
   ["unknown error tried again", NUMBER, "(Transient, None);", "(Transient, Some(Again::Soon));"],
   ["token never replaced", TOKEN, "&& rest > REFRESH_BEFORE", "&& rest > Duration::ZERO"],
   ["token used to its end", TOKEN, "if rest > REST_MIN =>", "if rest > Duration::ZERO =>"],
+  ["service asked before its pause is over", USER, "                self.leave_alone_for(pause);\n", ""],
+  ["password told by a refusal", REFUSAL, 'text.replace(password, "[redacted]")', "text.to_owned()"],
   ["blob named without its content", BLOB, "_{last}_{}.ndjson\", delivery.source.poller, delivery.batch_id)", "_{last}.ndjson\", delivery.source.poller)"],
   ["native lease taken for a blob that is there", BLOB, "412 => answer.code == \"ConditionNotMet\",", "412 => true,"],
   ["message larger than a queue takes", MESSAGE, "if self.text_bytes(json.len() + 1 + next.len() + end) > TEXT_BYTES_MAX {", "if self.text_bytes(json.len() + next.len()) > TEXT_BYTES_MAX {"],
@@ -265,7 +269,7 @@ function fails(...suite) {
   return { failed: result.status !== 0, compiled, text: result.stderr, said: result.stdout };
 }
 
-const LIB = ["--lib", "--", "state::", "lease::", "poller::", "event::", "handler::", "normalize::", "source::", "policy::", "quarantine::", "mssql::", "sql_connection::", "token::", "tsql::", "filter::", "audit::", "journal::", "recovery::"];
+const LIB = ["--lib", "--", "state::", "lease::", "poller::", "event::", "handler::", "normalize::", "source::", "policy::", "quarantine::", "mssql::", "sql_connection::", "token::", "user_password::", "tsql::", "filter::", "audit::", "journal::", "recovery::"];
 const SIM = ["--test", "sim"];
 
 // The copy as it is: where that fails, a break that "is caught" would prove nothing.

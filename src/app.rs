@@ -12,7 +12,7 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use crate::azure::{
-    BlobService, ConnectError, IdentitySource, QueueService, ServiceOptions, Tokens,
+    BlobService, ConnectError, IdentitySource, QueueService, ServiceOptions, Tokens, User,
     request_timeout,
 };
 use crate::clock::{Clock, SystemClock};
@@ -314,6 +314,8 @@ struct Surroundings {
     instance_id: Option<String>,
     app_root: PathBuf,
     identity: IdentitySource,
+    /// Where users log in, by the name that the Azure libraries know.
+    authority: Option<String>,
     /// Set by tests that want to see what a panic does to the process.
     #[cfg(feature = "test-util")]
     handler_panics: bool,
@@ -328,6 +330,7 @@ impl Surroundings {
             instance_id: vars.get("WEBSITE_INSTANCE_ID"),
             app_root: vars.get("FUNCTIONS_APP_ROOT_PATH").map_or_else(|| ".".into(), PathBuf::from),
             identity: IdentitySource::choose(managed, has("AZURE_FEDERATED_TOKEN_FILE")),
+            authority: vars.get("AZURE_AUTHORITY_HOST"),
             #[cfg(feature = "test-util")]
             handler_panics: has("HIGHWATER_TEST_PANIC"),
         }
@@ -439,6 +442,15 @@ impl Surroundings {
             SqlAuth::Password { .. } => return Ok(None),
             SqlAuth::ServicePrincipal { tenant, client_id, secret } => {
                 let credential = crate::azure::service_principal(tenant, client_id, secret);
+                return credential.map(Some).map_err(BuildError::Identity);
+            }
+            SqlAuth::EntraUser { user, password, tenant } => {
+                let credential = crate::azure::user_password(User {
+                    name: user.clone(),
+                    password: password.clone(),
+                    tenant: tenant.clone(),
+                    authority: self.authority.clone(),
+                });
                 return credential.map(Some).map_err(BuildError::Identity);
             }
             SqlAuth::ManagedIdentity { client_id } => (IdentitySource::ManagedIdentity, client_id),

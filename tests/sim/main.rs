@@ -169,6 +169,8 @@
 //! - unknown error tried again
 //! - token never replaced
 //! - token used to its end
+//! - service asked before its pause is over
+//! - password told by a refusal
 //! - blob named without its content
 //! - native lease taken for a blob that is there
 //! - message larger than a queue takes
