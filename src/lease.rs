@@ -10,6 +10,7 @@
 
 mod error;
 mod snapshot;
+mod steps;
 mod terms;
 mod write;
 
