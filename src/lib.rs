@@ -43,7 +43,7 @@
 //! | adapters | `journal::{blob, file, memory}`, `state::{blob, container, file, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, fanout, http, queue, sql, stdout}`, [`mssql`], [`azure`] | their port, their crate |
 //! | engine | [`poller`], [`lease`], [`journal::Appender`], [`metrics`], [`doctor`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`], [`journal::JournalStore`] | vocabulary |
-//! | pure rules | [`config`], [`policy`], [`quarantine`], [`state`], [`journal`], [`normalize`] | vocabulary |
+//! | pure rules | [`config`], [`policy`], [`quarantine`], [`schedule`], [`state`], [`journal`], [`normalize`] | vocabulary |
 //! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`] | each other |
 //!
 //! Imports point downwards only; `tests/it/tidy.rs` enforces the map.
@@ -89,6 +89,7 @@ pub mod journal;
 pub mod normalize;
 pub mod policy;
 pub mod quarantine;
+pub mod schedule;
 pub mod source;
 pub mod state;
 

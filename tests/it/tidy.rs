@@ -20,6 +20,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     // Pure rules and ports.
     ("state", &["cursor", "event"], &[]),
     ("policy", &[], &[]),
+    ("schedule", &[], &["croner"]),
     ("journal", &["cursor", "event", "state"], &[]),
     (
         "config",
