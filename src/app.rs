@@ -20,14 +20,15 @@ use crate::config::{
     Config, ConfigErrors, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, HttpAuth, PollerConfig,
     RecoveryMode, SqlAuth, StateConfig, StorageConnection, Vars, poller_name_of_function,
 };
-use crate::handler::Handler;
 use crate::handler::blob::Blob;
 use crate::handler::durable::{self, Durable};
 use crate::handler::exec::Exec;
+use crate::handler::fanout::Fanout;
 use crate::handler::http::{Client, ClientError, Http};
 use crate::handler::queue::Queue;
 use crate::handler::sql::{Sql, TableError};
 use crate::handler::stdout::Stdout;
+use crate::handler::{Handler, Step};
 use crate::host::server::Function;
 use crate::journal::{BlobJournal, FileJournal, JournalMode, JournalStore};
 use crate::lease::{Instance, LeaseTerms};
@@ -255,11 +256,11 @@ fn limits(poller: &PollerConfig, function_timeout: Duration) -> Limits {
 fn handler(
     surroundings: &Surroundings,
     app: &str,
-    poller: &PollerConfig,
+    (poller, config): (&str, &HandlerConfig),
     client: &mut Option<Client>,
 ) -> Result<Arc<dyn Handler>, BuildError> {
-    let wrong = |source| BuildError::Handler { poller: poller.name.clone(), source };
-    let http = match &poller.handler {
+    let wrong = |source| BuildError::Handler { poller: poller.to_owned(), source };
+    let http = match config {
         HandlerConfig::Http(http) => http,
         HandlerConfig::Blob(blob) => {
             let service = surroundings.service(&blob.access, blob.timeout).map_err(wrong)?;
@@ -273,14 +274,21 @@ fn handler(
         HandlerConfig::Durable(durable) => {
             let made = Durable::new(durable);
             return Ok(Arc::new(made.map_err(|error: durable::ClientError| {
-                BuildError::Durable { poller: poller.name.clone(), source: error }
+                BuildError::Durable { poller: poller.to_owned(), source: error }
             })?));
+        }
+        HandlerConfig::Fanout(steps) => {
+            let steps = steps.iter().map(|step| {
+                let made = handler(surroundings, app, (poller, &step.handler), client);
+                made.map(|handler| Step { name: step.name.clone(), handler })
+            });
+            return Ok(Arc::new(Fanout::new(steps.collect::<Result<_, _>>()?)));
         }
         HandlerConfig::Exec(exec) => return Ok(Arc::new(Exec::new(exec))),
         HandlerConfig::Sql(sql) => {
             let made = Sql::new(app, sql);
             let made =
-                made.map_err(|source| BuildError::Sql { poller: poller.name.clone(), source })?;
+                made.map_err(|source| BuildError::Sql { poller: poller.to_owned(), source })?;
             return Ok(match surroundings.credential(&sql.connection.auth)? {
                 Some(credential) => Arc::new(made.with_credential(credential)),
                 None => Arc::new(made),
@@ -298,7 +306,7 @@ fn handler(
         return Ok(Arc::new(handler));
     };
     let tokens = Tokens::new(surroundings.identity, client_id.as_deref(), audience);
-    let wrong = |source| BuildError::HandlerIdentity { poller: poller.name.clone(), source };
+    let wrong = |source| BuildError::HandlerIdentity { poller: poller.to_owned(), source };
     Ok(Arc::new(handler.with_tokens(tokens.map_err(wrong)?)))
 }
 
@@ -353,7 +361,7 @@ impl Surroundings {
         if self.handler_panics {
             return Ok(Arc::new(crate::testing::PanickingHandler));
         }
-        handler(self, app, poller, client)
+        handler(self, app, (&poller.name, &poller.handler), client)
     }
 
     /// Builds what keeps state, and the journals beside it: both through one client.

@@ -42,7 +42,7 @@ pub(crate) use self::filter::{Filter, FilterProblem};
 pub(crate) use self::handler::redacted;
 pub use self::handler::{
     Authorities, BlobConfig, BodyForm, DurableConfig, ExecConfig, HandlerConfig, HttpAuth,
-    HttpConfig, LedgerConfig, MessageEncoding, QueueConfig, SqlHandlerConfig,
+    HttpConfig, LedgerConfig, MessageEncoding, QueueConfig, SqlHandlerConfig, StepConfig,
 };
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
 pub use self::parse::parse_duration;

@@ -11,6 +11,7 @@
 mod error;
 mod measure;
 mod snapshot;
+mod steps;
 mod terms;
 mod write;
 

@@ -41,6 +41,7 @@ mod state_ddl;
 mod state_sql;
 mod state_sql_ticks;
 mod statements;
+mod steps;
 mod tick_faults;
 mod ticks;
 mod tidy;

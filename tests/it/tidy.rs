@@ -118,6 +118,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["config", "event", "handler"],
         &["rustix", "tokio::io", "tokio::process", "tokio::signal"],
     ),
+    ("handler::fanout", &["handler"], &[]),
     (
         "handler::http",
         &["azure", "clock", "config", "cursor", "error", "event", "handler", "state"],
