@@ -39,7 +39,7 @@
 //! |---|---|---|
 //! | composition | `app` | everything but `cli` |
 //! | edges | [`host`], `cli`, `package`, [`telemetry`], `demo`, `fakehost`, `race` | the layers below |
-//! | adapters | `journal::{blob, file, memory}`, `state::{blob, container, file, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, http, queue, sql, stdout}`, [`mssql`], [`azure`] | their port, their crate |
+//! | adapters | `journal::{blob, file, memory}`, `state::{blob, container, file, local, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, http, queue, sql, stdout}`, [`mssql`], [`azure`] | their port, their crate |
 //! | engine | [`poller`], [`lease`], [`journal::Appender`], [`metrics`], [`doctor`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`], [`journal::JournalStore`] | vocabulary |
 //! | pure rules | [`config`], [`policy`], [`quarantine`], [`state`], [`journal`], [`normalize`] | vocabulary |

@@ -55,10 +55,11 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     // Adapters: a port, their own crate, and nothing of each other.
     ("journal::appender", &["state"], &[]),
     ("journal::conformance", &["state"], &["tokio::spawn"]),
-    ("journal::file", &["state"], &["tokio::task"]),
+    ("journal::file", &["state"], &[]),
     ("journal::memory", &["state"], &[]),
     ("state::memory", &["clock"], &[]),
-    ("state::file", &["clock", "cursor"], &["sha2", "tokio::task"]),
+    ("state::local", &[], &["tokio::task"]),
+    ("state::file", &["clock", "cursor"], &["sha2"]),
     (
         "azure",
         &["clock", "config"],
