@@ -9,10 +9,12 @@ mod confirm;
 mod doctor;
 mod fence;
 mod init;
+mod journal;
 mod output;
 mod pause;
 mod quarantine;
 mod replay;
+mod restore;
 mod serve;
 mod state;
 
@@ -64,9 +66,12 @@ enum Command {
     /// List, show, deliver again or drop the rows that a poller has set aside.
     #[command(subcommand)]
     Quarantine(quarantine::Options),
-    /// Print what the state store needs.
+    /// Show, copy, verify or rebuild a state document; print what the state store needs.
     #[command(subcommand)]
     State(state::Options),
+    /// Show, export or compact what a poller did; print what a history needs.
+    #[command(subcommand)]
+    Journal(journal::Options),
     /// Print what the handler `sql` needs to keep stale owners out.
     #[command(subcommand)]
     Fence(fence::Options),
@@ -110,7 +115,8 @@ pub async fn run() -> ExitCode {
         Command::Pause(options) => end(pause::pause(vars, &options).await),
         Command::Resume(options) => end(pause::resume(vars, &options).await),
         Command::Quarantine(options) => end(quarantine::run(vars, &options).await),
-        Command::State(options) => end(state::run(&options)),
+        Command::State(options) => end(Box::pin(state::run(vars, &options)).await),
+        Command::Journal(options) => end(Box::pin(journal::run(vars, &options)).await),
         Command::Fence(options) => end(fence::run(&options)),
         Command::Ledger(options) => end(fence::run_ledger(&options)),
         #[cfg(feature = "demo")]

@@ -98,8 +98,17 @@ impl FileJournal {
         Ok(parts)
     }
 
-    fn remove_blocking(&self, part: &Part) -> Result<(), StoreError> {
-        match fs::remove_file(self.path(part)?) {
+    fn remove_blocking(&self, part: &Part, wanted: Option<u64>) -> Result<(), StoreError> {
+        let path = self.path(part)?;
+        let conflict = || StoreError::Conflict { key: part.to_string() };
+        if !path.exists() {
+            return if wanted.is_some() { Err(conflict()) } else { Ok(()) };
+        }
+        let _lock = lock(&path).map_err(|error| refused(part, "remove", &error))?;
+        if wanted.is_some() && wanted != Some(self.length_blocking(part)?) {
+            return Err(conflict());
+        }
+        match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(refused(part, "remove", &error))
             }
@@ -153,9 +162,9 @@ impl JournalStore for FileJournal {
         on_blocking_thread(move || store.list_blocking(&poller)).await
     }
 
-    async fn remove(&self, part: &Part) -> Result<(), StoreError> {
+    async fn remove(&self, part: &Part, length: Option<u64>) -> Result<(), StoreError> {
         let (store, part) = (self.clone(), part.clone());
-        on_blocking_thread(move || store.remove_blocking(&part)).await
+        on_blocking_thread(move || store.remove_blocking(&part, length)).await
     }
 }
 
@@ -195,7 +204,7 @@ mod tests {
             let length = store.append(&part, 6, b"next\n".to_vec()).await.unwrap();
             assert_eq!(length, Appended::UpTo(11));
             assert_eq!(fs::read(&path).unwrap(), b"whole\nnext\n");
-            store.remove(&part).await.unwrap();
+            store.remove(&part, None).await.unwrap();
         }
     }
 

@@ -14,6 +14,7 @@ mod operate;
 mod parts;
 mod remember;
 mod replay;
+mod restore;
 mod rules;
 mod time_over;
 mod windows;

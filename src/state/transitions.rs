@@ -4,6 +4,7 @@
 //! lost compare-and-swap is handled by applying the same function to the document that won.
 
 mod failure;
+mod restore;
 
 use std::time::Duration;
 

@@ -14,6 +14,7 @@ mod bad_input;
 mod broken_answers;
 mod doctor;
 mod flights;
+mod journal_sql;
 mod limits;
 mod named_server;
 mod pages;

@@ -88,6 +88,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["config", "cursor", "error", "mssql"],
         &["azure_core", "tiberius", "tokio::sync"],
     ),
+    ("journal::sql", &["mssql", "state"], &["tiberius"]),
     (
         "source::mssql",
         &["clock", "config", "cursor", "doctor", "error", "event", "mssql", "source", "value"],
