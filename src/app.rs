@@ -30,7 +30,7 @@ use crate::handler::sql::{Sql, TableError};
 use crate::handler::stdout::Stdout;
 use crate::handler::{Handler, Step};
 use crate::host::server::Function;
-use crate::journal::{BlobJournal, FileJournal, JournalMode, JournalStore};
+use crate::journal::{BlobJournal, FileJournal, JournalStore, SqlJournal};
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
 use crate::mssql::RetryTerms;
@@ -56,6 +56,9 @@ pub enum BuildError {
     /// The state table has a name that cannot be.
     #[error("read setting `HIGHWATER__STATE__TABLE`")]
     StateTable(#[source] TableNameError),
+    /// The table of journals has a name that cannot be.
+    #[error("read setting `HIGHWATER__STATE__JOURNAL_TABLE`")]
+    JournalTable(#[source] TableNameError),
     /// A source cannot be set up.
     #[error("set up the source of poller `{poller}`")]
     Source {
@@ -155,12 +158,9 @@ impl App {
                 Some(wait) => built.auditing(wait),
                 None => built,
             };
-            let built = match (poller.journal.mode, &journals) {
-                (JournalMode::Off, _) | (_, None) => built,
-                (mode, Some(journals)) => {
-                    built.with_journal(mode, Arc::clone(journals), poller.journal.retention)
-                }
-            };
+            // Also where none is kept: one that was can be read.
+            let (mode, retention) = (poller.journal.mode, poller.journal.retention);
+            let built = built.with_journal(mode, Arc::clone(&journals), retention);
             pollers.insert(poller.name.clone(), Arc::new(built));
         }
         let functions = functions(&config, &pollers, &surroundings.function_folders());
@@ -313,8 +313,8 @@ fn handler(
 /// What keeps the state of an app.
 struct Storage {
     state: Arc<dyn StateStore>,
-    /// Where journals are kept; `None` for a state store that keeps none.
-    journals: Option<Arc<dyn JournalStore>>,
+    /// Where journals are kept.
+    journals: Arc<dyn JournalStore>,
 }
 
 /// What the environment says beside the settings.
@@ -370,7 +370,7 @@ impl Surroundings {
         match &config.state {
             StateConfig::File { folder } => Ok(Storage {
                 state: Arc::new(FileStore::new(folder, &config.app, Arc::new(SystemClock))),
-                journals: Some(Arc::new(FileJournal::new(folder, &config.app))),
+                journals: Arc::new(FileJournal::new(folder, &config.app)),
             }),
             StateConfig::Blob { access, container, .. } => {
                 let service = self.service(access, timeout).map_err(BuildError::State)?;
@@ -378,10 +378,10 @@ impl Surroundings {
                 let journals = BlobJournal::new(&service, container, &config.app);
                 Ok(Storage {
                     state: Arc::new(state.map_err(BuildError::State)?),
-                    journals: Some(Arc::new(journals.map_err(BuildError::State)?)),
+                    journals: Arc::new(journals.map_err(BuildError::State)?),
                 })
             }
-            StateConfig::Sql { connection, table, .. } => {
+            StateConfig::Sql { connection, table, journal_table, .. } => {
                 let settings = SqlStoreSettings {
                     connection: connection.clone(),
                     table: table.clone(),
@@ -389,11 +389,13 @@ impl Surroundings {
                     request_timeout: timeout,
                 };
                 let store = SqlStore::new(settings).map_err(BuildError::StateTable)?;
-                let state: Arc<dyn StateStore> = match self.credential(&connection.auth)? {
-                    Some(credential) => Arc::new(store.with_credential(credential)),
-                    None => Arc::new(store),
-                };
-                Ok(Storage { state, journals: None })
+                let state = Arc::new(match self.credential(&connection.auth)? {
+                    Some(credential) => store.with_credential(credential),
+                    None => store,
+                });
+                let journals = SqlJournal::beside(Arc::clone(&state), journal_table);
+                let journals = Arc::new(journals.map_err(BuildError::JournalTable)?);
+                Ok(Storage { state, journals })
             }
         }
     }

@@ -19,6 +19,7 @@ mod blob;
 pub mod conformance;
 pub(crate) mod container;
 mod file;
+pub(crate) mod local;
 mod logged;
 mod memory;
 pub mod sql;

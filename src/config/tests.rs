@@ -427,6 +427,7 @@ fn every_setting_of_the_table_is_in_the_full_example() {
     let others = "
         HIGHWATER__STATE__FOLDER = /tmp/state
         HIGHWATER__STATE__TABLE = t
+        HIGHWATER__STATE__JOURNAL_TABLE = j
         HIGHWATER__POLLERS__ORDERS__SOURCE__QUERY = SELECT 1
         HIGHWATER__POLLERS__ORDERS__SOURCE__COLUMNS_EXCLUDED = note
         HIGHWATER__POLLERS__ORDERS__HANDLER__STEPS = warehouse, notify
@@ -706,9 +707,11 @@ const SQL_STATE: &str = "
 #[test]
 fn state_in_a_table_needs_a_connection_of_its_own_and_no_storage_account() {
     let config = read(&[MINIMAL, SQL_STATE, "HIGHWATER__POLLERS__ORDERS__LEASE__TTL = 2s"]);
-    let StateConfig::Sql { connection_setting, connection, table } = config.state else {
+    let StateConfig::Sql { connection_setting, connection, table, journal_table } = config.state
+    else {
         panic!("{:?}", config.state);
     };
+    assert_eq!(journal_table, "dbo.highwater_journal");
     assert_eq!(connection_setting, "SQL");
     assert_eq!(connection.database.as_deref(), Some("shop"));
     assert_eq!(table, "dbo.highwater_state");

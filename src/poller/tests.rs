@@ -17,6 +17,7 @@ mod operate;
 mod parts;
 mod remember;
 mod replay;
+mod restore;
 mod rules;
 mod steps;
 mod time_over;

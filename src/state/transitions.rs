@@ -5,6 +5,7 @@
 
 mod failure;
 mod recovery;
+mod restore;
 
 use std::time::Duration;
 

@@ -15,6 +15,7 @@ mod broken_answers;
 mod doctor;
 mod flights;
 mod infra;
+mod journal_sql;
 mod limits;
 mod named_server;
 mod pages;
