@@ -339,7 +339,7 @@ impl Poller {
         seen.note_idle_ticks(memory.take_idle_ticks());
         let mut hand = Hand::of(batch);
         loop {
-            self.deliver(&mut lease, &mut hand, seen).await?;
+            Box::pin(self.deliver(&mut lease, &mut hand, seen)).await?;
             let next = self.next_after(&mut lease, &mut hand, seen).await;
             seen.note_next(&next);
             if let Ok(Next::Nothing(Some(state))) = &next {
