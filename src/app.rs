@@ -18,7 +18,7 @@ use crate::azure::{
 use crate::clock::{Clock, SystemClock};
 use crate::config::{
     Config, ConfigErrors, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, HttpAuth, PollerConfig,
-    RecoveryMode, SqlAuth, StateConfig, StorageConnection, Vars,
+    RecoveryMode, SqlAuth, StateConfig, StorageConnection, Vars, poller_name_of_function,
 };
 use crate::handler::Handler;
 use crate::handler::blob::Blob;
@@ -112,6 +112,8 @@ pub struct App {
     pub pollers: BTreeMap<String, Arc<Poller>>,
     /// The same by function, as the host will call them.
     pub functions: BTreeMap<String, Arc<Poller>>,
+    /// Names of pollers by function, where the settings say so.
+    names: BTreeMap<String, String>,
     /// What finds pollers that cannot go on.
     pub recovery: Arc<Controller>,
     /// Where their state documents are kept.
@@ -162,7 +164,17 @@ impl App {
         }
         let functions = functions(&config, &pollers, &surroundings.function_folders());
         let recovery = controller(&config, &store, instance, metrics, &pollers);
-        Ok(Self { pollers, functions, recovery: Arc::new(recovery), state: store })
+        let (names, recovery) = (config.functions, Arc::new(recovery));
+        Ok(Self { pollers, functions, names, recovery, state: store })
+    }
+
+    /// Returns what a function does, by the name of its folder.
+    pub fn function(&self, folder: &str) -> Option<Function> {
+        if folder == recovery::FUNCTION {
+            return Some(Function::Recovery(Arc::clone(&self.recovery)));
+        }
+        let poller = self.pollers.get(&poller_name_of_function(folder, &self.names));
+        poller.map(|poller| Function::Tick(Arc::clone(poller)))
     }
 
     /// Returns what the host can call, by the name that it sends.

@@ -60,7 +60,7 @@ pub(crate) use self::storage_connection::{DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY};
 pub use self::storage_connection::{StorageConnection, StorageService};
 pub(crate) use self::tsql::check_query;
 pub(crate) use self::unknown::closest;
-pub use self::vars::{ProcessVars, Vars};
+pub use self::vars::{LocalSettings, LocalSettingsError, ProcessVars, Vars};
 
 use self::read::Reader;
 
@@ -123,10 +123,16 @@ impl Config {
 
     /// Returns the poller that a function runs, by the name of the function's folder.
     pub fn poller_of_function(&self, folder: &str) -> Option<&PollerConfig> {
-        let segment = function_segment(folder);
-        let name = self.functions.get(&segment).cloned();
-        self.pollers.get(&name.unwrap_or_else(|| segment.to_ascii_lowercase()))
+        self.pollers.get(&poller_name_of_function(folder, &self.functions))
     }
+}
+
+/// Returns the name of the poller that the function in `folder` runs, whether there is one or not, where
+/// `functions` are those of [`Config::functions`].
+pub fn poller_name_of_function(folder: &str, functions: &BTreeMap<String, String>) -> String {
+    let segment = function_segment(folder);
+    let name = functions.get(&segment).cloned();
+    name.unwrap_or_else(|| segment.to_ascii_lowercase())
 }
 
 /// Returns how a function's folder is written in a setting: upper case, with `_` for `-`.

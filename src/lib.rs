@@ -38,11 +38,11 @@
 //! | layer | modules | may know |
 //! |---|---|---|
 //! | composition | `app` | everything but `cli` |
-//! | edges | [`host`], `cli`, `package`, [`telemetry`], `demo`, `fakehost`, `race` | the layers below |
+//! | edges | [`host`], `cli`, `package`, [`project`], [`telemetry`], [`timers`], `demo`, `fakehost`, `race` | the layers below |
 //! | adapters | `journal::{blob, file, memory}`, `state::{blob, container, file, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, http, queue, sql, stdout}`, [`mssql`], [`azure`] | their port, their crate |
 //! | engine | [`poller`], [`lease`], [`journal::Appender`], [`metrics`], [`doctor`], [`recovery`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`], [`journal::JournalStore`] | vocabulary |
-//! | pure rules | [`config`], [`policy`], [`quarantine`], [`state`], [`journal`], [`normalize`] | vocabulary |
+//! | pure rules | [`config`], [`policy`], [`quarantine`], [`schedule`], [`state`], [`journal`], [`normalize`] | vocabulary |
 //! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`] | each other |
 //!
 //! Imports point downwards only; `tests/it/tidy.rs` enforces the map.
@@ -87,6 +87,7 @@ pub mod journal;
 pub mod normalize;
 pub mod policy;
 pub mod quarantine;
+pub mod schedule;
 pub mod source;
 pub mod state;
 
@@ -104,7 +105,9 @@ pub mod mssql;
 // Edges.
 pub mod host;
 pub mod package;
+pub mod project;
 pub mod telemetry;
+pub mod timers;
 
 // Composition, and the command line above it.
 pub mod app;

@@ -24,6 +24,7 @@ mod recovery;
 mod requests;
 mod responses;
 mod runs;
+mod standalone;
 mod start;
 mod stop;
 mod timeouts;

@@ -14,6 +14,7 @@ mod bad_input;
 mod broken_answers;
 mod doctor;
 mod flights;
+mod infra;
 mod limits;
 mod named_server;
 mod pages;

@@ -12,18 +12,18 @@ fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-fn read(name: &str) -> String {
+pub(crate) fn read(name: &str) -> String {
     fs::read_to_string(path(name)).unwrap()
 }
 
-fn example() -> BTreeMap<String, String> {
+pub(crate) fn example() -> BTreeMap<String, String> {
     let json: serde_json::Value =
         serde_json::from_str(&read("local.settings.json.example")).unwrap();
     serde_json::from_value(json["Values"].clone()).unwrap()
 }
 
 /// Holds a document to a table that it shows between two comments of one name.
-fn holds(document: &str, name: &str, table: &str) {
+pub(crate) fn holds(document: &str, name: &str, table: &str) {
     let text = read(document);
     let (first, last) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
     let (before, rest) = text.split_once(&first).unwrap();

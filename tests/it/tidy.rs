@@ -20,6 +20,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     // Pure rules and ports.
     ("state", &["cursor", "event"], &[]),
     ("policy", &[], &[]),
+    ("schedule", &[], &["croner"]),
     ("journal", &["cursor", "event", "state"], &[]),
     (
         "config",
@@ -146,7 +147,9 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["axum", "hyper", "tokio::net", "tokio::spawn", "tokio::sync"],
     ),
     ("telemetry", &[], &["tracing_subscriber"]),
-    ("package", &[], &[]),
+    ("project", &["config", "schedule"], &[]),
+    ("timers", &["clock", "schedule"], &["tokio::spawn", "tokio::sync", "tokio::task"]),
+    ("package", &["project"], &[]),
     // The development stand-in knows nothing of the product.
     ("devdb", &[], &["rcgen", "rusqlite", "rustls", "tokio", "tokio_rustls", "uuid"]),
     (
