@@ -10,11 +10,13 @@ mod doctor;
 mod fence;
 mod findings;
 mod init;
+mod journal;
 mod output;
 mod pause;
 mod quarantine;
 mod recover;
 mod replay;
+mod restore;
 mod run;
 mod serve;
 mod shell;
@@ -84,9 +86,12 @@ enum Command {
     /// List, show, deliver again or drop the rows that a poller has set aside.
     #[command(subcommand)]
     Quarantine(quarantine::Options),
-    /// Print what the state store needs.
+    /// Show, copy, verify or rebuild a state document; print what the state store needs.
     #[command(subcommand)]
     State(state::Options),
+    /// Show, export or compact what a poller did; print what a history needs.
+    #[command(subcommand)]
+    Journal(journal::Options),
     /// Print what the handler `sql` needs to keep stale owners out.
     #[command(subcommand)]
     Fence(fence::Options),
@@ -145,7 +150,8 @@ pub async fn run() -> ExitCode {
         Command::Pause(options) => end(pause::pause(vars, &options).await),
         Command::Resume(options) => end(pause::resume(vars, &options).await),
         Command::Quarantine(options) => end(quarantine::run(vars, &options).await),
-        Command::State(options) => end(state::run(&options)),
+        Command::State(options) => end(Box::pin(state::run(vars, &options)).await),
+        Command::Journal(options) => end(Box::pin(journal::run(vars, &options)).await),
         Command::Fence(options) => end(fence::run(&options)),
         Command::Ledger(options) => end(fence::run_ledger(&options)),
         Command::Completions(options) => end(shell::completions(&options, Arguments::command())),

@@ -42,7 +42,7 @@ pub(crate) use self::filter::{Filter, FilterProblem};
 pub(crate) use self::handler::redacted;
 pub use self::handler::{
     Authorities, BlobConfig, BodyForm, DurableConfig, ExecConfig, HandlerConfig, HttpAuth,
-    HttpConfig, LedgerConfig, MessageEncoding, QueueConfig, SqlHandlerConfig,
+    HttpConfig, LedgerConfig, MessageEncoding, QueueConfig, SqlHandlerConfig, StepConfig,
 };
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
 pub use self::parse::parse_duration;
@@ -50,8 +50,8 @@ pub use self::poller::{JournalConfig, LeaseConfig, LimitsConfig, PollerConfig};
 pub use self::recovery::{RecoveryConfig, RecoveryMode};
 pub(crate) use self::settings::LOG_DEFAULT;
 pub use self::settings::{
-    FENCE_TABLE_DEFAULT, Fallback, LEDGER_TABLE_DEFAULT, SETTINGS, STATE_TABLE_DEFAULT, Setting,
-    settings_table,
+    FENCE_TABLE_DEFAULT, Fallback, JOURNAL_TABLE_DEFAULT, LEDGER_TABLE_DEFAULT, SETTINGS,
+    STATE_TABLE_DEFAULT, Setting, settings_table,
 };
 pub use self::source::{OnSchemaChange, Relation, SourceConfig};
 pub use self::sql_connection::{Encrypt, SqlAuth, SqlConnection, connection_keys_table};

@@ -11,6 +11,7 @@
 mod error;
 mod measure;
 mod snapshot;
+mod steps;
 mod terms;
 mod write;
 
@@ -366,9 +367,10 @@ impl<'a> Lease<'a> {
     ///
     /// As [`Self::commit`].
     pub async fn fail(&mut self, failure: Failure) -> Result<(), LeaseError> {
+        let told = self.told_as(Happened::HandlerFailed, failure.pause.is_some());
         let apply =
             move |document: &StateDocument, holder: &Holder| document.fail(holder, failure.clone());
-        self.write(Some(Happened::HandlerFailed), &apply, None, self.last_moment()).await
+        self.write(Some(told), &apply, None, self.last_moment()).await
     }
 
     /// Gives the lease up, and pauses the poller with it where `pause` says so.
@@ -382,6 +384,7 @@ impl<'a> Lease<'a> {
         pause: Option<crate::state::Paused>,
     ) -> Result<(), LeaseError> {
         let now = self.now();
+        let told = self.told_as(Happened::LeaseReleased, pause.is_some());
         let apply = move |document: &StateDocument, holder: &Holder| {
             let released = document.release(holder, now, tick.clone())?;
             Ok(match &pause {
@@ -389,7 +392,14 @@ impl<'a> Lease<'a> {
                 None => released,
             })
         };
-        self.write(Some(Happened::LeaseReleased), &apply, None, self.last_moment()).await
+        self.write(Some(told), &apply, None, self.last_moment()).await
+    }
+
+    /// Returns the event of a write that may pause the poller: a pause is told of also where what led to
+    /// it is not, or a document that is made again from the journal would run on.
+    fn told_as(&self, event: Happened, pauses: bool) -> Happened {
+        let is_told = recorder(self.context).mode().records(event);
+        if pauses && !is_told { Happened::Paused } else { event }
     }
 
     /// Renews as [`Self::renew`] does, and measures it; it was due at `due`.

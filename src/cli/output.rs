@@ -219,13 +219,13 @@ pub(super) fn say(text: &str) {
     }
 }
 
-/// Prints data that is text already, as it is.
-pub(super) fn write_out(bytes: &[u8]) {
-    let mut stdout = io::stdout();
+/// Prints data as it is stored.
+pub(super) fn say_bytes(bytes: &[u8]) {
+    let mut stream = io::stdout();
     // Nobody is left who could be told of an error.
-    let mut write =
-        || io::Write::write_all(&mut stdout, bytes).and_then(|()| io::Write::flush(&mut stdout));
-    write().unwrap_or_default();
+    io::Write::write_all(&mut stream, bytes)
+        .and_then(|()| io::Write::flush(&mut stream))
+        .unwrap_or_default();
 }
 
 /// Prints what is not data: progress, warnings, questions.

@@ -81,7 +81,9 @@ fn work(does: Function, stop: &StopSignal) -> Work {
     Arc::new(move || {
         let invocation_id = Uuid::new_v4().to_string();
         match &does {
-            Function::Tick(poller) => Box::pin(tick(Arc::clone(poller), invocation_id, stop.child())),
+            Function::Tick(poller) => {
+                Box::pin(tick(Arc::clone(poller), invocation_id, stop.child()))
+            }
             Function::Recovery(controller) => {
                 Box::pin(recover(Arc::clone(controller), invocation_id))
             }

@@ -3,7 +3,7 @@
 use clap::{Args, Command};
 use clap_complete::Shell;
 
-use super::output::{Exit, Failed, write_out};
+use super::output::{Exit, Failed, say_bytes};
 
 #[derive(Debug, Args)]
 pub(super) struct CompletionsOptions {
@@ -18,7 +18,7 @@ pub(super) fn completions(
 ) -> Result<Exit, Failed> {
     let mut script = Vec::new();
     clap_complete::generate(options.shell, &mut command, "highwater", &mut script);
-    write_out(&script);
+    say_bytes(&script);
     Ok(Exit::Done)
 }
 
@@ -36,6 +36,6 @@ pub(super) fn man(mut command: Command) -> Result<Exit, Failed> {
         man.render_synopsis_section(&mut page).map_err(failed)?;
         man.render_options_section(&mut page).map_err(failed)?;
     }
-    write_out(&page);
+    say_bytes(&page);
     Ok(Exit::Done)
 }

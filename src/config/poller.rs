@@ -165,7 +165,7 @@ pub(super) fn read(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Op
     let policy = failure::read(reader, &segment);
     let answers = [("stop", OnMissingState::Stop), ("recreate", OnMissingState::Recreate)];
     let on_missing_state = reader.read(&settings::ON_MISSING_STATE, at, parse::one_of(&answers));
-    let journal = read_journal(reader, &segment, facts.state);
+    let journal = read_journal(reader, &segment);
     let (retry_delay_min, retry_delay_max) = retry_delays?;
     Some(PollerConfig {
         name: name.to_owned(),
@@ -231,21 +231,11 @@ fn read_lease(
     Some(LeaseConfig { ttl: ttl?, first: first? })
 }
 
-fn read_journal(
-    reader: &mut Reader<'_>,
-    segment: &str,
-    state: Option<&StateConfig>,
-) -> Option<JournalConfig> {
+fn read_journal(reader: &mut Reader<'_>, segment: &str) -> Option<JournalConfig> {
     let at = Some(segment);
     let modes =
         [("off", JournalMode::Off), ("commits", JournalMode::Commits), ("full", JournalMode::Full)];
-    let is_table = matches!(state, Some(StateConfig::Sql { .. }));
-    let mode = reader.read(&settings::JOURNAL, at, |text| match parse::one_of(&modes)(text)? {
-        JournalMode::Commits | JournalMode::Full if is_table => {
-            Err(Expected::new("`off`, since the state store `sql` keeps no journal"))
-        }
-        mode @ (JournalMode::Off | JournalMode::Commits | JournalMode::Full) => Ok(mode),
-    });
+    let mode = reader.read(&settings::JOURNAL, at, parse::one_of(&modes));
     let retention = reader.read(&settings::JOURNAL_RETENTION, at, |text| {
         let days = text.strip_suffix('d').unwrap_or(if text == "0" { text } else { "" });
         match days.parse::<u16>() {

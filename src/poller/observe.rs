@@ -3,6 +3,7 @@
 //! The steps call in here with facts; nothing here decides anything. A failure is logged and counted
 //! once, at the end of the tick.
 
+mod steps;
 mod took;
 
 use std::collections::BTreeMap;
@@ -18,7 +19,7 @@ use super::{Poller, TickError, TickOutcome, TickReport, TickRequest, outcome_row
 use crate::cursor::Cursor;
 use crate::error::chain;
 use crate::event::BatchId;
-use crate::handler::{Delivery, HandlerError};
+use crate::handler::HandlerError;
 use crate::lease::{Lease, LeaseError, Snapshot};
 use crate::quarantine::Reason;
 use crate::state::{Checkpoint, ClosedWindow, IdSum, StateDocument};
@@ -133,24 +134,6 @@ impl<'a> Observation<'a> {
             "Acquired the lease of poller `{}` with token {}",
             self.poller.name,
             self.fencing_token
-        );
-    }
-
-    pub(super) fn execution_started(&mut self, delivery: &Delivery<'_>) {
-        let rows = u64::try_from(delivery.events.len()).unwrap_or(u64::MAX);
-        if delivery.attempt > 1 {
-            self.poller.metrics.redelivered(&self.poller.name, rows);
-        }
-        debug!(
-            event = "execution_started",
-            poller.name = self.poller.name,
-            invocation_id = self.request.invocation_id,
-            batch_id = delivery.batch_id.as_str(),
-            token = self.fencing_token,
-            attempt = delivery.attempt,
-            rows,
-            "Hand {rows} events to the handler, attempt {}",
-            delivery.attempt
         );
     }
 

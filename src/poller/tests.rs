@@ -1,5 +1,7 @@
 use super::*;
 use crate::error::chain;
+use crate::handler::Delivery;
+use crate::journal::Happened;
 use crate::normalize::NormalizeError;
 use crate::state::{MemoryStore, Paused, Precondition, Refusal, StateDocument, decode, encode};
 use crate::testing::{Call, Calls, Fault, FaultyStore, RecordingHandler, TableSource};
@@ -15,7 +17,9 @@ mod operate;
 mod parts;
 mod remember;
 mod replay;
+mod restore;
 mod rules;
+mod steps;
 mod time_over;
 mod windows;
 

@@ -17,6 +17,7 @@ mod commands;
 mod data;
 mod extra;
 mod identity;
+mod journal_commands;
 mod lines;
 mod package;
 mod receiver;

@@ -61,10 +61,11 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     // Adapters: a port, their own crate, and nothing of each other.
     ("journal::appender", &["state"], &[]),
     ("journal::conformance", &["state"], &["tokio::spawn"]),
-    ("journal::file", &["state"], &["tokio::task"]),
+    ("journal::file", &["state"], &[]),
     ("journal::memory", &["state"], &[]),
     ("state::memory", &["clock"], &[]),
-    ("state::file", &["clock", "cursor"], &["sha2", "tokio::task"]),
+    ("state::local", &[], &["tokio::task"]),
+    ("state::file", &["clock", "cursor"], &["sha2"]),
     (
         "azure",
         &["clock", "config"],
@@ -93,6 +94,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["config", "cursor", "error", "mssql"],
         &["azure_core", "tiberius", "tokio::sync"],
     ),
+    ("journal::sql", &["mssql", "state"], &["tiberius"]),
     (
         "source::mssql",
         &["clock", "config", "cursor", "doctor", "error", "event", "mssql", "source", "value"],
@@ -118,6 +120,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["config", "event", "handler"],
         &["rustix", "tokio::io", "tokio::process", "tokio::signal"],
     ),
+    ("handler::fanout", &["handler"], &[]),
     (
         "handler::http",
         &["azure", "clock", "config", "cursor", "error", "event", "handler", "state"],
