@@ -356,12 +356,11 @@ async fn take(context: LeaseContext<'_>) -> Result<Result<Box<Lease<'_>>, String
     let fingerprint = SourceFingerprint::of(&[("recovery", "controller")]);
     for _ in 0..ACQUIRE_TRIES_MAX {
         let loaded = context.store.load(context.key).await?;
-        let mut base = match loaded.stored {
-            Some(stored) => Snapshot::read(context.key, stored, loaded.date)?,
-            None => {
-                let blank = StateDocument::blank(DOCUMENT, fingerprint.clone());
-                Snapshot::absent(blank, loaded.date)
-            }
+        let mut base = if let Some(stored) = loaded.stored {
+            Snapshot::read(context.key, stored, loaded.date)?
+        } else {
+            let blank = StateDocument::blank(DOCUMENT, fingerprint.clone());
+            Snapshot::absent(blank, loaded.date)
         };
         if base.document.is_blank() {
             let milliseconds = base.now().unix_timestamp_nanos() / 1_000_000;

@@ -63,7 +63,7 @@ impl Status {
         let batch = document.in_flight.as_ref();
         let ttl_of_lease = Duration::from_secs(document.lease.ttl_seconds);
         let sizing = Sizing::of(document, ttl.unwrap_or(ttl_of_lease));
-        let last = document.recent.iter().rev();
+        let mut last = document.recent.iter().rev();
         let released = document.lease.released_at.is_some();
         Self {
             poller: poller.to_owned(),
@@ -71,7 +71,7 @@ impl Status {
             configured: ttl.is_some(),
             checkpoint: checkpoint.cursor.as_ref().map(|cursor| cursor.value.clone()),
             checkpoint_age_seconds: checkpoint.updated_at.map(|at| (now - at).whole_seconds()),
-            lag_ms: last.filter_map(|tick| tick.longest_ms.get("lag")).next().copied(),
+            lag_ms: last.find_map(|tick| tick.longest_ms.get("lag")).copied(),
             owner: document.lease.owner_id.clone().filter(|_| !released),
             token: document.lease.fencing_token.0,
             quarantined,

@@ -1,7 +1,9 @@
 //! One test for each row of the table, named after it, and the rules that hold for all of them.
 
 use opentelemetry::metrics::MeterProvider as _;
-use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData, ScopeMetrics};
+use opentelemetry_sdk::metrics::data::{
+    AggregatedMetrics, GaugeDataPoint, MetricData, ScopeMetrics, SumDataPoint,
+};
 use opentelemetry_sdk::metrics::{InMemoryMetricExporter, SdkMeterProvider};
 
 use super::*;
@@ -147,11 +149,11 @@ impl World {
             total += match data {
                 MetricData::Sum(sum) => {
                     let points = sum.data_points().filter(|p| has(Box::new(p.attributes())));
-                    points.map(|p| p.value()).sum::<u64>()
+                    points.map(SumDataPoint::value).sum::<u64>()
                 }
                 MetricData::Gauge(gauge) => {
                     let points = gauge.data_points().filter(|p| has(Box::new(p.attributes())));
-                    points.map(|p| p.value()).sum::<u64>()
+                    points.map(GaugeDataPoint::value).sum::<u64>()
                 }
                 MetricData::Histogram(_) | MetricData::ExponentialHistogram(_) => 0,
             };
@@ -465,12 +467,12 @@ async fn a_dry_run_says_the_same_and_writes_nothing() {
     world.put(&world.held("p")).await;
     sleep(LAPSED).await;
     let report = world.controller("r").look().await.unwrap();
-    let planned = (Condition::LeaseExpired, Action::Release, Outcome::Planned);
-    assert_eq!(of(&report, "p"), [planned.clone()]);
+    let planned = vec![(Condition::LeaseExpired, Action::Release, Outcome::Planned)];
+    assert_eq!(of(&report, "p"), planned);
     assert!(report.summary().contains("1 to repair"), "{}", report.summary());
     assert_eq!(world.store.take_calls(), Calls { gets: 2, puts: 0, refused: 0 });
     let controller = world.controller_of("r", Mode::Report, [world.poller("unused")]);
-    assert_eq!(of(&controller.invoke().await.unwrap(), "p"), [planned]);
+    assert_eq!(of(&controller.invoke().await.unwrap(), "p"), planned);
     assert_eq!(world.document("p").await, world.held("p"));
     let off = world.controller_of("r", Mode::Off, []);
     assert!(off.invoke().await.unwrap().skipped.unwrap().contains("is `off`"));
