@@ -38,6 +38,8 @@ const PART = "src/poller/part.rs";
 const PLAN = "src/source/mssql/plan.rs";
 const MARK = "src/source/mssql/mark.rs";
 const QUERY = "src/source/mssql/query.rs";
+const ZONE = "src/source/mssql/zone.rs";
+const CURSOR_CLOCK = "src/source/mssql/examine/clock.rs";
 const TRACKING = "src/source/mssql/tracking.rs";
 const CHOICE = "src/source/mssql/choice.rs";
 const EVENT = "src/event.rs";
@@ -126,7 +128,9 @@ const BREAKS = [
   ["mark kept over a clock set back", MARK, " && mark.taken_at.as_str() <= seen.now)", ")"],
   ["new mark not written at once", MARK, "let at_once = taken.is_some();", "let at_once = false;"],
   ["rows read past an open transaction", QUERY, 'conditions.push(format!("{cursor} < @hi"));', ""],
-  ["times read before they settled", QUERY, '"DECLARE @hi {} = DATEADD(MILLISECOND, -@P2, SYSUTCDATETIME());', '"DECLARE @hi {} = DATEADD(MILLISECOND, -@P2 * 0, SYSUTCDATETIME());'],
+  ["times read before they settled", QUERY, '"DECLARE @hi {} = DATEADD(MILLISECOND, -@P2, {now});', '"DECLARE @hi {} = DATEADD(MILLISECOND, -@P2 * 0, {now});'],
+  ["local times held against UTC", ZONE, 'SourceClock::Local => "SYSDATETIME()"', 'SourceClock::Local => "SYSUTCDATETIME()"'],
+  ["bound ahead of a column's clock found well", CURSOR_CLOCK, "if assumed > stamped {", "if false {"],
   ["numbers read before they settled", QUERY, 'conditions.push(format!("{cursor} <= @hi"))', "{}"],
   ["highest number read after the clock", QUERY, "DECLARE @max BIGINT = (SELECT MAX(t.{}) FROM {} AS t);\\n\\\n             DECLARE @now DATETIME2(7) = SYSUTCDATETIME();", "DECLARE @now DATETIME2(7) = SYSUTCDATETIME();\\n\\\n             DECLARE @max BIGINT = (SELECT MAX(t.{}) FROM {} AS t);"],
   ["expired changes skipped", TRACKING, "match since.filter(|since| *since < kept_since) {", "match since.filter(|since| false && *since < kept_since) {"],

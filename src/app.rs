@@ -433,6 +433,7 @@ impl Surroundings {
             filter_params: source.filter_params.clone(),
             soft_delete: source.soft_delete.clone(),
             settle: source.settle,
+            clock: source.clock,
             limits: SizeLimits {
                 value_bytes_max: poller.limits.value_bytes_max,
                 batch_bytes_max: poller.limits.batch_bytes_max,

@@ -53,7 +53,7 @@ pub use self::settings::{
     FENCE_TABLE_DEFAULT, Fallback, JOURNAL_TABLE_DEFAULT, LEDGER_TABLE_DEFAULT, SETTINGS,
     STATE_TABLE_DEFAULT, Setting, settings_table,
 };
-pub use self::source::{OnSchemaChange, Relation, SourceConfig};
+pub use self::source::{OnSchemaChange, Relation, SourceClock, SourceConfig};
 pub use self::sql_connection::{Encrypt, SqlAuth, SqlConnection, connection_keys_table};
 pub use self::state::StateConfig;
 pub(crate) use self::storage_connection::{DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY};

@@ -19,6 +19,10 @@ const AZURE_TENANT_ID: &str = "AZURE_TENANT_ID";
 /// Rows that are read again at once have had no time to be joined by late ones.
 const AUDIT_AFTER_MIN: Duration = Duration::from_secs(1);
 
+/// Largest offset from UTC that SQL Server knows.
+/// <https://learn.microsoft.com/sql/t-sql/data-types/datetimeoffset-transact-sql>
+const OFFSET_MAX_MINUTES: i16 = 14 * 60;
+
 /// What rows are read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Relation {
@@ -36,6 +40,18 @@ pub enum OnSchemaChange {
     Follow,
     /// Deliver nothing until somebody has looked.
     Stop,
+}
+
+/// The clock that a time column without an offset is filled by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourceClock {
+    /// `SYSUTCDATETIME()`, `GETUTCDATE()`.
+    #[default]
+    Utc,
+    /// `SYSDATETIME()`, `GETDATE()`: the time of the server's zone.
+    Local,
+    /// As far from UTC all year, in minutes.
+    Offset(i16),
 }
 
 /// Where a poller reads rows.
@@ -65,6 +81,8 @@ pub struct SourceConfig {
     pub soft_delete: Option<String>,
     /// How long commits may come late; zero in the modes that need no such limit.
     pub settle: Duration,
+    /// The clock of a cursor column that holds times without an offset.
+    pub clock: SourceClock,
     /// How long after their delivery rows are read again; `None` for never.
     pub audit_after: Option<Duration>,
     /// What to do where columns are added, removed or retyped.
@@ -112,6 +130,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfi
             reader.read(&settings::SOURCE_SETTLE, at, parse::duration)
         }
     };
+    let clock = read_clock(reader, segment, mode);
     let audit_after = match mode {
         Some(Some(mode)) if !mode.goes_by_time() => {
             reader.read_if_set(&settings::SOURCE_AUDIT_AFTER, at, |_| no_settle(mode))
@@ -140,6 +159,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfi
         filter_params,
         soft_delete,
         settle: settle?,
+        clock: clock?,
         audit_after,
         on_schema_change: on_schema_change?,
         start_now: start_now?,
@@ -315,4 +335,76 @@ fn no_soft_delete() -> Expected {
 fn no_settle(mode: CursorMode) -> Result<Duration, Expected> {
     Err(Expected::new(format!("nothing, as mode `{mode}` waits for no time to pass"))
         .hint("remove it, or set the mode to `timestamp+pk` or `integer+pk`"))
+}
+
+fn read_clock(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    mode: Option<Option<CursorMode>>,
+) -> Option<SourceClock> {
+    match mode {
+        Some(Some(mode)) if mode != CursorMode::TimestampPk => {
+            reader.read_if_set(&settings::SOURCE_CLOCK, Some(segment), |_| no_clock(mode));
+            Some(SourceClock::Utc)
+        }
+        Some(_) | None => reader.read(&settings::SOURCE_CLOCK, Some(segment), clock),
+    }
+}
+
+fn no_clock(mode: CursorMode) -> Result<SourceClock, Expected> {
+    Err(Expected::new(format!("nothing, as mode `{mode}` goes by no time column"))
+        .hint("remove it, or set the mode to `timestamp+pk`"))
+}
+
+/// Reads `utc`, `local` or `+hh:mm`, which no zone exceeds by more than SQL Server's own 14 hours.
+fn clock(text: &str) -> Result<SourceClock, Expected> {
+    let offset = || {
+        let (sign, rest) = match text.split_at_checked(1)? {
+            ("+", rest) => (1, rest),
+            ("-", rest) => (-1, rest),
+            _ => return None,
+        };
+        let (hours, minutes) = rest.split_once(':')?;
+        let two_digits =
+            |part: &str| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_digit());
+        if !two_digits(hours) || !two_digits(minutes) {
+            return None;
+        }
+        let (hours, minutes): (i16, i16) = (hours.parse().ok()?, minutes.parse().ok()?);
+        let all = hours * 60 + minutes;
+        (minutes < 60 && all <= OFFSET_MAX_MINUTES).then_some(SourceClock::Offset(sign * all))
+    };
+    match text {
+        "utc" => Ok(SourceClock::Utc),
+        "local" => Ok(SourceClock::Local),
+        _ => offset().ok_or_else(|| {
+            Expected::new("`utc`, `local`, or an offset from UTC like `+01:00`, up to 14 hours")
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_is_utc_local_or_an_offset_that_there_is() {
+        for (text, expected) in [
+            ("utc", Some(SourceClock::Utc)),
+            ("local", Some(SourceClock::Local)),
+            ("+01:00", Some(SourceClock::Offset(60))),
+            ("-03:30", Some(SourceClock::Offset(-210))),
+            ("+14:00", Some(SourceClock::Offset(840))),
+            ("+14:01", None),
+            ("+1:00", None),
+            ("+01:60", None),
+            ("+0100", None),
+            ("++1:00", None),
+            ("01:00", None),
+            ("Europe/Berlin", None),
+            ("", None),
+        ] {
+            assert_eq!(clock(text).ok(), expected, "{text}");
+        }
+    }
 }

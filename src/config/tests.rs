@@ -45,6 +45,7 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__LEAST = decimal(9, 2):0
     HIGHWATER__POLLERS__ORDERS__SOURCE__SOFT_DELETE = deleted_at
     HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE = 0
+    HIGHWATER__POLLERS__ORDERS__SOURCE__CLOCK = -03:30
     HIGHWATER__POLLERS__ORDERS__SOURCE__AUDIT_AFTER = 10m
     HIGHWATER__POLLERS__ORDERS__SOURCE__ON_SCHEMA_CHANGE = stop
     HIGHWATER__POLLERS__ORDERS__SOURCE__START = now
@@ -198,6 +199,7 @@ fn defaults_are_those_of_the_table() {
                         filter_params: {},
                         soft_delete: None,
                         settle: 0ns,
+                        clock: Utc,
                         audit_after: None,
                         on_schema_change: Follow,
                         start_now: false,
@@ -305,6 +307,9 @@ fn a_full_example_of_a_poller_reads_back() {
                     "deleted_at",
                 ),
                 settle: 0ns,
+                clock: Offset(
+                    -210,
+                ),
                 audit_after: Some(
                     600s,
                 ),

@@ -91,6 +91,13 @@ impl Database {
         Ok(())
     }
 
+    /// Sets how far `SYSDATETIME()` and `GETDATE()` are ahead of UTC, in minutes; 0 from the start.
+    ///
+    /// `SYSDATETIMEOFFSET()` goes on telling UTC, which is the same instant.
+    pub fn set_zone(&self, minutes: i16) {
+        self.0.set_zone(minutes);
+    }
+
     /// Lets `SYSUTCDATETIME()` tell the system's time again, which it does from the start.
     pub fn use_system_clock(&self) {
         self.0.set_now(None);

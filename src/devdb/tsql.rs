@@ -26,7 +26,7 @@
 //!   without `COLLATE`), `CONVERT` (styles 0, 126, 127, and 1 and 2 of binary values), `DATEADD`, `DATEDIFF`, the aggregates, and the
 //!   functions of `function.rs`;
 //! - the catalogue views `sys.tables`, `sys.objects`, `sys.columns`, `sys.types`, `sys.indexes`,
-//!   `sys.index_columns`, `sys.databases` and `sys.change_tracking_tables`, as far as they have
+//!   `sys.index_columns`, `sys.databases`, `sys.default_constraints` and `sys.change_tracking_tables`, as far as they have
 //!   columns; and `sys.dm_exec_describe_first_result_set` of a query that is a constant.
 //!
 //! - every type by its name; `xml`, `text`, `ntext`, `image`, `hierarchyid`, `geometry` and `geography`

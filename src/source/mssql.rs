@@ -32,6 +32,7 @@ mod query;
 mod schema;
 mod tracking;
 mod variant;
+mod zone;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -42,7 +43,7 @@ use azure_core::credentials::TokenCredential;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
-use crate::config::{Filter, OnSchemaChange, Relation, SqlConnection};
+use crate::config::{Filter, OnSchemaChange, Relation, SourceClock, SqlConnection};
 use crate::cursor::{Cursor, CursorMode, SourceFingerprint};
 use crate::error::ErrorKind;
 use crate::mssql::ident::quote;
@@ -88,6 +89,8 @@ pub struct SourceSettings {
     pub soft_delete: Option<String>,
     /// How late a commit may come in the modes that cannot know: `timestamp+pk`, `integer+pk`.
     pub settle: Duration,
+    /// The clock of a cursor column that holds times without an offset, in mode `timestamp+pk`.
+    pub clock: SourceClock,
     /// How much is read at once.
     pub limits: SizeLimits,
     /// What to do where columns are added, removed or retyped.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
 
+use highwater::config::SourceClock;
 use highwater::cursor::CursorMode::{ChangeTracking, IntegerPk, RowVersion, TimestampPk};
 use highwater::cursor::{Cursor, KeyValues, SourceState};
 use highwater::doctor::{Finding, Level};
@@ -17,10 +18,11 @@ const ORDERS: &str = "CREATE TABLE dbo.orders (id int NOT NULL PRIMARY KEY, at d
      INSERT INTO dbo.orders (id, at) VALUES (1, '2026-01-01T09:00:00.123'), (2, '2026-01-01T09:00:00')";
 
 /// What is well of such a table.
-const GOOD: [&str; 14] = [
+const GOOD: [&str; 15] = [
     "clock",
     "column types",
     "connection",
+    "cursor clock",
     "cursor text",
     "encryption",
     "index",
@@ -237,6 +239,30 @@ async fn the_clock_of_the_database_is_held_against_this_one() {
         Level::Ok,
         "",
     );
+}
+
+#[tokio::test]
+async fn the_clock_that_fills_the_cursor_is_told_from_the_one_that_is_set() {
+    let ask = |default: &str| {
+        format!(
+            "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, at datetime NOT NULL DEFAULT {default}); \
+             INSERT INTO dbo.t (id) VALUES (1)"
+        )
+    };
+    for (default, zone, clock, level, words) in [
+        ("GETDATE()", -300, SourceClock::Utc, Level::Error, "set `SOURCE__CLOCK=local`"),
+        ("GETDATE()", 120, SourceClock::Utc, Level::Warning, "rows come 120 minutes late"),
+        ("GETDATE()", 120, SourceClock::Local, Level::Warning, "SOURCE__AUDIT_AFTER=65m"),
+        ("GETDATE()", 120, SourceClock::Offset(60), Level::Ok, "local time by its default"),
+        ("GETUTCDATE()", 120, SourceClock::Utc, Level::Ok, "UTC by its default constraint"),
+        ("GETUTCDATE()", 120, SourceClock::Local, Level::Error, "set `SOURCE__CLOCK=utc`"),
+    ] {
+        let world = AnyServer::embedded("SELECT 1", "a zone that can be set").await;
+        world.database().set_zone(zone);
+        world.execute(&ask(default)).await;
+        let settings = SourceSettings { clock, ..world.settings("t", TimestampPk, "at") };
+        examined(&world, settings).await.expect("cursor clock", level, words);
+    }
 }
 
 #[tokio::test]

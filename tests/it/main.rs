@@ -24,6 +24,7 @@ mod protocol;
 mod settings;
 mod source;
 mod source_auto;
+mod source_clock;
 mod source_connection;
 mod source_current;
 mod source_deletes;

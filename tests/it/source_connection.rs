@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions};
 use highwater::config::{Relation, SqlConnection};
-use highwater::cursor::CursorMode::{RowVersion, TimestampPk};
+use highwater::cursor::CursorMode::{ChangeTracking, IntegerPk, RowVersion, TimestampPk};
 use highwater::devdb::{Fault, Options, Server};
 use highwater::error::ErrorKind;
 use highwater::source::mssql::{Mssql, SourceSettings};
 
+use crate::flights::Drain;
 use crate::sql::{World, drain, events, failure, fetch};
 
 #[tokio::test]
@@ -24,6 +25,46 @@ async fn an_idle_fetch_is_one_request_on_the_same_connection() {
     }
     assert_eq!(world.server.faults().statements(), requests + 3);
     assert_eq!(world.server.faults().logins(), logins);
+}
+
+/// Requests that one tick takes.
+async fn requests(drain: &Drain<World>) -> u64 {
+    let before = drain.world.server.faults().statements();
+    drain.tick().await.result.unwrap();
+    drain.world.server.faults().statements() - before
+}
+
+#[tokio::test]
+async fn a_tick_takes_one_request_for_each_batch_and_an_idle_one_takes_one() {
+    for (mode, cursor) in
+        [(RowVersion, "rv"), (TimestampPk, "at"), (IntegerPk, "id"), (ChangeTracking, "")]
+    {
+        let world = World::start(
+            "CREATE TABLE dbo.t (id int IDENTITY NOT NULL PRIMARY KEY, rv rowversion NOT NULL, \
+             at datetime2(7) NOT NULL DEFAULT SYSUTCDATETIME()); \
+             ALTER TABLE dbo.t ENABLE CHANGE_TRACKING; \
+             INSERT INTO dbo.t (at) VALUES ('2026-01-01'), ('2026-01-02'), ('2026-01-03')",
+        )
+        .await;
+        let base = world.settings("t", mode, cursor);
+        let drain = Drain::over(world, SourceSettings { settle: Duration::ZERO, ..base }, 2);
+        drain.tick().await.result.unwrap();
+        drain.tick().await.result.unwrap();
+        for _ in 0..3 {
+            assert_eq!(requests(&drain).await, 1, "{mode}: idle");
+        }
+        let insert = "INSERT INTO dbo.t (at) VALUES ('2026-01-04'), ('2026-01-05'), ('2026-01-06')";
+        drain.world.database.execute(insert).unwrap();
+        assert_eq!(requests(&drain).await, 2, "{mode}: three rows in batches of two");
+        assert_eq!(drain.handler.ids(), [1, 2, 3, 4, 5, 6], "{mode}");
+        // The columns come behind the rows that were read by them; one more request reads these anew.
+        drain.world.database.execute("ALTER TABLE dbo.t ADD more int NULL").unwrap();
+        let taken = requests(&drain).await;
+        // The embedded server takes the new column for a change of each row, which a real one does not.
+        let expected = if mode == ChangeTracking { 4 } else { 2 };
+        assert_eq!(taken, expected, "{mode}: idle, and the columns have changed");
+        assert_eq!(requests(&drain).await, 1, "{mode}: idle again");
+    }
 }
 
 #[tokio::test]

@@ -83,6 +83,7 @@ pub(crate) fn settings(
         filter_params: BTreeMap::new(),
         soft_delete: None,
         settle: Duration::from_secs(5),
+        clock: highwater::config::SourceClock::Utc,
         limits: SizeLimits::default(),
         on_schema_change: highwater::config::OnSchemaChange::Follow,
     }

@@ -120,6 +120,7 @@ fn source(server: &Server, timeout_ms: u64) -> Mssql {
         filter_params: BTreeMap::new(),
         soft_delete: None,
         settle: Duration::ZERO,
+        clock: highwater::config::SourceClock::Utc,
         limits: SizeLimits::default(),
         on_schema_change: highwater::config::OnSchemaChange::Follow,
     };

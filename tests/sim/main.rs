@@ -126,6 +126,8 @@
 //! - new mark not written at once
 //! - rows read past an open transaction
 //! - times read before they settled
+//! - local times held against UTC
+//! - bound ahead of a column's clock found well
 //! - numbers read before they settled
 //! - highest number read after the clock
 //! - expired changes skipped

@@ -64,6 +64,12 @@ pub(in crate::config) const SOURCE_SETTLE: Setting = Setting::new(
     Text("5s"),
     "`timestamp+pk`, `integer+pk`: how late a commit may come after its row was written; rows wait as long.",
 );
+pub(in crate::config) const SOURCE_CLOCK: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__SOURCE__CLOCK",
+    Text("utc"),
+    "`timestamp+pk`, columns without an offset: the clock that fills them, `utc`, `local` (the server's zone) or a fixed \
+     offset like `+01:00`; read [what summer time does](docs/sources.md#local-time) first.",
+);
 pub(in crate::config) const SOURCE_ON_SCHEMA_CHANGE: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__ON_SCHEMA_CHANGE",
     Text("follow"),

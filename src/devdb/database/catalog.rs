@@ -51,6 +51,10 @@ const TABLES: &str = "
         SELECT t.object_id, t.name, CASE WHEN EXISTS (SELECT 1 FROM sqlite_master AS m
             WHERE m.type = 'view' AND m.name = t.physical) THEN 'V' ELSE 'U' END AS type
         FROM \"sys.tables\" AS t;
+    CREATE VIEW IF NOT EXISTS dbo.\"sys.default_constraints\" AS
+        SELECT c.object_id AS parent_object_id, c.column_id AS parent_column_id,
+            c.default_text AS definition
+        FROM \"sys.columns\" AS c WHERE c.default_text IS NOT NULL;
     CREATE VIEW IF NOT EXISTS dbo.\"sys.databases\" AS
         SELECT hw_database() AS name, 1 AS is_read_committed_snapshot_on;
 ";
@@ -293,6 +297,11 @@ fn system_columns(table: &str) -> Option<Vec<TableColumn>> {
         ],
         "sys.objects" => vec![("object_id", Type::Int), ("name", sysname), ("type", Type::Char(2))],
         "sys.databases" => vec![("name", sysname), ("is_read_committed_snapshot_on", Type::Bit)],
+        "sys.default_constraints" => vec![
+            ("parent_object_id", Type::Int),
+            ("parent_column_id", Type::Int),
+            ("definition", Type::NVarChar(None)),
+        ],
         "sys.change_tracking_tables" => {
             vec![("object_id", Type::Int), ("min_valid_version", Type::BigInt)]
         }

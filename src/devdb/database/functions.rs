@@ -46,6 +46,10 @@ pub(crate) fn register(
     let clock = shared.clone();
     connection
         .create_scalar_function("hw_now", 0, IMPURE, move |_| Ok(dates::stamp_text(clock.now())))?;
+    let clock = shared.clone();
+    connection.create_scalar_function("hw_local_now", 0, IMPURE, move |_| {
+        Ok(dates::stamp_text(clock.local_now()))
+    })?;
     let versions = shared.clone();
     connection.create_scalar_function("hw_dbts", 0, IMPURE, move |_| {
         Ok(versions.last_version().to_be_bytes().to_vec())

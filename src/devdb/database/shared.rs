@@ -5,12 +5,12 @@ use std::{
     path::PathBuf,
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicI16, AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
 };
 
-use crate::devdb::dates::{DAYS_1970, SECOND, Stamp};
+use crate::devdb::dates::{self, DAYS_1970, SECOND, Stamp};
 
 /// State of a database beside its file. All sessions of a database live in one process.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub(crate) struct Shared {
     /// Whether several transactions write at once.
     pub(crate) concurrent: bool,
     now: Mutex<Option<Stamp>>,
+    /// How far the zone's time is ahead of UTC, in minutes.
+    zone: AtomicI16,
     counters: Mutex<Counters>,
     sessions: AtomicU64,
 }
@@ -44,6 +46,7 @@ impl Shared {
             temporary,
             concurrent,
             now: Mutex::new(None),
+            zone: AtomicI16::new(0),
             counters: Mutex::default(),
             sessions: AtomicU64::new(1),
         }
@@ -52,6 +55,18 @@ impl Shared {
     /// Sets the clock; [`None`] goes back to the system's.
     pub(crate) fn set_now(&self, now: Option<Stamp>) {
         *lock(&self.now) = now;
+    }
+
+    /// Sets how far the zone's time is ahead of UTC.
+    pub(crate) fn set_zone(&self, minutes: i16) {
+        self.zone.store(minutes, Ordering::Relaxed);
+    }
+
+    /// The time of the zone.
+    pub(crate) fn local_now(&self) -> Stamp {
+        let minutes = i128::from(self.zone.load(Ordering::Relaxed));
+        let now = self.now();
+        dates::shift(now, minutes * 60 * i128::from(SECOND)).unwrap_or(now)
     }
 
     pub(crate) fn now(&self) -> Stamp {

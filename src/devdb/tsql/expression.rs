@@ -208,7 +208,7 @@ impl Parser<'_> {
             }
             "CURRENT_TIMESTAMP" => {
                 self.next();
-                let now = Expression::certain("hw_now()", Type::DateTime2(7));
+                let now = Expression::certain("hw_local_now()", Type::DateTime2(7));
                 Ok(now.cast(Type::DateTime))
             }
             "SELECT" | "FROM" | "WHERE" | "AND" | "OR" | "ORDER" | "GROUP" => {

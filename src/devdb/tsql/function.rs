@@ -165,10 +165,10 @@ fn plain_call(name: &str, upper: &str, arguments: &[Expression]) -> Result<Expre
 
 fn call_of_none(upper: &str) -> Option<Expression> {
     Some(match upper {
-        "SYSUTCDATETIME" | "SYSDATETIME" => Expression::certain("hw_now()", Type::DateTime2(7)),
-        "GETUTCDATE" | "GETDATE" => {
-            Expression::certain("hw_now()", Type::DateTime2(7)).cast(Type::DateTime)
-        }
+        "SYSUTCDATETIME" => Expression::certain("hw_now()", Type::DateTime2(7)),
+        "SYSDATETIME" => Expression::certain("hw_local_now()", Type::DateTime2(7)),
+        "GETUTCDATE" => Expression::certain("hw_now()", Type::DateTime2(7)).cast(Type::DateTime),
+        "GETDATE" => Expression::certain("hw_local_now()", Type::DateTime2(7)).cast(Type::DateTime),
         "SYSDATETIMEOFFSET" => {
             Expression::certain("hw_now()", Type::DateTime2(7)).cast(Type::DateTimeOffset(7))
         }

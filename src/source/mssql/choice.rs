@@ -191,6 +191,7 @@ mod tests {
             filter_params: std::collections::BTreeMap::new(),
             soft_delete: None,
             settle: Duration::ZERO,
+            clock: crate::config::SourceClock::Utc,
             limits: SizeLimits::default(),
             on_schema_change: crate::config::OnSchemaChange::Follow,
         }

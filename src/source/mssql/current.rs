@@ -11,6 +11,7 @@ use crate::value::Value;
 use super::plan::{Answer, Plan, unexpected};
 use super::query::operation;
 use super::tracking::position;
+use super::zone::now;
 
 /// Most rows that are read: a second one shows that the key is none.
 pub(super) const ROWS_MAX: usize = 2;
@@ -35,8 +36,9 @@ impl Plan {
             let leading = read.leading_value();
             let op = deleted.map(|deleted| format!(", {deleted}")).unwrap_or_default();
             let sql = format!(
-                "SELECT CONVERT(NVARCHAR(33), SYSUTCDATETIME(), 126) AS [__now];\n\
-                 SELECT TOP ({ROWS_MAX}) {select}, {leading} AS [__cursor]{op}\n{rows}"
+                "SELECT CONVERT(NVARCHAR(33), {}, 126) AS [__now];\n\
+                 SELECT TOP ({ROWS_MAX}) {select}, {leading} AS [__cursor]{op}\n{rows}",
+                now(self.clock)
             );
             return Ok((sql, params));
         }

@@ -7,6 +7,7 @@
 //! real server knows is told apart. Nothing is written, no table is locked, and what could read many
 //! rows is bounded by `TOP` and the command time-out.
 
+mod clock;
 mod columns;
 mod index;
 mod position;
@@ -93,6 +94,7 @@ impl Examination<'_> {
         self.round_trip(&table).await;
         self.transactions(&table).await;
         self.mode_facts(&table).await;
+        self.cursor_clock(&table).await;
         self.read(&table).await;
         self.plan_shape(&table).await;
     }

@@ -164,6 +164,7 @@ mod tests {
             filter_params: std::collections::BTreeMap::new(),
             soft_delete: None,
             settle: Duration::ZERO,
+            clock: crate::config::SourceClock::Utc,
             limits: SizeLimits { value_bytes_max: 20, batch_bytes_max: 1_000 },
             on_schema_change: crate::config::OnSchemaChange::Follow,
         };

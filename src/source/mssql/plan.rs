@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::Filter;
+use crate::config::{Filter, SourceClock};
 use crate::cursor::{Cursor, CursorError, CursorMode, RowVersion};
 use crate::error::ErrorKind;
 use crate::event::Operation;
@@ -18,7 +18,7 @@ use super::mark::{Marks, Seen};
 use super::origin::Origin;
 use super::query::{Bounds, Reach, Read};
 use super::schema::Schema;
-use super::{SourceSettings, decode, values, variant};
+use super::{SourceSettings, decode, values, variant, zone};
 
 /// What is read, and how it is ordered.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +61,8 @@ pub(super) struct Plan {
     /// Whether a row counts as deleted, as a condition.
     pub(super) deleted: Option<String>,
     pub(super) settle_ms: i32,
+    /// The clock of a time column.
+    pub(super) clock: SourceClock,
     /// Set by tests that show what the upper bound is for.
     unbounded: bool,
 }
@@ -137,6 +139,9 @@ impl Plan {
                 column.name, column.type_name
             )));
         }
+        if let Some(cursor) = cursor.as_ref().filter(|_| mode == CursorMode::TimestampPk) {
+            zone::check(settings.clock, cursor).map_err(configuration)?;
+        }
         if mode == CursorMode::ChangeTracking {
             choice::check_key(origin, described, &key).map_err(configuration)?;
         }
@@ -162,6 +167,7 @@ impl Plan {
             quoted: origin.sql(),
             mode,
             settle_ms: settle_ms(settings.settle, cursor.as_ref())?,
+            clock: settings.clock,
             width: select.len() + 1 + usize::from(cursor.is_none() || deleted.is_some()),
             deleted,
             cursor,
@@ -228,6 +234,7 @@ impl Plan {
             select: &self.select,
             deleted: self.deleted.as_deref(),
             filter: self.filter.as_ref(),
+            clock: self.clock,
         })
     }
 

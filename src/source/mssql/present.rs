@@ -1,5 +1,6 @@
 //! Where a source ends now: for a poller that is to start with what comes next.
 
+use crate::config::SourceClock;
 use crate::cursor::{Cursor, CursorError, CursorMode, KeyValues, RowVersion};
 use crate::error::ErrorKind;
 use crate::mssql::Param;
@@ -9,6 +10,7 @@ use crate::value::Value;
 
 use super::describe::Column;
 use super::plan::{Plan, unexpected};
+use super::zone::now;
 
 impl Plan {
     /// Returns the statement that asks for the end.
@@ -25,7 +27,9 @@ impl Plan {
             CursorMode::RowVersion | CursorMode::ChangeTracking => {
                 ("SELECT CAST(MIN_ACTIVE_ROWVERSION() AS BIGINT) AS [__hi];".to_owned(), Vec::new())
             }
-            CursorMode::TimestampPk => (time_statement(cursor), vec![self.behind_param(cursor)]),
+            CursorMode::TimestampPk => {
+                (time_statement(cursor, self.clock), vec![self.behind_param(cursor)])
+            }
             CursorMode::IntegerPk => {
                 let column = quote(&cursor.name);
                 let sql = format!(
@@ -63,11 +67,12 @@ impl Plan {
     }
 }
 
-fn time_statement(cursor: &Column) -> String {
+fn time_statement(cursor: &Column, clock: SourceClock) -> String {
     let style = if cursor.type_name == "datetimeoffset" { 127 } else { 126 };
     format!(
-        "SELECT CONVERT(NVARCHAR(33), CAST(DATEADD(MILLISECOND, -@P1, SYSUTCDATETIME()) AS {}), \
+        "SELECT CONVERT(NVARCHAR(33), CAST(DATEADD(MILLISECOND, -@P1, {}) AS {}), \
          {style}) AS [__at];",
+        now(clock),
         cursor.declared()
     )
 }

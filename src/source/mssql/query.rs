@@ -8,11 +8,12 @@
 //! needed most when there are no rows. The lower bound leads with a plain `>=`, which is what makes it
 //! one seek in an index over cursor and key.
 
-use crate::config::Filter;
+use crate::config::{Filter, SourceClock};
 use crate::cursor::CursorMode;
 use crate::mssql::ident::{literal, quote};
 
 use super::describe::Column;
+use super::zone::now;
 
 /// Name of the column with the leading part of a row's position.
 pub(super) const CURSOR_ALIAS: &str = "__cursor";
@@ -30,6 +31,8 @@ pub(super) struct Read<'a> {
     /// The condition that a row counts as deleted.
     pub(super) deleted: Option<&'a str>,
     pub(super) filter: Option<&'a Filter>,
+    /// The clock of a time column.
+    pub(super) clock: SourceClock,
 }
 
 /// Which bounds a window has.
@@ -108,9 +111,10 @@ impl Read<'_> {
                  SELECT CAST(@hi AS BIGINT) AS [__hi], CAST(@@DBTS AS BIGINT) AS [__dbts];"
                 .to_owned(),
             CursorMode::TimestampPk => format!(
-                "DECLARE @hi {} = DATEADD(MILLISECOND, -@P2, SYSUTCDATETIME());\n\
-                 SELECT CONVERT(NVARCHAR(33), SYSUTCDATETIME(), 126) AS [__now];",
-                self.cursor.declared()
+                "DECLARE @hi {} = DATEADD(MILLISECOND, -@P2, {now});\n\
+                 SELECT CONVERT(NVARCHAR(33), {now}, 126) AS [__now];",
+                self.cursor.declared(),
+                now = now(self.clock),
             ),
             CursorMode::IntegerPk => self.integer_head(),
             CursorMode::ChangeTracking => String::new(),
@@ -257,6 +261,7 @@ mod tests {
             select: &select,
             deleted: None,
             filter: Some(&filter),
+            clock: SourceClock::Utc,
         };
         check(
             &read,
@@ -322,6 +327,7 @@ mod tests {
             select: &select,
             deleted: None,
             filter: None,
+            clock: SourceClock::Utc,
         };
         check(
             &read,
@@ -364,6 +370,7 @@ mod tests {
             select: &select,
             deleted: None,
             filter: None,
+            clock: SourceClock::Utc,
         };
         check(
             &read,
@@ -393,6 +400,7 @@ mod tests {
             select: &select,
             deleted: None,
             filter: None,
+            clock: SourceClock::Utc,
         };
         check(
             &read,

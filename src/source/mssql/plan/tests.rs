@@ -34,6 +34,7 @@ fn settings(mode: CursorMode, cursor: &str) -> SourceSettings {
         filter_params: std::collections::BTreeMap::new(),
         soft_delete: None,
         settle: Duration::from_secs(5),
+        clock: SourceClock::Utc,
         limits: SizeLimits::default(),
         on_schema_change: crate::config::OnSchemaChange::Follow,
     }
