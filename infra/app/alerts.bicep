@@ -11,6 +11,9 @@ param email string
 var lines = 'traces | where message startswith "{" | extend line = parse_json(message) | extend event = tostring(line.event), poller = tostring(line["poller.name"])'
 var answers = 'traces | extend category = tostring(customDimensions.Category) | where category startswith "Function." and category endswith ".User" | extend functionName = extract("^Function[.](.*)[.]User$", 1, category)'
 
+// The recovery controller has no poller, and its answers are others.
+var timers = union(functionNames, ['highwater_recovery'])
+
 var rules = [
   {
     name: 'failures'
@@ -40,6 +43,16 @@ var rules = [
     window: 'PT30M'
     query: '${lines} | where event == "handler_failed"'
     threshold: 5
+    dimension: 'poller'
+  }
+  {
+    name: 'recovery'
+    title: 'The recovery controller asks for somebody'
+    about: 'It has found what it must not repair by itself; docs/recovery.md lists what that can be.'
+    severity: 2
+    window: 'PT15M'
+    query: '${lines} | where event == "recovery_finding" and tostring(line.level) == "ERROR"'
+    threshold: 1
     dimension: 'poller'
   }
   {
@@ -210,7 +223,7 @@ resource stale 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for name i
   }
 }]
 
-resource silent 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for name in functionNames: {
+resource silent 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for name in timers: {
   name: '${suffix}-silent-${name}'
   location: location
   tags: tags

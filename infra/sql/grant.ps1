@@ -5,7 +5,7 @@ foreach ($name in 'SQL_SERVER_FQDN', 'SQL_DATABASE', 'IDENTITY_NAME', 'IDENTITY_
   $values[$name] = [Environment]::GetEnvironmentVariable($name)
   if (-not $values[$name]) { throw "grant.ps1: $name is not set" }
 }
-$lists = 'SOURCE_TABLES', 'TRACKED_TABLES', 'TARGET_TABLES', 'FENCE_TABLE', 'LEDGER_TABLE', 'STATE_TABLE'
+$lists = 'SOURCE_TABLES', 'TRACKED_TABLES', 'TARGET_TABLES', 'FENCE_TABLE', 'LEDGER_TABLE', 'STATE_TABLE', 'JOURNAL_TABLE'
 foreach ($name in $lists) { $values[$name] = [Environment]::GetEnvironmentVariable($name) }
 $demo = $env:SQL_DEMO -eq 'true'
 if ($demo -and -not $values['SOURCE_TABLES']) { $values['SOURCE_TABLES'] = 'dbo.orders' }

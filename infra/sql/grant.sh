@@ -18,7 +18,7 @@ if [ -z "${SOURCE_TABLES:-}${TARGET_TABLES:-}${STATE_TABLE:-}" ]; then
   exit 2
 fi
 # Values are put into the statements as text. Commas are read by sqlcmd itself.
-for name in IDENTITY_NAME IDENTITY_PRINCIPAL_ID SOURCE_TABLES TRACKED_TABLES TARGET_TABLES FENCE_TABLE LEDGER_TABLE STATE_TABLE; do
+for name in IDENTITY_NAME IDENTITY_PRINCIPAL_ID SOURCE_TABLES TRACKED_TABLES TARGET_TABLES FENCE_TABLE LEDGER_TABLE STATE_TABLE JOURNAL_TABLE; do
   eval "value=\${$name:-}"
   case $value in
     *[\'\",\ ]* | *'$('*) echo "grant.sh: $name must have no quote, comma, blank or \$(: $value" >&2; exit 2 ;;
@@ -36,4 +36,5 @@ run -i "$here/grant.sql" \
   -v "IDENTITY_NAME=$IDENTITY_NAME" -v "IDENTITY_PRINCIPAL_ID=$IDENTITY_PRINCIPAL_ID" \
   -v "SOURCE_TABLES=${SOURCE_TABLES:-$none}" -v "TRACKED_TABLES=${TRACKED_TABLES:-$none}" \
   -v "TARGET_TABLES=${TARGET_TABLES:-$none}" -v "FENCE_TABLE=${FENCE_TABLE:-$none}" \
-  -v "LEDGER_TABLE=${LEDGER_TABLE:-$none}" -v "STATE_TABLE=${STATE_TABLE:-$none}"
+  -v "LEDGER_TABLE=${LEDGER_TABLE:-$none}" -v "STATE_TABLE=${STATE_TABLE:-$none}" \
+  -v "JOURNAL_TABLE=${JOURNAL_TABLE:-$none}"

@@ -7,7 +7,7 @@
 --   TRACKED_TABLES   those of them that are read in the mode change_tracking
 --   TARGET_TABLES    tables that the handler sql writes to
 --   FENCE_TABLE, LEDGER_TABLE   beside them; made by what `highwater fence ddl` and `ledger ddl` print
---   STATE_TABLE      for the state store sql; made by what `highwater state ddl` prints
+--   STATE_TABLE, JOURNAL_TABLE   for the state store sql; made by what `highwater state ddl` and `journal ddl` print
 --
 -- It takes no right away: what a poller no longer needs is revoked by hand.
 SET NOCOUNT ON;
@@ -47,6 +47,9 @@ INSERT INTO @rights VALUES (N'SELECT', N'$(STATE_TABLE)');
 INSERT INTO @rights VALUES (N'INSERT', N'$(STATE_TABLE)');
 INSERT INTO @rights VALUES (N'UPDATE', N'$(STATE_TABLE)');
 INSERT INTO @rights VALUES (N'DELETE', N'$(STATE_TABLE)');
+INSERT INTO @rights VALUES (N'SELECT', N'$(JOURNAL_TABLE)');
+INSERT INTO @rights VALUES (N'INSERT', N'$(JOURNAL_TABLE)');
+INSERT INTO @rights VALUES (N'DELETE', N'$(JOURNAL_TABLE)');
 
 DECLARE @grants TABLE (permission nvarchar(60) NOT NULL, name nvarchar(517) NOT NULL);
 INSERT INTO @grants

@@ -43,11 +43,12 @@ fn json(name: &str) -> Json {
     serde_json::from_str(&read(name)).unwrap()
 }
 
-/// Names of the functions' folders.
+/// Names of the folders of functions that run a poller.
 fn functions() -> BTreeSet<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("function-definitions");
     let entries = fs::read_dir(folder).unwrap();
-    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name != highwater::recovery::FUNCTION).collect()
 }
 
 /// Name of the setting with a function's schedule.
@@ -244,7 +245,7 @@ fn alerts_and_workbook_name_only_events_that_are_logged_at_a_level_that_is_shown
     let events = events_asked_for();
     assert!(events.len() > 10 && events.contains("batch_complete"), "{events:?}");
     for event in events {
-        let logged = ["error", "warn", "info"]
+        let logged = ["error", "warn", "info", "$level"]
             .iter()
             .any(|level| squeezed.contains(&format!("{level}!(event=\"{event}\"")));
         // The events with which a tick ends stand in the one table of ends.
@@ -289,9 +290,12 @@ fn granted(variable: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_rights_that_are_granted_are_the_ones_that_the_commands_print() {
-    for (command, variable) in
-        [("fence", "FENCE_TABLE"), ("ledger", "LEDGER_TABLE"), ("state", "STATE_TABLE")]
-    {
+    for (command, variable) in [
+        ("fence", "FENCE_TABLE"),
+        ("ledger", "LEDGER_TABLE"),
+        ("state", "STATE_TABLE"),
+        ("journal", "JOURNAL_TABLE"),
+    ] {
         let output = run(Command::new(env!("CARGO_BIN_EXE_highwater")).args([command, "ddl"]));
         let text = String::from_utf8(output.stdout).unwrap();
         let printed: BTreeSet<String> = text
@@ -352,4 +356,10 @@ fn what_could_become_part_of_a_statement_is_refused() {
     let output = grant(&[]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8(output.stderr).unwrap().contains("azd env set SOURCE_TABLES"));
+}
+
+#[test]
+fn an_alert_tells_when_the_recovery_controller_is_silent() {
+    let named = format!("union(functionNames, ['{}'])", highwater::recovery::FUNCTION);
+    assert!(read("infra/app/alerts.bicep").contains(&named), "{named}");
 }
