@@ -20,6 +20,8 @@ import { join } from "node:path";
 const POLLER = "src/poller.rs";
 const STATE = "src/state.rs";
 const TRANSITIONS = "src/state/transitions.rs";
+const RECOVERED = "src/state/transitions/recovery.rs";
+const REPAIR = "src/recovery/repair.rs";
 const AUDIT = "src/state/audit.rs";
 const NOT_TAKEN = "src/state/transitions/failure.rs";
 const LOOK_BACK = "src/poller/audit.rs";
@@ -44,6 +46,8 @@ const QUOTES = "src/config/sql_connection/text.rs";
 const RETRY = "src/mssql/retry.rs";
 const NUMBER = "src/mssql/number.rs";
 const TOKEN = "src/azure/kept_token.rs";
+const USER = "src/azure/user_password.rs";
+const REFUSAL = "src/azure/user_password/refusal.rs";
 const BLOB = "src/handler/blob.rs";
 const MESSAGE = "src/handler/queue/message.rs";
 const DURABLE_REPLY = "src/handler/durable/reply.rs";
@@ -78,7 +82,7 @@ const SQL_TEXT = "src/handler/sql/statement.rs";
 const BREAKS = [
   ["margin removed", TRANSITIONS, "const LAPSE_MARGIN: Duration = Duration::from_secs(2);", "const LAPSE_MARGIN: Duration = Duration::from_secs(0);"],
   ["clock's grain ignored", TRANSITIONS, "+ age.grain * 2 + LAPSE_MARGIN", "+ LAPSE_MARGIN"],
-  ["idle time before a foreign write ignored", TRANSITIONS, "Duration::from_secs(lease.idle_before_seconds) + age.since_write", "age.since_write"],
+  ["idle time before a foreign write ignored", RECOVERED, "Duration::from_secs(self.lease.idle_before_seconds) + age.since_write", "age.since_write"],
   ["token not raised", TRANSITIONS, "Ok(FencingToken(current + 1))", "Ok(FencingToken(current))"],
   ["released lease held on to", TRANSITIONS, ".filter(|_| lease.released_at.is_none())", ".filter(|_| true)"],
   ["lapsed lease never taken", TRANSITIONS, "if idle >= lapses_after {", "if false {"],
@@ -90,6 +94,13 @@ const BREAKS = [
   ["pause ignored", TRANSITIONS, "if let Some(paused) = &self.paused {", "if let Some(paused) = self.paused.as_ref().filter(|_| false) {"],
   ["back-off ignored", TRANSITIONS, "(now < until).then_some(", "(false && now < until).then_some("],
   ["broken lease keeps its owner", TRANSITIONS, "        next.lease.owner_id = None;\n", ""],
+  ["recovery releases a live lease", RECOVERED, "Standing::Held { owner_id } => return Err(Refusal::Held { owner_id }),", "Standing::Held { .. } => {}"],
+  ["recovery ignores the margin", RECOVERED, "match self.standing_for_nobody(age) {\n            Standing::Held", "match self.standing_for_nobody(LeaseAge { since_write: age.since_write + Duration::from_secs(2), ..age }) {\n            Standing::Held"],
+  ["recovery moves a checkpoint", RECOVERED, "let mut next = self.break_lease()?;", "let mut next = self.break_lease()?;\n        next.checkpoint = crate::state::Checkpoint::default();"],
+  ["recovery keeps the token", RECOVERED, "let mut next = self.break_lease()?;", "let mut next = self.clone();\n        next.lease.released_at = Some(now);"],
+  ["recovery counts no crash", RECOVERED, "batch.crashes = batch.crashes.saturating_add(1);", "let _ = &batch;"],
+  ["recovery ends a back-off that was asked for", RECOVERED, "if until <= latest || !is_free", "if !is_free"],
+  ["recovery acts on a document that changed", REPAIR, "let Some(etag) = &base.etag else {", "let fresh = self.parts.store.load(&StateKey::Document(name.clone())).await;\n        let fresh = fresh.ok().and_then(|loaded| loaded.stored).map(|stored| stored.etag);\n        let Some(etag) = &fresh else {"],
   ["fence admits anyone", FENCE, "if asked < self {", "if false {"],
   ["fence without generation", FENCE, "if asked < self {", "if asked.token < self.token {"],
   ["fence refuses its own", FENCE, "if asked < self {", "if asked <= self {"],
@@ -159,6 +170,8 @@ const BREAKS = [
   ["unknown error tried again", NUMBER, "(Transient, None);", "(Transient, Some(Again::Soon));"],
   ["token never replaced", TOKEN, "&& rest > REFRESH_BEFORE", "&& rest > Duration::ZERO"],
   ["token used to its end", TOKEN, "if rest > REST_MIN =>", "if rest > Duration::ZERO =>"],
+  ["service asked before its pause is over", USER, "                self.leave_alone_for(pause);\n", ""],
+  ["password told by a refusal", REFUSAL, 'text.replace(password, "[redacted]")', "text.to_owned()"],
   ["blob named without its content", BLOB, "_{last}_{}.ndjson\", delivery.source.poller, delivery.batch_id)", "_{last}.ndjson\", delivery.source.poller)"],
   ["native lease taken for a blob that is there", BLOB, "412 => answer.code == \"ConditionNotMet\",", "412 => true,"],
   ["message larger than a queue takes", MESSAGE, "if self.text_bytes(json.len() + 1 + next.len() + end) > TEXT_BYTES_MAX {", "if self.text_bytes(json.len() + next.len()) > TEXT_BYTES_MAX {"],
@@ -268,7 +281,7 @@ function fails(...suite) {
   return { failed: result.status !== 0, compiled, text: result.stderr, said: result.stdout };
 }
 
-const LIB = ["--lib", "--", "state::", "lease::", "poller::", "event::", "handler::", "normalize::", "source::", "policy::", "quarantine::", "mssql::", "sql_connection::", "token::", "tsql::", "filter::", "audit::", "journal::"];
+const LIB = ["--lib", "--", "state::", "lease::", "poller::", "event::", "handler::", "normalize::", "source::", "policy::", "quarantine::", "mssql::", "sql_connection::", "token::", "user_password::", "tsql::", "filter::", "audit::", "journal::", "recovery::"];
 const SIM = ["--test", "sim"];
 
 // The copy as it is: where that fails, a break that "is caught" would prove nothing.

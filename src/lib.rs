@@ -39,9 +39,9 @@
 //! | layer | modules | may know |
 //! |---|---|---|
 //! | composition | `app` | everything but `cli` |
-//! | edges | [`host`], `cli`, `package`, [`telemetry`], `demo`, `fakehost`, `race` | the layers below |
-//! | adapters | `journal::{blob, file, memory}`, `state::{blob, container, file, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, fanout, http, queue, sql, stdout}`, [`mssql`], [`azure`] | their port, their crate |
-//! | engine | [`poller`], [`lease`], [`journal::Appender`], [`metrics`], [`doctor`] | ports and rules |
+//! | edges | [`host`], `cli`, `package`, [`project`], [`telemetry`], [`timers`], `demo`, `fakehost`, `race` | the layers below |
+//! | adapters | `journal::{blob, file, memory, sql}`, `state::{blob, container, file, local, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, fanout, http, queue, sql, stdout}`, [`mssql`], [`azure`] | their port, their crate |
+//! | engine | [`poller`], [`lease`], [`journal::Appender`], [`journal::History`], [`metrics`], [`doctor`], [`recovery`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`], [`journal::JournalStore`] | vocabulary |
 //! | pure rules | [`config`], [`policy`], [`quarantine`], [`schedule`], [`state`], [`journal`], [`normalize`] | vocabulary |
 //! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`] | each other |
@@ -51,7 +51,7 @@
 //! # Invariants, as absences
 //!
 //! - [`poller`] and [`lease`] never name a driver, a web framework or a cloud.
-//! - No adapter names another adapter. (`handler::sql`, `source::mssql` and `state::sql` use [`mssql`], the blob stores,
+//! - No adapter names another adapter. (`handler::sql`, `source::mssql`, `state::sql` and `journal::sql` use [`mssql`], the blob stores,
 //!   `handler::{blob, http, queue}` [`azure`]: the shared halves of adapters of one service.)
 //! - Only [`config`] reads the environment, only [`clock`] the wall clock.
 //! - Only [`mssql::ident`] turns a name into SQL; values are parameters.
@@ -98,6 +98,7 @@ pub mod doctor;
 pub mod lease;
 pub mod metrics;
 pub mod poller;
+pub mod recovery;
 
 // Adapters; those of one port lie below it.
 pub mod azure;
@@ -106,7 +107,9 @@ pub mod mssql;
 // Edges.
 pub mod host;
 pub mod package;
+pub mod project;
 pub mod telemetry;
+pub mod timers;
 
 // Composition, and the command line above it.
 pub mod app;

@@ -20,8 +20,10 @@ mod batch;
 mod call;
 mod deliver;
 mod entries;
+mod examine;
 mod failure;
 mod handle;
+mod history;
 mod init;
 mod journal;
 mod known;
@@ -32,11 +34,13 @@ mod outcome;
 mod part;
 mod quarantine;
 mod replay;
+mod restore;
 mod stop;
 mod suspicion;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
@@ -46,6 +50,7 @@ use self::audit::Auditor;
 use self::batch::{Batch, Fetched, Next};
 use self::deliver::Hand;
 pub use self::entries::Found;
+pub use self::history::{Compacting, Examined};
 pub use self::init::Init;
 use self::journal::Journal;
 use self::memory::Memory;
@@ -54,6 +59,7 @@ pub use self::operate::{Operator, Pausing, Resuming};
 use self::outcome::refused_outcome;
 pub use self::outcome::{LoadError, OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
 pub use self::replay::{Replay, ReplayEnd, ReplayError, Replayed};
+pub use self::restore::{Present, RestoreError, Restored};
 pub use self::stop::StopSignal;
 use crate::cursor::Cursor;
 use crate::handler::{Handler, HandlerError};
@@ -136,6 +142,8 @@ pub struct Poller {
     journal: Journal,
     /// Set where closed windows are read again.
     audit: Option<Auditor>,
+    /// How long the last commit took, plus one; 0 for none.
+    last_commit_ms: AtomicU64,
     /// What the last tick knew; locked while a tick runs, so a second one sees that.
     memory: Mutex<Memory>,
 }
@@ -189,6 +197,7 @@ impl Poller {
             start_now: false,
             journal: Journal::off(),
             audit: None,
+            last_commit_ms: AtomicU64::new(0),
             memory: Mutex::default(),
         }
     }

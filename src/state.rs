@@ -19,6 +19,7 @@ mod blob;
 pub mod conformance;
 pub(crate) mod container;
 mod file;
+pub(crate) mod local;
 mod logged;
 mod memory;
 pub mod sql;
@@ -410,6 +411,11 @@ pub struct RecentTick {
     /// Idle ticks of the same process just before it.
     #[serde(default)]
     pub idle_before: u64,
+    /// Longest of each step in it, in milliseconds: `fetch`, `handler`, `commit`, and `heartbeat` for
+    /// how late a renewal landed; `lag` is how old the oldest row of the last batch was. The last commit
+    /// is told by the next tick of the same process, as it cannot tell of itself.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub longest_ms: BTreeMap<String, u64>,
     /// Fields of other versions.
     #[serde(flatten)]
     pub extra: Map<String, Json>,

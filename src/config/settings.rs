@@ -1,7 +1,9 @@
 //! The table of settings: names, defaults and what they mean.
 
+mod recovery;
 mod source;
 
+pub(super) use self::recovery::*;
 pub(super) use self::source::*;
 
 /// One setting that Highwater reads.
@@ -64,9 +66,13 @@ pub const SETTINGS: &[Setting] = &[
     STATE_CONNECTION,
     STATE_CONTAINER,
     STATE_TABLE,
+    STATE_JOURNAL_TABLE,
     STATE_FOLDER,
     FUNCTION_TIMEOUT,
     LOG,
+    RECOVERY_MODE,
+    RECOVERY_STUCK_AFTER,
+    RECOVERY_PAUSED_MAX,
     FUNCTION_POLLER,
     SOURCE_CONNECTION,
     SOURCE_TABLE,
@@ -142,6 +148,8 @@ use Fallback::{Required, Text, Words};
 
 /// Name of the state table where none is set.
 pub const STATE_TABLE_DEFAULT: &str = "dbo.highwater_state";
+/// Name of the table of journals where none is set.
+pub const JOURNAL_TABLE_DEFAULT: &str = "dbo.highwater_journal";
 /// Default of the setting of the table of fences.
 pub const FENCE_TABLE_DEFAULT: &str = "dbo.highwater_fence";
 /// Default of the setting of the table of applied events.
@@ -170,6 +178,11 @@ pub(super) const STATE_TABLE: Setting = Setting::new(
     "HIGHWATER__STATE__TABLE",
     Text(STATE_TABLE_DEFAULT),
     "sql: name of the table; `highwater state ddl` prints how to create it.",
+);
+pub(super) const STATE_JOURNAL_TABLE: Setting = Setting::new(
+    "HIGHWATER__STATE__JOURNAL_TABLE",
+    Text(JOURNAL_TABLE_DEFAULT),
+    "sql: name of the table of journals; `highwater journal ddl` prints how to create it.",
 );
 pub(super) const STATE_FOLDER: Setting = Setting::new(
     "HIGHWATER__STATE__FOLDER",
@@ -460,7 +473,7 @@ pub(super) const ON_MISSING_STATE: Setting = Setting::new(
 pub(super) const JOURNAL: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__JOURNAL",
     Text("off"),
-    "What the journal is told: `off`, `commits`, or `full`; not with the state store `sql`.",
+    "What the journal is told: `off`, `commits`, or `full`.",
 );
 pub(super) const JOURNAL_RETENTION: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__JOURNAL_RETENTION",

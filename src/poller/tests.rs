@@ -12,10 +12,12 @@ mod failures;
 mod follow_up;
 mod init;
 mod journal;
+mod leases;
 mod operate;
 mod parts;
 mod remember;
 mod replay;
+mod restore;
 mod rules;
 mod steps;
 mod time_over;
@@ -79,7 +81,7 @@ impl World {
             source,
             handler: self.handler.clone(),
             store: self.store.clone(),
-            instance: Arc::new(Instance::new(owner_id)),
+            instance: Arc::new(Instance::new(owner_id).measured(Arc::clone(&self.metrics))),
             terms: LeaseTerms::of(TTL),
             limits: self.limits,
             policy: self.policy,

@@ -4,6 +4,8 @@
 //! lost compare-and-swap is handled by applying the same function to the document that won.
 
 mod failure;
+mod recovery;
+mod restore;
 
 use std::time::Duration;
 
@@ -167,7 +169,7 @@ impl StateDocument {
         if holder == owner_id {
             return Standing::Own;
         }
-        let idle = Duration::from_secs(lease.idle_before_seconds) + age.since_write;
+        let idle = self.idle(age);
         let lapses_after = Duration::from_secs(lease.ttl_seconds) + age.grain * 2 + LAPSE_MARGIN;
         if idle >= lapses_after {
             Standing::Lapsed

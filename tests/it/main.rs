@@ -14,6 +14,8 @@ mod bad_input;
 mod broken_answers;
 mod doctor;
 mod flights;
+mod infra;
+mod journal_sql;
 mod limits;
 mod named_server;
 mod pages;

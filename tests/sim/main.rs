@@ -94,6 +94,13 @@
 //! - pause ignored
 //! - back-off ignored
 //! - broken lease keeps its owner
+//! - recovery releases a live lease
+//! - recovery ignores the margin
+//! - recovery moves a checkpoint
+//! - recovery keeps the token
+//! - recovery counts no crash
+//! - recovery ends a back-off that was asked for
+//! - recovery acts on a document that changed
 //! - fence admits anyone
 //! - fence without generation
 //! - fence refuses its own
@@ -162,6 +169,8 @@
 //! - unknown error tried again
 //! - token never replaced
 //! - token used to its end
+//! - service asked before its pause is over
+//! - password told by a refusal
 //! - blob named without its content
 //! - native lease taken for a blob that is there
 //! - message larger than a queue takes

@@ -1,3 +1,5 @@
+mod recovery;
+
 use time::macros::datetime;
 
 use super::*;
@@ -344,6 +346,7 @@ fn only_the_last_fifty_ticks_are_kept() {
             batches: 0,
             duration_ms: 0,
             idle_before: 0,
+            longest_ms: std::collections::BTreeMap::new(),
             extra: serde_json::Map::new(),
         };
         let timings = vec![("fetch", Duration::from_millis(3))];
