@@ -7,7 +7,8 @@ use crate::doctor::{Finding, Level, Verdict, verdict};
 /// a last line with the sum.
 ///
 /// No table: a fix is a statement to be copied, so nothing may be cut.
-pub(super) fn text(found: impl IntoIterator<Item = (String, &Finding)>) -> String {
+#[expect(single_use_lifetimes, reason = "an elided one is not stable there")]
+pub(super) fn text<'a>(found: impl IntoIterator<Item = (String, &'a Finding)>) -> String {
     let mut lines = Vec::new();
     let mut current = None;
     let mut counts = [0; 4];

@@ -42,6 +42,7 @@ impl Listing {
                 StateKey::Quarantined { poller, .. } => {
                     *listing.quarantined.entry(poller).or_default() += 1;
                 }
+                StateKey::Saved { .. } => {}
             }
         }
         Ok(listing)
