@@ -408,7 +408,10 @@ enum NotTaken {
     /// A step of a chain, and not the last one, took so many rows from the front and no more.
     Front(usize, HandlerError),
     /// The handler was stopped at the tick's end of time.
-    OutOfTime,
+    OutOfTime {
+        /// Whether an earlier step of a chain had taken the rows in this tick.
+        got_on: bool,
+    },
     /// The lease is not held any more: nothing is written down.
     Lost(TickError),
 }

@@ -121,12 +121,12 @@ impl Poller {
         match not_taken {
             NotTaken::Handler(error) | NotTaken::Front(_, error) => Ok(error),
             NotTaken::Lost(error) => Err(error),
-            NotTaken::OutOfTime => {
+            NotTaken::OutOfTime { got_on } => {
                 let error = HandlerError::Retryable("stopped at the tick's end of time".to_owned());
                 let stop = self.judge(lease, batch, &error) == Verdict::Stop;
                 let pause = stop.then(|| self.stopped(lease, batch, &error));
                 // Rows that had a whole tick, and did not do with it, never would: fewer may.
-                let had_all = !stop && seen.batches() == 0;
+                let had_all = !stop && !got_on && seen.batches() == 0;
                 let front = had_all.then(|| front_of(batch, lease, &error, self)).flatten();
                 if let Some(front) = &front {
                     seen.batch_halved(batch, front, "the tick's time was over");

@@ -150,7 +150,7 @@ impl Poller {
                     Err(not_taken) => not_taken,
                 }
             }
-            Err(LeaseError::OutOfTime) => NotTaken::OutOfTime,
+            Err(LeaseError::OutOfTime) => NotTaken::OutOfTime { got_on: !call.is_first },
             // A renewal in the air has found the lease lost too, but the target says who took it.
             Err(error) => {
                 NotTaken::Lost(stale.map_or(TickError::LeaseLost(error), TickError::Handler))

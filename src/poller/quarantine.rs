@@ -112,7 +112,7 @@ impl Poller {
                 Ok(Tasted::TargetAtFault)
             }
             Err(NotTaken::Handler(_) | NotTaken::Front(..)) => Ok(Tasted::Refused),
-            Err(NotTaken::OutOfTime) => Ok(Tasted::TargetAtFault),
+            Err(NotTaken::OutOfTime { .. }) => Ok(Tasted::TargetAtFault),
             Err(NotTaken::Lost(error)) => Err(error),
         }
     }

@@ -220,6 +220,26 @@ async fn a_failed_step_is_tried_again_and_none_before_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_step_that_ran_into_the_end_of_time_has_the_next_tick_to_itself() {
+    let chain = Chain::new();
+    let poller = chain.begin().await;
+    chain.world.source.fill(4);
+    chain.steps[0].then_take(Duration::from_secs(200));
+    for seconds in [200, 3600, 200] {
+        chain.steps[1].then_take(Duration::from_secs(seconds));
+    }
+    for rows in [4, 2] {
+        assert!(matches!(tick(&poller).await, Err(TickError::OutOfTime)));
+        assert_eq!(chain.world.document().await.in_flight.unwrap().rows, rows);
+        sleep(10).await;
+    }
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(chain.ids(0)[1..], [vec![1, 2, 3, 4], vec![1, 2], vec![3, 4]]);
+    assert_eq!(chain.ids(1)[1..3], [vec![1, 2, 3, 4], vec![1, 2, 3, 4]], "not halved at first");
+    assert_eq!(chain.ids(2)[1..], [vec![1, 2], vec![3, 4]]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn rows_that_changed_meanwhile_start_over_at_the_first_step() {
     let chain = Chain::new();
     let poller = chain.begin().await;
