@@ -21,6 +21,9 @@ pub(super) const POLLERS: &str = "HIGHWATER__POLLERS__";
 /// Prefix of the settings that map functions to pollers.
 pub(super) const FUNCTIONS: &str = "HIGHWATER__FUNCTIONS__";
 
+/// Not a poller's name, since its function would be that of the recovery controller.
+const RESERVED: &str = "HIGHWATER_RECOVERY";
+
 /// Most rows that one batch may be set to hold.
 const BATCH_ROWS_MAX: u32 = 100_000;
 /// A function time-out must leave this much.
@@ -114,6 +117,14 @@ pub(super) fn names(reader: &mut Reader<'_>) -> BTreeSet<String> {
             shown: Shown::Missing,
             expected: "at least one poller".to_owned(),
             hint: Some(format!("a first one could be `{POLLERS}ORDERS__SOURCE__TABLE=dbo.orders`")),
+        });
+    }
+    if segments.remove(RESERVED) {
+        reader.note(Mistake {
+            setting: format!("{POLLERS}{RESERVED}__…"),
+            shown: Shown::Unknown,
+            expected: "another name: the recovery controller's function has this one".to_owned(),
+            hint: None,
         });
     }
     let (right, wrong): (BTreeSet<_>, BTreeSet<_>) =

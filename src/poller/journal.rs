@@ -112,7 +112,7 @@ pub(super) fn tell_of_loss(lease: &Lease<'_>, batch: &Batch, not_taken: &NotTake
         }
         NotTaken::Lost(TickError::Handler(error)) => (Happened::StaleWriteBlocked, chain(error)),
         NotTaken::Lost(error) => (Happened::LeaseLost, chain(error)),
-        NotTaken::Handler(_) | NotTaken::OutOfTime => return,
+        NotTaken::Handler(_) | NotTaken::Front(..) | NotTaken::OutOfTime => return,
     };
     lease.note(event, || Details { error: Some(error), ..of_batch(batch, None) });
 }

@@ -207,6 +207,7 @@ pub(super) fn by_hand(outcome: &str, operator: Operator<'_>, at: OffsetDateTime)
         batches: 0,
         duration_ms: 0,
         idle_before: 0,
+        longest_ms: std::collections::BTreeMap::new(),
         extra,
     }
 }

@@ -81,13 +81,13 @@ async fn content(store: &SqlStore, key: &StateKey) -> Option<String> {
 async fn conforms() {
     let world = World::without_table().await;
     let made = AtomicU32::new(0);
-    conformance::run(&|| {
+    let new_store = || {
         let table = format!("ops.[state {}]", made.fetch_add(1, Ordering::Relaxed));
         world.create(&table);
         let store = SqlStore::new(world.settings(&table, "app")).unwrap();
         async move { store }
-    })
-    .await;
+    };
+    Box::pin(conformance::run(&new_store)).await;
 }
 
 #[tokio::test]

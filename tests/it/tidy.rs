@@ -20,6 +20,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     // Pure rules and ports.
     ("state", &["cursor", "event"], &[]),
     ("policy", &[], &[]),
+    ("schedule", &[], &["croner"]),
     ("journal", &["cursor", "event", "state"], &[]),
     (
         "config",
@@ -31,8 +32,8 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("handler", &["event", "state"], &[]),
     ("normalize", &["cursor", "event", "source", "value"], &[]),
     // Engine.
-    ("lease", &["cursor", "event", "journal", "state"], &[]),
     ("metrics", &[], &["opentelemetry"]),
+    ("lease", &["cursor", "event", "journal", "metrics", "state"], &[]),
     ("doctor", &["clock", "cursor", "error", "state"], &[]),
     (
         "poller",
@@ -51,6 +52,11 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
             "state",
         ],
         &["tokio::sync"],
+    ),
+    (
+        "recovery",
+        &["cursor", "error", "journal", "lease", "metrics", "poller", "state"],
+        &["futures_util", "tokio::sync"],
     ),
     // Adapters: a port, their own crate, and nothing of each other.
     ("journal::appender", &["state"], &[]),
@@ -114,6 +120,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["config", "event", "handler"],
         &["rustix", "tokio::io", "tokio::process", "tokio::signal"],
     ),
+    ("handler::fanout", &["handler"], &[]),
     (
         "handler::http",
         &["azure", "clock", "config", "cursor", "error", "event", "handler", "state"],
@@ -137,9 +144,15 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("handler::stdout", &["error", "event", "handler"], &["tokio::io", "tokio::sync"]),
     ("handler::testing", &["cursor", "event", "handler", "state", "value"], &[]),
     // Edges.
-    ("host", &["error", "poller"], &["axum", "hyper", "tokio::net", "tokio::spawn", "tokio::sync"]),
+    (
+        "host",
+        &["error", "poller", "recovery"],
+        &["axum", "hyper", "tokio::net", "tokio::spawn", "tokio::sync"],
+    ),
     ("telemetry", &[], &["tracing_subscriber"]),
-    ("package", &[], &[]),
+    ("project", &["config", "schedule"], &[]),
+    ("timers", &["clock", "schedule"], &["tokio::spawn", "tokio::sync", "tokio::task"]),
+    ("package", &["project"], &[]),
     // The development stand-in knows nothing of the product.
     ("devdb", &[], &["rcgen", "rusqlite", "rustls", "tokio", "tokio_rustls", "uuid"]),
     (
