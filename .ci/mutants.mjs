@@ -18,6 +18,16 @@ import { cpSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } fr
 import { join } from "node:path";
 
 const POLLER = "src/poller.rs";
+const ENTRY = "src/journal/entry.rs";
+const RECORD = "src/journal/record.rs";
+const FOLD = "src/journal/fold.rs";
+const VERIFY = "src/journal/verify.rs";
+const JOURNAL_SQL = "src/journal/sql.rs";
+const JOURNAL_FILE = "src/journal/file.rs";
+const APPENDER = "src/journal/appender.rs";
+const RESTORED = "src/state/transitions/restore.rs";
+const RESTORE = "src/poller/restore.rs";
+const HISTORY = "src/poller/history.rs";
 const STATE = "src/state.rs";
 const TRANSITIONS = "src/state/transitions.rs";
 const RECOVERED = "src/state/transitions/recovery.rs";
@@ -236,6 +246,33 @@ const BREAKS = [
   ["first state of a row written", SQL_PLAN, "last.insert(key.collect::<Result<_, _>>()?, index);", "last.entry(key.collect::<Result<_, _>>()?).or_insert(index);"],
   ["text cut by its cast", SQL_FORM, "let narrow = if is_key { \"8000\" } else { \"max\" };", "let narrow = if is_key { \"8000\" } else { \"5\" };"],
   ["digits cut from a decimal", SQL_FORM, "if is_number && fraction.trim_end_matches('0').len() <= scale {", "if is_number && fraction.len() <= 40 + scale {"],
+  ["write that is told of without a number", ENTRY, "document.journal_seq = document.journal_seq.saturating_add(1);", "document.journal_seq = document.journal_seq.saturating_add(0);"],
+  ["line of a write that another has made", RECORD, "event.writes() && document.is_held_by(holder);", "event.writes();"],
+  ["line that builds on one that is missing", RECORD, "base.generation == next.generation && base.journal_seq.checked_add(1) == Some(next.journal_seq)", "base.generation == next.generation"],
+  ["append that failed built on", RECORD, "    pub fn lost(&mut self) {\n        self.recorded = None;", "    pub fn lost(&mut self) {"],
+  ["day without a snapshot", RECORD, "if *of_day == day && follows(base, document)", "if *of_day <= day && follows(base, document)"],
+  ["gap in a history not named", FOLD, "            && !follows\n", "            && false\n"],
+  ["changes put onto another document", FOLD, "(None, Some(last), Some(changes)) if follows =>", "(None, Some(last), Some(changes)) =>"],
+  ["second write of a number passed over", FOLD, "if entry.write_id != self.write_id {", "if false {"],
+  ["dropped history still folded", FOLD, "        entries.drain(..begin);\n", ""],
+  ["old copy taken for the document", VERIFY, "if place(document) < place(history) {", "if false {"],
+  ["difference passed over", VERIFY, "if journal == document || is_unrecorded(&pointer) {", "if journal == document || is_unrecorded(&pointer) || pointer == \"/checkpoint\" {"],
+  ["line appended wherever the part ends", JOURNAL_SQL, "WHERE @P4 = 0 OR EXISTS (SELECT 1 FROM {table}", "WHERE @P4 >= 0 OR EXISTS (SELECT 1 FROM {table}"],
+  ["line appended where the file does not end", JOURNAL_FILE, "if whole != position {", "if false {"],
+  ["file dropped with what was appended since", JOURNAL_FILE, "if wanted.is_some() && wanted != Some(self.length_blocking(part)?) {", "if false {"],
+  ["own lines of a lost answer appended again", APPENDER, "            if contains(&behind, &append.bytes) {", "            if false && contains(&behind, &append.bytes) {"],
+  ["history looked for where it was dropped", APPENDER, "if behind.is_empty() && matches!(error, StoreError::Conflict { .. }) {", "if false {"],
+  ["pause of a tick not told of", LEASE, "if pauses && !is_told { Happened::Paused } else { event }", "event"],
+  ["restored document under its old generation", RESTORED, "        next.generation = generation;\n", ""],
+  ["restored document with a token that was given", RESTORED, "token.max(self.lease.fencing_token)", "self.lease.fencing_token"],
+  ["restored document with its old holder", RESTORED, "let mut next = next.break_lease()?;", "let mut next = Self { lease: crate::state::LeaseRecord { fencing_token: next.break_lease()?.lease.fencing_token, ..next.lease.clone() }, ..next };"],
+  ["restored document without a marker of its own", RESTORED, "        next.marked = false;\n", ""],
+  ["document replaced under a held lease", RESTORE, "if let Some(owner_id) = present.held_by.clone() {", "if let Some(owner_id) = present.held_by.clone().filter(|_| false) {"],
+  ["generation of a restored document not above the marker's", RESTORE, "known.max(marker.map_or(Generation(0), |marker| marker.generation))", "known.max(marker.map_or(Generation(0), |_| Generation(0)))"],
+  ["damaged document's generation not looked at", RESTORE, "number(\"/generation\")", "number(\"/nothing\")"],
+  ["document replaced unsaved", RESTORE, "                Err(error) => return Err(error.into()),\n            }\n        }\n        Err(RestoreError::Moved)", "                Err(_) => return Ok((generation, None)),\n            }\n        }\n        Err(RestoreError::Moved)"],
+  ["history dropped before the new one is there", HISTORY, "        if !is_there {", "        if false && !is_there {"],
+  ["part dropped with what was appended since", HISTORY, "store.remove(&part, Some(length)).await", "store.remove(&part, Some(length).filter(|_| false)).await"],
   ["result of other bytes counts", STEPS, "self.step == step && self.digest == *digest && ", "self.step == step && (true || self.digest == *digest) && "],
   ["results kept for other bytes", STEPS, "Some(previous) if previous.batch_id == self.batch_id => Self {", "Some(previous) if true || previous.batch_id == self.batch_id => Self {"],
   ["results survive into the next batch", TRANSITIONS, "AfterCommit::Handle(batch) => next.in_flight = Some(batch.announced(commit.now)),", "AfterCommit::Handle(batch) => {\n                let steps = next.in_flight.take().map(|done| done.steps).unwrap_or_default();\n                next.in_flight = Some(InFlight { steps, ..batch.announced(commit.now) });\n            }"],

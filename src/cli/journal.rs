@@ -298,7 +298,7 @@ fn time_or_ago(text: &str) -> Result<OffsetDateTime, String> {
         return Ok(at);
     }
     let expected = "expected a time such as `2026-04-07T01:23:45Z`, or how long ago, such as `2h`";
-    let ago = parse_duration(text).map_err(|_| expected.to_owned())?;
+    let ago = parse_duration(text).map_err(|_other| expected.to_owned())?;
     SystemClock
         .now()
         .checked_sub(time::Duration::try_from(ago).unwrap_or_default())

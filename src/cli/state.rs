@@ -166,7 +166,12 @@ async fn verify(vars: &dyn Vars, options: &PollerOptions) -> Result<Exit, Failed
         Verdict::Differs(Difference { pointer, journal, document }) => {
             Some(DifferenceReport { pointer, journal, document })
         }
-        _ => None,
+        Verdict::Agrees
+        | Verdict::Behind { .. }
+        | Verdict::BegunAnew { .. }
+        | Verdict::DocumentIsOlder { .. }
+        | Verdict::NoDocument
+        | Verdict::NoHistory => None,
     };
     let report = Report {
         poller: name,

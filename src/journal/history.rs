@@ -173,7 +173,9 @@ mod tests {
 
     fn text(entries: &[Entry]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        entries.iter().for_each(|entry| entry.write_to(&mut bytes));
+        for entry in entries {
+            entry.write_to(&mut bytes);
+        }
         bytes
     }
 

@@ -225,7 +225,7 @@ impl Statements {
 }
 
 fn number(name: &str, position: u64) -> Result<Param, StoreError> {
-    i64::try_from(position).map(Param::BigInt).map_err(|_| StoreError::Refused {
+    i64::try_from(position).map(Param::BigInt).map_err(|_too_far| StoreError::Refused {
         key: name.to_owned(),
         reason: format!("position {position} is beyond any part"),
     })
@@ -233,14 +233,14 @@ fn number(name: &str, position: u64) -> Result<Param, StoreError> {
 
 fn position_of(row: Row) -> Result<u64, SqlError> {
     let [ColumnData::I64(Some(position))] = cells(row)? else { return Err(other_columns()) };
-    u64::try_from(position).map_err(|_| other_columns())
+    u64::try_from(position).map_err(|_negative| other_columns())
 }
 
 fn content(row: Row) -> Result<(u64, Vec<u8>), SqlError> {
     let [ColumnData::I64(Some(begin)), ColumnData::Binary(Some(content))] = cells(row)? else {
         return Err(other_columns());
     };
-    Ok((u64::try_from(begin).map_err(|_| other_columns())?, content.into_owned()))
+    Ok((u64::try_from(begin).map_err(|_negative| other_columns())?, content.into_owned()))
 }
 
 /// Returns what `rows` hold from `position` on, which may lie in the middle of the first.

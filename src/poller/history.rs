@@ -109,13 +109,14 @@ impl Poller {
             .await?;
         let Some(place) = written else { return Ok(Compacting::NoDocument) };
         let after = self.history(None).await.map_err(super::LoadError::Store)?;
-        let begins = |part: &Part| !before.parts.iter().any(|(known, _)| known == part);
-        let is_there = after.parts.iter().any(|(part, _)| begins(part))
-            && after.entries().any(|entry| {
+        let old: Vec<String> = before.parts.iter().map(|(part, _)| part.to_string()).collect();
+        let is_there = after.lines.iter().filter(|line| !old.contains(&line.part)).any(|line| {
+            line.entry.as_ref().is_ok_and(|entry| {
                 entry.event == Happened::Compacted
                     && entry.place() == place
                     && entry.document.is_some()
-            });
+            })
+        });
         if !is_there {
             return Ok(Compacting::NotAppended);
         }

@@ -78,7 +78,9 @@ impl From<StoreError> for RestoreError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Conflict { .. } => Self::Moved,
-            error => Self::Load(error.into()),
+            error @ (StoreError::Unreachable { .. }
+            | StoreError::Unknown { .. }
+            | StoreError::Refused { .. }) => Self::Load(error.into()),
         }
     }
 }

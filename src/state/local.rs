@@ -60,7 +60,7 @@ pub(crate) fn names_in(folder: &Path, key: &str) -> Result<Vec<String>, StoreErr
 }
 
 /// Judges a failure of the file system: nothing was written, and trying again will not mend it.
-pub(crate) fn refused(key: impl ToString, verb: &str, error: &io::Error) -> StoreError {
+pub(crate) fn refused(key: &impl ToString, verb: &str, error: &io::Error) -> StoreError {
     let reason = format!("{verb} file: {error}; check the folder's rights and free space");
     StoreError::Refused { key: key.to_string(), reason }
 }

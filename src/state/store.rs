@@ -221,3 +221,25 @@ pub trait StateStore: fmt::Debug + Send + Sync {
     /// [`StoreError`]; `Conflict` also where nothing is stored any more.
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError>;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_reads_back_as_the_key_that_has_it() {
+        let poller = || "orders".to_owned();
+        for key in [
+            StateKey::Document(poller()),
+            StateKey::Marker(poller()),
+            StateKey::Saved { poller: poller(), before: Generation(1_775_525_026_020) },
+        ] {
+            assert_eq!(StateKey::parse(&key.path()), Some(key));
+        }
+        for foreign in
+            ["orders.saved.json", "orders.saved.x.json", "orders.saved.07.json", "a.b.json"]
+        {
+            assert_eq!(StateKey::parse(foreign), None, "{foreign}");
+        }
+    }
+}

@@ -12,11 +12,11 @@ use crate::receiver::Answer;
 async fn delivered() -> Bench {
     let mut bench = Bench::with_rows(1..=2).await;
     bench.set("JOURNAL", "full");
-    for ids in [3..=4, 5..=4] {
+    for more in [Some(3..=4), None] {
         let host = bench.host().await;
         logs(&host.run().await);
         host.finish().await;
-        bench.insert(ids);
+        more.into_iter().for_each(|ids| bench.insert(ids));
     }
     assert_eq!(bench.receiver.taken(), [1, 2, 3, 4]);
     bench

@@ -27,7 +27,8 @@
 //! frozen, timers too, or die at any await and come back with a new name and no memory (`freeze.rs`;
 //! `crashes.rs` lets ticks die at each of their awaits in turn);
 //! an operator who pauses, resumes and breaks leases, and one who deletes the document, so that it is
-//! made again under a higher generation; the request that once created it may land again (`world.rs`).
+//! made again under a higher generation; the request that once created it may land again (`world.rs`);
+//! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`).
 //!
 //! # What counts as a failure
 //!
@@ -52,6 +53,9 @@
 //! - Nothing failed, and a state of a row was still delivered twice.
 //! - After a kill of the holder nobody else commits within ttl, margin and one tick, or after SIGTERM
 //!   within one tick (`takeover.rs`, which prints how long it took beside that bound).
+//! - A journal, where one is kept, leads to what was not the document as of the write that it tells of last;
+//!   or to one that is ahead of what is stored; or does not name a write that it lacks between two that it
+//!   has (`journal.rs`). Looked at in the end and after each death in a tick.
 //! - A second tick of one process runs beside the first; a tick panics; an alarm has no cause.
 //! - Two runs of one seed differ.
 //!
@@ -234,6 +238,33 @@
 //! - end of a line that is too long not looked at
 //! - failures further inside passed over
 //! - failures further inside ignored
+//! - write that is told of without a number
+//! - line of a write that another has made
+//! - line that builds on one that is missing
+//! - append that failed built on
+//! - day without a snapshot
+//! - gap in a history not named
+//! - changes put onto another document
+//! - second write of a number passed over
+//! - dropped history still folded
+//! - old copy taken for the document
+//! - difference passed over
+//! - line appended wherever the part ends
+//! - line appended where the file does not end
+//! - file dropped with what was appended since
+//! - own lines of a lost answer appended again
+//! - history looked for where it was dropped
+//! - pause of a tick not told of
+//! - restored document under its old generation
+//! - restored document with a token that was given
+//! - restored document with its old holder
+//! - restored document without a marker of its own
+//! - document replaced under a held lease
+//! - generation of a restored document not above the marker's
+//! - damaged document's generation not looked at
+//! - document replaced unsaved
+//! - history dropped before the new one is there
+//! - part dropped with what was appended since
 //! - result of other bytes counts
 //! - results kept for other bytes
 //! - results survive into the next batch
@@ -280,6 +311,7 @@ mod failures;
 mod freeze;
 mod history;
 mod invariants;
+mod journal;
 mod race;
 mod random;
 mod regressions;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use highwater::journal::JournalMode;
 use highwater::lease::LeaseTerms;
 use highwater::policy::{FailurePolicy, OnFailure};
 use highwater::poller::Limits;
@@ -54,6 +55,7 @@ pub(crate) struct Plan {
     pub(crate) terms: LeaseTerms,
     pub(crate) limits: Limits,
     pub(crate) policy: FailurePolicy,
+    pub(crate) journal: JournalMode,
     pub(crate) bad: BadRows,
     /// The handler says while it runs what it has taken for good.
     pub(crate) accepts: bool,
@@ -106,7 +108,10 @@ impl Plan {
         let (small_bytes, stalls) = (random.chance(20), random.chance(40));
         let recreate = random.chance(50) || broken == Some(Break::NoGeneration);
         let mut of_failures = Random::of(seed, 5);
+        let off = [JournalMode::Off; 3];
+        let modes = [&off[..], &[JournalMode::Commits, JournalMode::Full]].concat();
         Self {
+            journal: Random::of(seed, 7).pick(&modes),
             policy: policy(&mut of_failures),
             accepts: of_failures.chance(50),
             bad: if calm { BadRows::NONE } else { BadRows::draw(seed, &mut of_failures) },

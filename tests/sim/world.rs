@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use highwater::handler::HandlerError;
+use highwater::journal::{Happened, JournalMode, MemoryJournal};
 use highwater::lease::{Instance, Snapshot};
 use highwater::poller::TickError;
 use highwater::poller::{Poller, PollerParts, StopSignal, TickReport, TickRequest, outcome_row};
@@ -18,6 +19,7 @@ use crate::coverage::Coverage;
 use crate::freeze::{Guarded, Hold};
 use crate::history::History;
 use crate::invariants::{Judge, Landed};
+use crate::journal::{Ledger, SimJournal};
 use crate::random::Random;
 use crate::script::{Op, Plan, RETRY_MAX};
 use crate::source::{SimSource, Table};
@@ -65,6 +67,7 @@ pub(crate) struct State {
     pub(crate) slots: Vec<Slot>,
     pub(crate) coverage: Coverage,
     pub(crate) history: History,
+    pub(crate) ledger: Ledger,
     /// The first request that was to create the document.
     pub(crate) creation: Option<Request>,
     running: BTreeSet<TickId>,
@@ -94,6 +97,14 @@ impl State {
         self.random.ms(0..=self.pace_ms)
     }
 
+    pub(crate) fn fault_percent(&self) -> u64 {
+        self.fault_percent
+    }
+
+    pub(crate) fn latency_max_ms(&self) -> u64 {
+        self.latency_ms
+    }
+
     pub(crate) fn is_running(&self, tick: TickId) -> bool {
         self.running.contains(&tick)
     }
@@ -107,6 +118,7 @@ impl State {
             Landed::TakenOver => self.coverage.saw("instance: lapsed lease taken over"),
             Landed::Granted | Landed::Other => {}
         }
+        self.ledger.landed(bytes);
         self.count_sights();
         self.history.note_bytes(bytes);
         let checkpoint = self.judge.checkpoint;
@@ -134,6 +146,7 @@ impl State {
 pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) memory: MemoryStore,
+    pub(crate) journals: MemoryJournal,
     state: Mutex<State>,
 }
 
@@ -148,6 +161,7 @@ impl World {
             slots: (0..plan.instances).map(|_| Slot::default()).collect(),
             coverage: Coverage::default(),
             history,
+            ledger: Ledger::of(seed, plan.journal),
             creation: None,
             running: BTreeSet::new(),
             fault_percent: plan.fault_percent,
@@ -155,7 +169,8 @@ impl World {
             pace_ms: plan.pace_ms,
             slow_ms: 2 * ttl_ms,
         };
-        Arc::new(Self { plan, memory: MemoryStore::default(), state: Mutex::new(state) })
+        let (memory, journals) = (MemoryStore::default(), MemoryJournal::default());
+        Arc::new(Self { plan, memory, journals, state: Mutex::new(state) })
     }
 
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
@@ -192,6 +207,7 @@ impl World {
     /// Lets the operator change the document, in one step that nobody can come between.
     async fn operate(
         &self,
+        event: Happened,
         change: impl FnOnce(&StateDocument, LeaseAge) -> StateDocument,
     ) -> bool {
         if self.plan.calm {
@@ -205,10 +221,12 @@ impl World {
         let snapshot = Snapshot::read(&key, stored, loaded.date).expect("our own document");
         let mut document = change(&snapshot.document, snapshot.age(Duration::ZERO));
         document.write_id = format!("operator#{}", self.with(|state| state.random.next()));
+        self.plan.journal.number(event, &mut document);
         let bytes = encode(&document);
         let written = self.memory.store(&key, bytes.clone(), Precondition::Matches(etag)).await;
-        written.expect("nobody came between");
+        let written = written.expect("nobody came between");
         self.with(|state| state.document_landed(None, &bytes));
+        self.tell_of_operator(event, &document, written.date).await;
         true
     }
 }
@@ -276,11 +294,11 @@ impl Player {
                 }
             }
             Op::Resume => {
-                world.operate(StateDocument::resume).await;
+                world.operate(Happened::Resumed, StateDocument::resume).await;
             }
             Op::BreakLease => {
                 let broken = |document: &StateDocument, _| document.break_lease().unwrap();
-                if world.operate(broken).await {
+                if world.operate(Happened::LeaseBroken, broken).await {
                     world.with(|state| state.coverage.saw("operator: broke the lease"));
                 }
             }
@@ -294,7 +312,7 @@ impl Player {
             let (by, reason) = ("operator".to_owned(), "maintenance".to_owned());
             document.pause(Paused { by, reason, at, extra: serde_json::Map::new() }, age)
         };
-        if self.world.operate(pause).await {
+        if self.world.operate(Happened::Paused, pause).await {
             let kind =
                 if held { "operator: paused under a held lease" } else { "operator: paused" };
             self.world.with(|state| state.coverage.saw(kind));
@@ -350,11 +368,15 @@ impl Player {
         }
         if let Some(running) = seat.running.take() {
             let ended = running.await;
+            let died = matches!(ended, Ok(None));
             self.world.with(|state| match ended {
                 Ok(Some(_)) => {}
                 Ok(None) => state.coverage.saw("instance: crash in a tick"),
                 Err(error) => state.judge.object(format!("a tick panicked: {error}")),
             });
+            if died {
+                self.world.judge_journal().await;
+            }
         }
         if self.world.with(|state| std::mem::take(&mut state.slots[slot].is_dead)) {
             seat.lives += 1;
@@ -421,12 +443,13 @@ impl Player {
                 slot.hold.dies_in = None;
             }
         });
-        world.operate(StateDocument::resume).await;
+        world.operate(Happened::Resumed, StateDocument::resume).await;
         self.settle().await;
         // What was given up long ago still lands; then the last look.
         sleep(Duration::from_secs(300)).await;
-        world.operate(StateDocument::resume).await;
+        world.operate(Happened::Resumed, StateDocument::resume).await;
         self.settle().await;
+        world.judge_journal().await;
         world.with(|state| {
             let fenced = world.plan.fenced.then_some(&state.target.rows);
             state.judge.end(world.plan.calm, &state.table.committed, fenced);
@@ -469,7 +492,7 @@ impl Player {
         let plan = &self.world.plan;
         let is_short = plan.limits.handler_stop_after < plan.limits.tick_time_max;
         if is_short && self.world.with(|state| state.judge.failures.is_stopped) {
-            return self.world.operate(StateDocument::resume).await;
+            return self.world.operate(Happened::Resumed, StateDocument::resume).await;
         }
         self.world.with(|state| {
             let next = state.table.behind(state.judge.checkpoint);
@@ -515,7 +538,7 @@ impl State {
 
 fn poller(world: &Arc<World>, slot: usize, lives: u64) -> Arc<Poller> {
     let owner_id = format!("instance-{slot}-life-{lives}");
-    Arc::new(Poller::new(PollerParts {
+    let poller = Poller::new(PollerParts {
         name: POLLER.to_owned(),
         source: Arc::new(SimSource::new(Arc::clone(world))),
         handler: Arc::new(SimHandler { world: Arc::clone(world), slot }),
@@ -525,5 +548,12 @@ fn poller(world: &Arc<World>, slot: usize, lives: u64) -> Arc<Poller> {
         limits: world.plan.limits,
         policy: world.plan.policy,
         metrics: Arc::default(),
-    }))
+    });
+    Arc::new(match world.plan.journal {
+        JournalMode::Off => poller,
+        mode @ (JournalMode::Commits | JournalMode::Full) => {
+            let journal = SimJournal { world: Arc::clone(world) };
+            poller.with_journal(mode, Arc::new(journal), None)
+        }
+    })
 }
