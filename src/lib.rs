@@ -43,7 +43,7 @@
 //! | engine | [`poller`], [`lease`], [`journal::Appender`], [`metrics`], [`doctor`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`], [`journal::JournalStore`] | vocabulary |
 //! | pure rules | [`config`], [`policy`], [`quarantine`], [`state`], [`journal`], [`normalize`] | vocabulary |
-//! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`] | each other |
+//! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`], [`trace`] | each other |
 //!
 //! Imports point downwards only; `tests/it/tidy.rs` enforces the map.
 //!
@@ -78,6 +78,7 @@ pub mod clock;
 pub mod cursor;
 pub mod error;
 pub mod event;
+pub mod trace;
 pub mod value;
 
 // Pure rules and ports.

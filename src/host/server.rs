@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -17,11 +18,14 @@ use axum::routing::{get, post};
 use hyper::ext::ReasonPhrase;
 use tokio::net::TcpListener;
 use tokio::sync::RwLock;
-use tracing::{Instrument as _, error, error_span, info, warn};
+use tracing::field::Empty;
+use tracing::{Instrument as _, Span, error, error_span, info, warn};
 
 use super::{INVOCATION_ID_HEADER, Invocation, InvocationResponse};
 use crate::error::chain;
 use crate::poller::{Poller, StopSignal, TickReport, TickRequest, outcome_row};
+use crate::telemetry::Telemetry;
+use crate::trace;
 
 /// What the functions of this process do.
 #[derive(Debug)]
@@ -42,10 +46,22 @@ const BODY_BYTES_MAX: usize = 16 << 20;
 /// 10 s (`WebJobsScriptHostService`).
 pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(9);
 
+/// What the server serves, and what it serves it with.
+#[derive(Debug)]
+pub struct Service {
+    /// The functions.
+    pub functions: Functions,
+    /// Once it is set, ticks end early.
+    pub stop: StopSignal,
+    /// Where a tick's telemetry goes before it is answered.
+    pub telemetry: Telemetry,
+}
+
 struct Shared {
-    functions: Functions,
-    stop: StopSignal,
+    service: Service,
     ticks: Ticks,
+    /// Whether no invocation has come yet.
+    is_cold: AtomicBool,
 }
 
 /// Each running tick holds it for reading.
@@ -53,10 +69,11 @@ type Ticks = Arc<RwLock<()>>;
 
 /// Returns the routes of `functions`; ticks end early once `stop` is set.
 pub fn router(functions: Functions, stop: StopSignal) -> Router {
-    routes(Shared { functions, stop, ticks: Ticks::default() })
+    routes(Service { functions, stop, telemetry: Telemetry::default() }, Ticks::default())
 }
 
-fn routes(shared: Shared) -> Router {
+fn routes(service: Service, ticks: Ticks) -> Router {
+    let shared = Shared { service, ticks, is_cold: AtomicBool::new(true) };
     Router::new()
         .route("/", get(ready))
         .route("/{function}", post(invoke))
@@ -74,12 +91,11 @@ fn routes(shared: Shared) -> Router {
 /// [`std::io::Error`] if the listener fails for good.
 pub async fn serve(
     listener: TcpListener,
-    functions: Functions,
-    stop: StopSignal,
+    service: Service,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let ticks = Ticks::default();
-    let router = routes(Shared { functions, stop, ticks: Arc::clone(&ticks) });
+    let router = routes(service, Arc::clone(&ticks));
     let served = axum::serve(listener, router).with_graceful_shutdown(shutdown).await;
     drop(ticks.write().await);
     served
@@ -103,7 +119,7 @@ async fn invoke(
     let Ok(Path(function)) = function else { return unknown().await };
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let id = text(INVOCATION_ID_HEADER);
-    let pollers = match &shared.functions {
+    let pollers = match &shared.service.functions {
         Functions::Ready(pollers) => pollers,
         Functions::Broken(reason) => {
             error!(
@@ -132,7 +148,7 @@ async fn invoke(
         Err(rejection) => return refuse(rejection.status(), rejection.body_text()),
     };
     match Invocation::read(id, text("traceparent"), &body) {
-        Ok(invocation) => run(&shared, Arc::clone(poller), invocation).await,
+        Ok(invocation) => run(&shared, &function, Arc::clone(poller), invocation).await,
         Err(error) => refuse(StatusCode::BAD_REQUEST, chain(&error)),
     }
 }
@@ -146,9 +162,14 @@ impl Drop for StopWhenDropped {
     }
 }
 
-async fn run(shared: &Shared, poller: Arc<Poller>, invocation: Invocation) -> Response<Body> {
+async fn run(
+    shared: &Shared,
+    function: &str,
+    poller: Arc<Poller>,
+    invocation: Invocation,
+) -> Response<Body> {
     log_invocation(&poller, &invocation);
-    let stop = shared.stop.child();
+    let stop = shared.service.stop.child();
     let request = TickRequest {
         invocation_id: invocation.id,
         traceparent: invocation.traceparent,
@@ -159,8 +180,11 @@ async fn run(shared: &Shared, poller: Arc<Poller>, invocation: Invocation) -> Re
     // Of the highest level, so that no filter leaves lines of modules that know no id without it.
     let span = error_span!("tick", poller.name = name, invocation_id);
     let running = Arc::clone(&shared.ticks).read_owned().await;
+    let telemetry = shared.service.telemetry.clone();
+    let exported = exported_span(shared, function, &request);
     let tick = async move {
-        let report = poller.tick(&request).await;
+        let report = observed(&poller, &request).instrument(exported).await;
+        telemetry.flush().await;
         drop(running);
         report
     };
@@ -181,6 +205,40 @@ async fn run(shared: &Shared, poller: Arc<Poller>, invocation: Invocation) -> Re
             reply(StatusCode::INTERNAL_SERVER_ERROR, &format!("poller `{name}` panicked"))
         }
     }
+}
+
+/// Returns the span of an invocation that is exported, as the conventions for functions have it.
+fn exported_span(shared: &Shared, function: &str, request: &TickRequest) -> Span {
+    let id = shared.service.telemetry.function_id(function);
+    trace::span!(
+        "tick",
+        otel.name = function,
+        otel.kind = "server",
+        traceparent = request.traceparent,
+        faas.trigger = "timer",
+        faas.invocation_id = request.invocation_id,
+        faas.coldstart = shared.is_cold.swap(false, Ordering::Relaxed),
+        cloud.resource_id = id,
+        poller.name = Empty,
+        outcome = Empty,
+        rows = Empty,
+        batches = Empty,
+        error.type = Empty,
+    )
+}
+
+/// Runs a tick, and notes on its span how it ended.
+async fn observed(poller: &Poller, request: &TickRequest) -> TickReport {
+    let report = poller.tick(request).await;
+    let (span, row) = (Span::current(), outcome_row(&report.result));
+    span.record("poller.name", poller.name());
+    span.record("outcome", row.outcome);
+    span.record("rows", report.rows);
+    span.record("batches", report.batches);
+    if let Some(error) = row.error.filter(|_| report.result.is_err()) {
+        span.record("error.type", error);
+    }
+    report
 }
 
 /// Only what is out of the ordinary: an ordinary tick has its own line.

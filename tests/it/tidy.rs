@@ -17,6 +17,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("value", &[], &["base64"]),
     ("cursor", &[], &["sha2"]),
     ("event", &["cursor", "value"], &["sha2"]),
+    ("trace", &["clock"], &["opentelemetry", "tracing_subscriber", "uuid"]),
     // Pure rules and ports.
     ("state", &["cursor", "event"], &[]),
     ("policy", &[], &[]),
@@ -135,8 +136,26 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("handler::stdout", &["error", "event", "handler"], &["tokio::io", "tokio::sync"]),
     ("handler::testing", &["cursor", "event", "handler", "state", "value"], &[]),
     // Edges.
-    ("host", &["error", "poller"], &["axum", "hyper", "tokio::net", "tokio::spawn", "tokio::sync"]),
-    ("telemetry", &[], &["tracing_subscriber"]),
+    (
+        "telemetry",
+        &["clock", "config", "error", "trace"],
+        &[
+            "flate2",
+            "opentelemetry*",
+            "prost",
+            "reqwest",
+            "tokio::spawn",
+            "tokio::sync",
+            "tracing_subscriber",
+            "url",
+            "uuid",
+        ],
+    ),
+    (
+        "host",
+        &["error", "poller", "telemetry", "trace"],
+        &["axum", "hyper", "tokio::net", "tokio::spawn", "tokio::sync"],
+    ),
     ("package", &[], &[]),
     // The development stand-in knows nothing of the product.
     ("devdb", &[], &["rcgen", "rusqlite", "rustls", "tokio", "tokio_rustls", "uuid"]),
@@ -182,6 +201,9 @@ const CRATES: &[&str] = &[
     "hyper",
     "indicatif",
     "opentelemetry",
+    "opentelemetry_proto",
+    "opentelemetry_sdk",
+    "prost",
     "rcgen",
     "reqwest",
     "rusqlite",
