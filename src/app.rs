@@ -124,7 +124,9 @@ impl App {
         let instance = Arc::new(Instance::new(surroundings.owner_id(&config.app)));
         let Storage { state, journals } = surroundings.storage(&config)?;
         let store: Arc<dyn StateStore> = Arc::new(LoggedStore::new(state));
-        let metrics = Arc::new(Metrics::default());
+        let metrics = Metrics::default();
+        let metrics = if config.metrics.azfdb { metrics.with_azfdb() } else { metrics };
+        let metrics = Arc::new(metrics);
         let mut client = None;
         let mut pollers = BTreeMap::new();
         for poller in config.pollers.values() {

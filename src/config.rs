@@ -21,6 +21,7 @@ use std::time::Duration;
 mod failure;
 mod filter;
 mod handler;
+mod metrics;
 mod mistake;
 mod parse;
 mod poller;
@@ -43,6 +44,8 @@ pub use self::handler::{
     Authorities, BlobConfig, BodyForm, DurableConfig, ExecConfig, HandlerConfig, HttpAuth,
     HttpConfig, LedgerConfig, MessageEncoding, QueueConfig, SqlHandlerConfig,
 };
+pub use self::metrics::MetricsConfig;
+pub(crate) use self::metrics::metrics_address;
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
 pub use self::parse::parse_duration;
 pub use self::poller::{JournalConfig, LeaseConfig, LimitsConfig, PollerConfig};
@@ -76,6 +79,8 @@ pub struct Config {
     pub function_timeout: Duration,
     /// What is logged, as a filter of `tracing`.
     pub log: String,
+    /// How metrics are told.
+    pub metrics: MetricsConfig,
     /// The pollers by name; at least one.
     pub pollers: BTreeMap<String, PollerConfig>,
     /// Functions that run a poller of another name, by [`function_segment`]; the values are names
@@ -95,6 +100,7 @@ impl Config {
         let state = state::read(&mut reader);
         let function_timeout = poller::read_function_timeout(&mut reader);
         let log = reader.read(&settings::LOG, None, parse::log_filter);
+        let metrics = metrics::read(&mut reader);
         let names = poller::names(&mut reader);
         let facts = poller::Facts { function_timeout, state: state.as_ref() };
         let pollers: Vec<Option<PollerConfig>> =
@@ -108,6 +114,7 @@ impl Config {
                 state: state?,
                 function_timeout: function_timeout?,
                 log: log?,
+                metrics: metrics?,
                 pollers: pollers?.into_iter().map(|poller| (poller.name.clone(), poller)).collect(),
                 functions,
             })

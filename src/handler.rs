@@ -128,6 +128,21 @@ pub enum HandlerError {
 }
 
 impl HandlerError {
+    /// Returns a name for what went wrong, one of few, as attributes want it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Retryable(_) => "retryable",
+            Self::Throttled { .. } => "throttled",
+            Self::Rejected(_) => "rejected",
+            Self::TooLarge(_) => "too_large",
+            Self::Misconfigured(_) => "misconfigured",
+            Self::Gone(_) => "gone",
+            Self::Partial { .. } => "partial",
+            Self::Stalled(_) => "stalled",
+            Self::Fenced(_) => "fenced",
+        }
+    }
+
     /// Returns the same error of a handler that had accepted events of a batch of `rows` before; `Ok`
     /// where it had accepted all of them, and this does not say that it must stop.
     pub(crate) fn after(self, accepted: usize, rows: usize) -> Result<(), Self> {

@@ -31,6 +31,7 @@ mod outcome;
 mod part;
 mod quarantine;
 mod replay;
+mod spans;
 mod stop;
 mod suspicion;
 
@@ -40,6 +41,7 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use self::audit::Auditor;
 use self::batch::{Batch, Fetched, Next};
@@ -62,6 +64,7 @@ use crate::metrics::Metrics;
 use crate::policy::FailurePolicy;
 use crate::source::Source;
 use crate::state::{AfterCommit, OnMissingState, StateDocument, StateKey, StateStore};
+use crate::trace::context_of;
 
 /// Limits of one tick, and how failures are spaced.
 #[derive(Clone, Copy, Debug)]
@@ -243,6 +246,7 @@ impl Poller {
                     Ok(Some(late)) => late.with(remember, &mut base),
                     none => {
                         seen.note_time(base.now());
+                        memory.note_lag(seen.lag());
                         let idle = self.idle(memory, base, remember).await;
                         return none.map(|_| idle);
                     }
@@ -372,6 +376,8 @@ impl Poller {
         let earlier = in_flight.map_or(0, |f| f.attempt.saturating_add(f.crashes));
         let replay_id = lease.document().replay_id.clone();
         let progress = Progress::default();
+        let span = seen.delivery_span(batch);
+        let traceparent = context_of(&span).map(|context| context.to_string());
         let delivery = Delivery {
             source: &self.source.shape().label,
             batch_id: &batch.id,
@@ -380,7 +386,7 @@ impl Poller {
             attempt: earlier.saturating_add(1),
             replay_id: replay_id.as_deref(),
             events: &batch.events,
-            traceparent: seen.request().traceparent.as_deref(),
+            traceparent: traceparent.as_deref().or(seen.request().traceparent.as_deref()),
             progress: &progress,
         };
         seen.execution_started(&delivery);
@@ -390,7 +396,10 @@ impl Poller {
         let began_at = Instant::now();
         let mut stale = None;
         let work = async {
-            let handled = self.within(limit, delivery).await;
+            let handled = self.within(limit, delivery).instrument(span.clone()).await;
+            if let Err(error) = &handled {
+                span.record("error.type", error.name());
+            }
             if let Err(HandlerError::Fenced(refused)) = &handled {
                 stale = Some(HandlerError::from(*refused));
             }

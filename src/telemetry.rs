@@ -12,19 +12,25 @@
 //! Traces, metrics and logs over HTTP in protobuf, to the collector that the standard variables name, and
 //! only where they name one. What a tick has to tell is sent before it is answered, within
 //! [`FLUSH_TIME_MAX`]; no collector makes it fail.
+//!
+//! # Prometheus
+//!
+//! The same metrics as text, at an address of this machine, where a setting names one.
 
 mod encode;
 mod export;
 mod post;
+mod prometheus;
 mod reader;
 mod resource;
 mod settings;
 
 use std::io;
+use std::net::SocketAddr;
 use std::panic::{self, PanicHookInfo};
 use std::sync::Arc;
 
-use opentelemetry_sdk::metrics::SdkMeterProvider;
+use opentelemetry_sdk::metrics::{SdkMeterProvider, Temporality};
 use tracing::{Level, Metadata, error, warn};
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::writer::MakeWriterExt as _;
@@ -36,7 +42,8 @@ use self::export::{Exporter, Parts};
 use self::reader::Reader;
 use self::settings::{Settings, Signal};
 use crate::clock::SystemClock;
-use crate::config::Vars;
+use crate::config::{Vars, metrics_address};
+use crate::error::chain;
 use crate::trace::{Collected, SpanLayer, TARGET};
 
 pub use self::export::FLUSH_TIME_MAX;
@@ -70,15 +77,26 @@ impl Telemetry {
             warn!(event = "telemetry_setting_ignored", error = mistake, "{mistake}");
         }
         let site_id = resource::site_id(vars).map(Arc::from);
-        if settings.endpoints.is_empty() {
+        let address = metrics_address(vars);
+        if settings.endpoints.is_empty() && address.is_none() {
             return Self { exporter: None, site_id };
         }
         let resource = resource::resource(vars, &Uuid::new_v4().to_string());
-        let reader = Reader::new(settings.temporality);
         let provider = SdkMeterProvider::builder().with_resource(resource.clone());
-        opentelemetry::global::set_meter_provider(provider.with_reader(reader.clone()).build());
-        let exporter = Exporter::start(settings, Parts { resource, reader, collected });
-        Self { exporter: Some(exporter), site_id }
+        let scraped = address.map(|address| (address, Reader::new(Temporality::Cumulative)));
+        let provider = match &scraped {
+            Some((_, reader)) => provider.with_reader(reader.clone()),
+            None => provider,
+        };
+        let reader = Reader::new(settings.temporality);
+        let exports = !settings.endpoints.is_empty();
+        let provider = if exports { provider.with_reader(reader.clone()) } else { provider };
+        opentelemetry::global::set_meter_provider(provider.build());
+        if let Some((address, reader)) = scraped {
+            tokio::spawn(scrape(address, reader));
+        }
+        let parts = Parts { resource, reader, collected };
+        Self { exporter: exports.then(|| Exporter::start(settings, parts)), site_id }
     }
 
     /// Exports what has been collected, and waits for it for [`FLUSH_TIME_MAX`] at most.
@@ -91,6 +109,16 @@ impl Telemetry {
     /// Returns the id of a function of this app in Azure, where the platform tells its parts.
     pub fn function_id(&self, function: &str) -> Option<String> {
         self.site_id.as_ref().map(|site| format!("{site}/functions/{function}"))
+    }
+}
+
+async fn scrape(address: SocketAddr, reader: Reader) {
+    if let Err(error) = prometheus::serve(address, reader).await {
+        warn!(
+            event = "metrics_not_served",
+            error = chain(&error),
+            "Metrics cannot be served at {address}: {error}"
+        );
     }
 }
 

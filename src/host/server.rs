@@ -183,7 +183,8 @@ async fn run(
     let telemetry = shared.service.telemetry.clone();
     let exported = exported_span(shared, function, &request);
     let tick = async move {
-        let report = observed(&poller, &request).instrument(exported).await;
+        let report = poller.tick(&request).instrument(exported.clone()).await;
+        note(exported, &poller, &report);
         telemetry.flush().await;
         drop(running);
         report
@@ -227,10 +228,9 @@ fn exported_span(shared: &Shared, function: &str, request: &TickRequest) -> Span
     )
 }
 
-/// Runs a tick, and notes on its span how it ended.
-async fn observed(poller: &Poller, request: &TickRequest) -> TickReport {
-    let report = poller.tick(request).await;
-    let (span, row) = (Span::current(), outcome_row(&report.result));
+/// Notes on an exported span how its tick ended, and ends it.
+fn note(span: Span, poller: &Poller, report: &TickReport) {
+    let row = outcome_row(&report.result);
     span.record("poller.name", poller.name());
     span.record("outcome", row.outcome);
     span.record("rows", report.rows);
@@ -238,7 +238,7 @@ async fn observed(poller: &Poller, request: &TickRequest) -> TickReport {
     if let Some(error) = row.error.filter(|_| report.result.is_err()) {
         span.record("error.type", error);
     }
-    report
+    drop(span);
 }
 
 /// Only what is out of the ordinary: an ordinary tick has its own line.

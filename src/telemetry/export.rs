@@ -207,3 +207,33 @@ impl Task {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tick_waits_for_its_deadline_at_most_and_not_again_while_nothing_moves() {
+        // Nobody answers, as where a collector hangs.
+        let (ask, mut asked) = mpsc::unbounded_channel();
+        let exporter = Exporter { ask, is_stuck: Arc::default() };
+        let began_at = Instant::now();
+        exporter.flush().await;
+        assert_eq!(began_at.elapsed(), FLUSH_TIME_MAX);
+        exporter.flush().await;
+        assert_eq!(began_at.elapsed(), FLUSH_TIME_MAX);
+        // Both are to be served all the same, once something moves.
+        assert!(asked.try_recv().is_ok() && asked.try_recv().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tick_goes_on_as_soon_as_its_telemetry_is_out() {
+        let (ask, mut asked) = mpsc::unbounded_channel::<oneshot::Sender<()>>();
+        let exporter = Exporter { ask, is_stuck: Arc::default() };
+        let began_at = Instant::now();
+        let served = async { drop(asked.recv().await) };
+        tokio::join!(exporter.flush(), served);
+        assert_eq!(began_at.elapsed(), Duration::ZERO);
+        assert!(!exporter.is_stuck.load(Ordering::Relaxed));
+    }
+}

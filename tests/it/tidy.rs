@@ -19,7 +19,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("event", &["cursor", "value"], &["sha2"]),
     ("trace", &["clock"], &["opentelemetry", "tracing_subscriber", "uuid"]),
     // Pure rules and ports.
-    ("state", &["cursor", "event"], &[]),
+    ("state", &["cursor", "event", "trace"], &[]),
     ("policy", &[], &[]),
     ("journal", &["cursor", "event", "state"], &[]),
     (
@@ -50,6 +50,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
             "quarantine",
             "source",
             "state",
+            "trace",
         ],
         &["tokio::sync"],
     ),
@@ -90,7 +91,10 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "source::mssql",
-        &["clock", "config", "cursor", "doctor", "error", "event", "mssql", "source", "value"],
+        &[
+            "clock", "config", "cursor", "doctor", "error", "event", "mssql", "source", "trace",
+            "value",
+        ],
         &["azure_core", "base64", "tiberius", "tokio::sync"],
     ),
     ("handler::tries", &["handler"], &[]),
@@ -115,7 +119,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "handler::http",
-        &["azure", "clock", "config", "cursor", "error", "event", "handler", "state"],
+        &["azure", "clock", "config", "cursor", "error", "event", "handler", "state", "trace"],
         &[
             "base64",
             "flate2",
@@ -140,10 +144,12 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         "telemetry",
         &["clock", "config", "error", "trace"],
         &[
+            "axum",
             "flate2",
             "opentelemetry*",
             "prost",
             "reqwest",
+            "tokio::net",
             "tokio::spawn",
             "tokio::sync",
             "tracing_subscriber",
