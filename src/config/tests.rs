@@ -29,6 +29,8 @@ const FULL: &str = "
     HIGHWATER__STATE__CONTAINER = pollers
     HIGHWATER__FUNCTION_TIMEOUT = 10m
     HIGHWATER__LOG = warn,highwater=debug
+    HIGHWATER__METRICS__ADDRESS = 127.0.0.1:9464
+    HIGHWATER__METRICS__AZFDB = true
     HIGHWATER__FUNCTIONS__ORDERS_TIMER__POLLER = orders
     SQL = Server=db;Database=shop;User Id=me;Password=hunter2
     HIGHWATER__POLLERS__ORDERS__SOURCE__CONNECTION = SQL
@@ -144,6 +146,10 @@ fn defaults_are_those_of_the_table() {
             },
             function_timeout: 300s,
             log: "warn,highwater=info",
+            metrics: MetricsConfig {
+                address: None,
+                azfdb: false,
+            },
             pollers: {
                 "orders": PollerConfig {
                     name: "orders",
@@ -398,6 +404,12 @@ fn a_full_example_of_the_rest_reads_back_without_any_secret() {
             },
             function_timeout: 600s,
             log: "warn,highwater=debug",
+            metrics: MetricsConfig {
+                address: Some(
+                    127.0.0.1:9464,
+                ),
+                azfdb: true,
+            },
             pollers: {},
             functions: {
                 "ORDERS_TIMER": "orders",
