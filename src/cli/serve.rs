@@ -26,16 +26,14 @@ pub(super) async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(|error| {
         Failed::new(Exit::Unavailable, format!("cannot listen on 127.0.0.1:{port}: {error}"))
     })?;
-    // Blanks count as not set, here as in the settings.
-    let filter = vars.get("HIGHWATER__LOG").filter(|text| !text.trim().is_empty());
-    let filter = filter.unwrap_or_else(|| LOG_DEFAULT.to_owned());
-    let telemetry = Telemetry::start(&filter, vars);
+    let telemetry = start(vars);
     let functions = match App::build(vars) {
         Ok(app) => {
-            let names: Vec<&str> = app.functions.keys().map(String::as_str).collect();
+            let functions = app.into_functions();
+            let names: Vec<&str> = functions.keys().map(String::as_str).collect();
             let names = names.join(", ");
             info!(event = "started", port, functions = names, "Serving functions: {names}");
-            Functions::Ready(app.functions)
+            Functions::Ready(functions)
         }
         Err(error) => {
             let reason = chain(&error);
@@ -58,6 +56,14 @@ pub(super) async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
     telemetry.flush().await;
     served.map_err(|error| Failed::new(Exit::Failed, format!("serve: {error}")))?;
     Ok(Exit::Done)
+}
+
+/// Tells log lines, and what else the settings say, from now on.
+pub(super) fn start(vars: &dyn Vars) -> Telemetry {
+    // Blanks count as not set, here as in the settings.
+    let filter = vars.get("HIGHWATER__LOG").filter(|text| !text.trim().is_empty());
+    let filter = filter.unwrap_or_else(|| LOG_DEFAULT.to_owned());
+    Telemetry::start(&filter, vars)
 }
 
 fn port(vars: &dyn Vars) -> Result<u16, String> {

@@ -9,11 +9,12 @@ use crate::trace::span;
 
 impl Observation<'_> {
     /// Returns the span of one delivery of a batch, whatever the handler does for it.
-    pub(super) fn delivery_span(&self, batch: &Batch) -> Span {
+    pub(super) fn delivery_span(&self, batch: &Batch, step: Option<&str>) -> Span {
         span!(
             "deliver batch",
             highwater.batch.id = batch.id.as_str(),
             highwater.batch.rows = batch.rows(),
+            highwater.step = step,
             highwater.fencing_token = self.fencing_token(),
             error.type = Empty,
         )

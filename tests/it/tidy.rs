@@ -21,6 +21,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     // Pure rules and ports.
     ("state", &["cursor", "event", "trace"], &[]),
     ("policy", &[], &[]),
+    ("schedule", &[], &["croner"]),
     ("journal", &["cursor", "event", "state"], &[]),
     (
         "config",
@@ -32,8 +33,8 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("handler", &["event", "state"], &[]),
     ("normalize", &["cursor", "event", "source", "value"], &[]),
     // Engine.
-    ("lease", &["cursor", "event", "journal", "state"], &[]),
     ("metrics", &[], &["opentelemetry"]),
+    ("lease", &["cursor", "event", "journal", "metrics", "state"], &[]),
     ("doctor", &["clock", "cursor", "error", "state"], &[]),
     (
         "poller",
@@ -54,13 +55,19 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         ],
         &["tokio::sync"],
     ),
+    (
+        "recovery",
+        &["cursor", "error", "journal", "lease", "metrics", "poller", "state"],
+        &["futures_util", "tokio::sync"],
+    ),
     // Adapters: a port, their own crate, and nothing of each other.
     ("journal::appender", &["state"], &[]),
     ("journal::conformance", &["state"], &["tokio::spawn"]),
-    ("journal::file", &["state"], &["tokio::task"]),
+    ("journal::file", &["state"], &[]),
     ("journal::memory", &["state"], &[]),
     ("state::memory", &["clock"], &[]),
-    ("state::file", &["clock", "cursor"], &["sha2", "tokio::task"]),
+    ("state::local", &[], &["tokio::task"]),
+    ("state::file", &["clock", "cursor"], &["sha2"]),
     (
         "azure",
         &["clock", "config"],
@@ -89,6 +96,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["config", "cursor", "error", "mssql"],
         &["azure_core", "tiberius", "tokio::sync"],
     ),
+    ("journal::sql", &["mssql", "state"], &["tiberius"]),
     (
         "source::mssql",
         &[
@@ -117,6 +125,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["config", "event", "handler"],
         &["rustix", "tokio::io", "tokio::process", "tokio::signal"],
     ),
+    ("handler::fanout", &["handler"], &[]),
     (
         "handler::http",
         &["azure", "clock", "config", "cursor", "error", "event", "handler", "state", "trace"],
@@ -159,10 +168,12 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "host",
-        &["error", "poller", "telemetry", "trace"],
+        &["error", "poller", "recovery", "telemetry", "trace"],
         &["axum", "hyper", "tokio::net", "tokio::spawn", "tokio::sync"],
     ),
-    ("package", &[], &[]),
+    ("project", &["config", "schedule"], &[]),
+    ("timers", &["clock", "schedule"], &["tokio::spawn", "tokio::sync", "tokio::task"]),
+    ("package", &["project"], &[]),
     // The development stand-in knows nothing of the product.
     ("devdb", &[], &["rcgen", "rusqlite", "rustls", "tokio", "tokio_rustls", "uuid"]),
     (

@@ -202,11 +202,17 @@ async fn metrics_are_those_of_the_page_with_their_units() {
         assert_eq!(metric["unit"].as_str().unwrap_or_default(), row.unit, "{name}");
         let kind = ["sum", "gauge", "histogram"].into_iter().find(|kind| !metric[*kind].is_null());
         let kind = kind.unwrap();
-        assert_eq!(if kind == "sum" { "counter" } else { kind }, row.kind, "{name}");
+        let is_total = metric["sum"]["is_monotonic"] == true;
+        let shown = match kind {
+            "sum" if is_total => "counter",
+            "sum" => "updown",
+            other => other,
+        };
+        assert_eq!(shown, row.kind, "{name}");
         for point in metric[kind]["data_points"].as_array().unwrap() {
             assert_eq!(attribute(point, "poller.name"), "nightly", "{point:#}");
         }
-        if kind != "gauge" {
+        if kind == "histogram" || is_total {
             let delta = "AGGREGATION_TEMPORALITY_DELTA";
             assert_eq!(metric[kind]["aggregation_temporality"], delta, "{name}");
         }
