@@ -133,7 +133,9 @@ impl App {
     pub fn build(vars: &dyn Vars) -> Result<Self, BuildError> {
         let config = Config::from_vars(vars)?;
         let surroundings = Surroundings::of(vars);
-        let metrics = Arc::new(Metrics::default());
+        let metrics = Metrics::default();
+        let metrics = if config.metrics.azfdb { metrics.with_azfdb() } else { metrics };
+        let metrics = Arc::new(metrics);
         let owner_id = surroundings.owner_id(&config.app);
         let instance = Arc::new(Instance::new(owner_id).measured(Arc::clone(&metrics)));
         let Storage { state, journals } = surroundings.storage(&config)?;

@@ -21,6 +21,7 @@ use std::time::Duration;
 mod failure;
 mod filter;
 mod handler;
+mod metrics;
 mod mistake;
 mod parse;
 mod poller;
@@ -44,6 +45,8 @@ pub use self::handler::{
     Authorities, BlobConfig, BodyForm, DurableConfig, ExecConfig, HandlerConfig, HttpAuth,
     HttpConfig, LedgerConfig, MessageEncoding, QueueConfig, SqlHandlerConfig, StepConfig,
 };
+pub use self::metrics::MetricsConfig;
+pub(crate) use self::metrics::metrics_address;
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
 pub use self::parse::parse_duration;
 pub use self::poller::{JournalConfig, LeaseConfig, LimitsConfig, PollerConfig};
@@ -78,6 +81,8 @@ pub struct Config {
     pub function_timeout: Duration,
     /// What is logged, as a filter of `tracing`.
     pub log: String,
+    /// How metrics are told.
+    pub metrics: MetricsConfig,
     /// What is done about pollers that cannot go on.
     pub recovery: RecoveryConfig,
     /// The pollers by name; at least one.
@@ -99,6 +104,7 @@ impl Config {
         let state = state::read(&mut reader);
         let function_timeout = poller::read_function_timeout(&mut reader);
         let log = reader.read(&settings::LOG, None, parse::log_filter);
+        let metrics = metrics::read(&mut reader);
         let recovery = recovery::read(&mut reader);
         let names = poller::names(&mut reader);
         let facts = poller::Facts { function_timeout, state: state.as_ref() };
@@ -113,6 +119,7 @@ impl Config {
                 state: state?,
                 function_timeout: function_timeout?,
                 log: log?,
+                metrics: metrics?,
                 recovery: recovery?,
                 pollers: pollers?.into_iter().map(|poller| (poller.name.clone(), poller)).collect(),
                 functions,

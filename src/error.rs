@@ -16,6 +16,18 @@ pub enum ErrorKind {
     Internal,
 }
 
+impl ErrorKind {
+    /// Returns the kind's name, as attributes want it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Transient => "transient",
+            Self::Configuration => "configuration",
+            Self::Data => "data",
+            Self::Internal => "internal",
+        }
+    }
+}
+
 /// Returns an error with its causes, outermost first, as `a: b: c`.
 ///
 /// A cause that its parent's text already ends with is left out.

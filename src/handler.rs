@@ -154,6 +154,21 @@ pub enum HandlerError {
 }
 
 impl HandlerError {
+    /// Returns a name for what went wrong, one of few, as attributes want it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Retryable(_) => "retryable",
+            Self::Throttled { .. } => "throttled",
+            Self::Rejected(_) => "rejected",
+            Self::TooLarge(_) => "too_large",
+            Self::Misconfigured(_) => "misconfigured",
+            Self::Gone(_) => "gone",
+            Self::Partial { .. } => "partial",
+            Self::Stalled(_) => "stalled",
+            Self::Fenced(_) => "fenced",
+        }
+    }
+
     /// Returns the same error with the step of a handler chain that it comes from in front.
     pub(crate) fn in_step(self, step: &str) -> Self {
         let named = |reason: String| format!("step `{step}`: {reason}");

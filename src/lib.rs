@@ -44,7 +44,7 @@
 //! | engine | [`poller`], [`lease`], [`journal::Appender`], [`journal::History`], [`metrics`], [`doctor`], [`recovery`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`], [`journal::JournalStore`] | vocabulary |
 //! | pure rules | [`config`], [`policy`], [`quarantine`], [`schedule`], [`state`], [`journal`], [`normalize`] | vocabulary |
-//! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`] | each other |
+//! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`], [`trace`] | each other |
 //!
 //! Imports point downwards only; `tests/it/tidy.rs` enforces the map.
 //!
@@ -80,6 +80,7 @@ pub mod clock;
 pub mod cursor;
 pub mod error;
 pub mod event;
+pub mod trace;
 pub mod value;
 
 // Pure rules and ports.

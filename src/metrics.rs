@@ -2,13 +2,31 @@
 //!
 //! Without a meter provider every instrument is a no-op. The first three names are the seeds'
 //! (001 §10), `batches_total` and `events_total` go with them; the rest follow
-//! `highwater.<thing>.<what>`.
+//! `highwater.<thing>.<what>`. `docs/telemetry.md` lists them all, and a test holds it to this.
 
+mod azfdb;
+
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter, UpDownCounter};
+use tokio::time::Instant;
+
+use self::azfdb::Azfdb;
+
+/// Name of the meter.
+const SCOPE: &str = "highwater";
+/// Boundaries of histograms in seconds: those of the conventions, and more up to the length of a tick.
+const SECONDS: [f64; 18] = [
+    0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0,
+    120.0, 300.0,
+];
+/// Boundaries of histograms in rows, up to the most that a batch may hold.
+const ROWS: [f64; 12] =
+    [1.0, 10.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10_000.0, 25_000.0, 100_000.0];
 
 /// The instruments of all pollers.
 pub struct Metrics {
@@ -30,6 +48,43 @@ pub struct Metrics {
     commit_duration: Histogram<f64>,
     batch_size: Histogram<u64>,
     leases: LeaseMetrics,
+    fetched: Counter<u64>,
+    behind: Gauge<u64>,
+    held_back: Gauge<u64>,
+    retention_left: Gauge<u64>,
+    known: Arc<Known>,
+    azfdb: Option<Azfdb>,
+}
+
+/// What is known of the pollers of this process.
+#[derive(Default)]
+struct Known(Mutex<BTreeMap<String, OnePoller>>);
+
+#[derive(Clone)]
+struct OnePoller {
+    /// What it reads.
+    source: String,
+    /// When a tick did not fail for the last time, or the first one began.
+    success_at: Instant,
+}
+
+impl Known {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, OnePoller>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How far behind a poller is, in the units of its gauges.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Behind {
+    /// Age of the oldest row that is not delivered.
+    pub(crate) time: Option<Duration>,
+    /// Positions that may be read.
+    pub(crate) positions: Option<u64>,
+    /// Positions that may not be read yet.
+    pub(crate) held_back: Option<u64>,
+    /// Positions until changes are lost.
+    pub(crate) retention_left: Option<u64>,
 }
 
 /// The eight of seed 003, on leases and what becomes of those whose holder dies.
@@ -88,14 +143,19 @@ impl fmt::Debug for Metrics {
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self::new(&opentelemetry::global::meter("highwater"))
+        Self::new(&opentelemetry::global::meter(SCOPE))
     }
 }
 
 impl Metrics {
     /// Makes the instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
-        let seconds = |name: &'static str| meter.f64_histogram(name).with_unit("s").build();
+        let seconds = |name: &'static str| {
+            meter.f64_histogram(name).with_unit("s").with_boundaries(SECONDS.to_vec()).build()
+        };
+        let positions = |name: &'static str| meter.u64_gauge(name).with_unit("{position}").build();
+        let known = Arc::new(Known::default());
+        age_of_success(meter, Arc::clone(&known));
         Self {
             failures: meter.u64_counter("failures_total").with_unit("{failure}").build(),
             lag: meter.f64_gauge("lag_seconds").with_unit("s").build(),
@@ -119,8 +179,64 @@ impl Metrics {
             fetch_duration: seconds("highwater.fetch.duration"),
             handler_duration: seconds("highwater.handler.duration"),
             commit_duration: seconds("highwater.commit.duration"),
-            batch_size: meter.u64_histogram("highwater.batch.size").with_unit("{row}").build(),
+            batch_size: meter
+                .u64_histogram("highwater.batch.size")
+                .with_unit("{row}")
+                .with_boundaries(ROWS.to_vec())
+                .build(),
+            fetched: meter.u64_counter("highwater.rows.fetched").with_unit("{row}").build(),
+            behind: positions("highwater.lag.positions"),
+            held_back: positions("highwater.lag.held_back"),
+            retention_left: positions("highwater.retention.left"),
+            known,
             leases: LeaseMetrics::new(meter),
+            azfdb: None,
+        }
+    }
+
+    /// Also tells all under the names of the Python package `azure-functions-db`.
+    #[must_use]
+    pub fn with_azfdb(self) -> Self {
+        Self { azfdb: Some(Azfdb::new(&opentelemetry::global::meter(SCOPE))), ..self }
+    }
+
+    /// Notes that a tick of a poller begins, and what it reads.
+    pub(crate) fn begun(&self, poller: &str, source: &str) {
+        let mut known = self.known.lock();
+        if let Some(known) = known.get_mut(poller) {
+            if known.source != source {
+                source.clone_into(&mut known.source);
+            }
+            return;
+        }
+        let new = OnePoller { source: source.to_owned(), success_at: Instant::now() };
+        known.insert(poller.to_owned(), new);
+    }
+
+    /// Calls `tell` with the other instruments and the poller's source, where those are wanted.
+    fn azfdb(&self, poller: &str, tell: impl FnOnce(&Azfdb, &str)) {
+        if let Some(azfdb) = &self.azfdb {
+            let source = self.known.lock().get(poller).map(|known| known.source.clone());
+            tell(azfdb, &source.unwrap_or_default());
+        }
+    }
+
+    /// Notes how far behind its source a poller is.
+    pub(crate) fn behind(&self, poller: &str, behind: &Behind) {
+        let attributes = [named(poller)];
+        let gauges = [
+            (&self.behind, behind.positions),
+            (&self.held_back, behind.held_back),
+            (&self.retention_left, behind.retention_left),
+        ];
+        for (gauge, value) in gauges {
+            if let Some(value) = value {
+                gauge.record(value, &attributes);
+            }
+        }
+        if let Some(time) = behind.time {
+            self.lag.record(time.as_secs_f64(), &attributes);
+            self.azfdb(poller, |azfdb, source| azfdb.lag(poller, source, time));
         }
     }
 
@@ -136,23 +252,32 @@ impl Metrics {
         self.tick_duration.record(duration.as_secs_f64(), &attributes);
         if let Some(error) = failure {
             self.failures.add(1, &[named(poller), KeyValue::new("error.type", error)]);
+            self.azfdb(poller, |azfdb, source| azfdb.failed(poller, source, error));
         }
     }
 
     /// Notes a tick that did not fail, idle ones included.
     pub(crate) fn success(&self, poller: &str, at: time::OffsetDateTime) {
         let timestamp = Duration::try_from(at - time::OffsetDateTime::UNIX_EPOCH);
-        self.last_success.record(timestamp.unwrap_or_default().as_secs_f64(), &[named(poller)]);
+        let timestamp = timestamp.unwrap_or_default().as_secs_f64();
+        self.last_success.record(timestamp, &[named(poller)]);
+        if let Some(known) = self.known.lock().get_mut(poller) {
+            known.success_at = Instant::now();
+        }
+        self.azfdb(poller, |azfdb, _| azfdb.success(poller, timestamp));
     }
 
     /// Notes a read of the source.
-    pub(crate) fn fetched(&self, poller: &str, duration: Duration) {
+    pub(crate) fn fetched(&self, poller: &str, rows: u64, duration: Duration) {
+        self.fetched.add(rows, &[named(poller)]);
         self.fetch_duration.record(duration.as_secs_f64(), &[named(poller)]);
+        self.azfdb(poller, |azfdb, source| azfdb.fetched(poller, source, duration));
     }
 
     /// Notes a call of the handler, whatever came of it.
     pub(crate) fn handled(&self, poller: &str, duration: Duration) {
         self.handler_duration.record(duration.as_secs_f64(), &[named(poller)]);
+        self.azfdb(poller, |azfdb, source| azfdb.handled(poller, source, duration));
     }
 
     /// Counts a committed batch.
@@ -172,17 +297,21 @@ impl Metrics {
         }
         if let Some(lag) = lag {
             self.lag.record(lag.as_secs_f64(), &attributes);
+            self.azfdb(poller, |azfdb, source| azfdb.lag(poller, source, lag));
         }
+        self.azfdb(poller, |azfdb, source| azfdb.committed(poller, source, rows, duration));
     }
 
     /// Counts rows that are delivered again.
     pub(crate) fn redelivered(&self, poller: &str, rows: u64) {
         self.redelivered.add(rows, &[named(poller)]);
+        self.azfdb(poller, |azfdb, source| azfdb.redelivered(poller, source, rows));
     }
 
     /// Counts rows that are set aside.
     pub(crate) fn quarantined(&self, poller: &str, reason: &'static str, rows: u64) {
         self.quarantined.add(rows, &[named(poller), KeyValue::new("reason", reason)]);
+        self.azfdb(poller, |azfdb, source| azfdb.quarantined(poller, source, rows));
     }
 
     /// Counts rows that became visible after their window had been delivered.
@@ -260,10 +389,25 @@ impl Metrics {
     }
 }
 
+/// Makes the gauge whose value is told when it is asked for: a timestamp would go stale in silence where
+/// ticks stop, an age goes on growing.
+fn age_of_success(meter: &Meter, known: Arc<Known>) {
+    let gauge = meter.f64_observable_gauge("highwater.last_success.age").with_unit("s");
+    let gauge = gauge.with_callback(move |observer| {
+        for (poller, known) in &*known.lock() {
+            observer.observe(known.success_at.elapsed().as_secs_f64(), &[named(poller)]);
+        }
+    });
+    // The meter keeps what it calls.
+    drop(gauge.build());
+}
+
 impl LeaseMetrics {
     fn new(meter: &Meter) -> Self {
         let counter = |name: &'static str, unit| meter.u64_counter(name).with_unit(unit).build();
-        let seconds = |name: &'static str| meter.f64_histogram(name).with_unit("s").build();
+        let seconds = |name: &'static str| {
+            meter.f64_histogram(name).with_unit("s").with_boundaries(SECONDS.to_vec()).build()
+        };
         Self {
             active: meter
                 .i64_up_down_counter("highwater.lease.active")

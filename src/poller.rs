@@ -35,6 +35,7 @@ mod part;
 mod quarantine;
 mod replay;
 mod restore;
+mod spans;
 mod stop;
 mod suspicion;
 
@@ -252,6 +253,7 @@ impl Poller {
                     Ok(Some(late)) => late.with(remember, &mut base),
                     none => {
                         seen.note_time(base.now());
+                        memory.note_lag(seen.lag());
                         let idle = self.idle(memory, base, remember).await;
                         return none.map(|_| idle);
                     }

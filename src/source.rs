@@ -61,10 +61,28 @@ pub struct Rows {
     pub rows: Vec<Row>,
     /// Whether the window holds more rows than these.
     pub more: bool,
-    /// How old the oldest of these rows is by the source's clock, where the mode can tell.
-    pub lag: Option<Duration>,
+    /// How far behind the source these rows are, as far as the mode can tell.
+    pub lag: Lag,
     /// What to remember once all these rows have been delivered; `None` for no change.
     pub remember: Option<Remember>,
+}
+
+/// How far behind its source a poller is, as a fetch found it.
+///
+/// A position is what the mode counts: a rowversion, a number of the cursor column, a version of change
+/// tracking. Rowversions and change versions are the database's, so other tables take some of them too,
+/// and the numbers tell the most that rows can be, not how many there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lag {
+    /// Age of the oldest row that was read, by the source's clock; zero where there was none.
+    pub time: Option<Duration>,
+    /// Positions from the one that was read from to the newest one that may be read.
+    pub positions: Option<u64>,
+    /// Positions that are taken and may not be read yet, since an older writer is or may be at work.
+    pub held_back: Option<u64>,
+    /// Positions from the oldest change that is still kept to the one that was read from: at zero, what
+    /// is cleaned up next is lost.
+    pub retention_left: Option<u64>,
 }
 
 /// What a source asks to have kept beside the cursor.

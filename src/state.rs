@@ -379,10 +379,18 @@ pub struct Observed {
     /// When; storage time.
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
-    /// How far behind the source was, in seconds. Idle ticks write this, and they have read no row whose
-    /// age could be told, so it is `None` so far; the gauge `lag_seconds` tells it at each commit.
+    /// How far behind the source was, in seconds; `None` in modes that know no times.
     #[serde(default)]
     pub lag: Option<f64>,
+    /// Positions from the checkpoint to the newest one that may be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub positions: Option<u64>,
+    /// Positions that may not be read yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_back: Option<u64>,
+    /// Positions until changes are lost to the cleaning up of tracked changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention_left: Option<u64>,
     /// Idle ticks of this process since its last delivery.
     #[serde(default)]
     pub idle_ticks: u64,

@@ -1,40 +1,175 @@
-//! Logs: one JSON object per line, errors on stderr and everything else on stdout.
+//! What leaves the process to be looked at: log lines always, OTLP and Prometheus text where asked for.
 //!
+//! # Log lines
+//!
+//! One JSON object per line, errors on stderr and everything else on stdout.
 //! The Functions host makes one record of each line: stdout is Information, stderr is Error. A closed
 //! pipe must not end the process, which is why nothing here uses `println!`. Each line of a tick carries
 //! the invocation's id, in a field of its own or in `span`.
+//!
+//! # OTLP
+//!
+//! Traces, metrics and logs over HTTP in protobuf, to the collector that the standard variables name, and
+//! only where they name one. What a tick has to tell is sent before it is answered, within
+//! [`FLUSH_TIME_MAX`]; no collector makes it fail.
+//!
+//! # Prometheus
+//!
+//! The same metrics as text, at an address of this machine, where a setting names one.
+
+mod encode;
+mod export;
+mod post;
+mod prometheus;
+mod reader;
+mod resource;
+mod settings;
 
 use std::io;
+use std::net::SocketAddr;
 use std::panic::{self, PanicHookInfo};
+use std::sync::Arc;
 
-use tracing::{Level, error};
-use tracing_subscriber::EnvFilter;
+use opentelemetry_sdk::metrics::{SdkMeterProvider, Temporality};
+use tracing::{Level, Metadata, error, warn};
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::writer::MakeWriterExt as _;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::{EnvFilter, Registry};
+use uuid::Uuid;
 
-/// Sends log events of at least `filter` (such as `info` or `highwater=debug,warn`) to the streams.
-///
-/// Returns whether `filter` was understood; `info` is used where it was not.
-pub fn start(filter: &str) -> bool {
-    let parsed = EnvFilter::try_new(filter);
-    let understood = parsed.is_ok();
+use self::export::{Exporter, Parts};
+use self::reader::Reader;
+use self::settings::{Settings, Signal};
+use crate::clock::SystemClock;
+use crate::config::{Vars, metrics_address};
+use crate::error::chain;
+use crate::trace::{Collected, SpanLayer, TARGET};
+
+pub use self::export::FLUSH_TIME_MAX;
+
+/// Crates that send telemetry: what they log about it must not make more of it.
+const SENDERS: [&str; 5] = ["h2", "hyper", "opentelemetry", "reqwest", "rustls"];
+
+/// What is told to the outside beside log lines; without an exporter all of it does nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Telemetry {
+    exporter: Option<Exporter>,
+    /// Id of this function app in Azure.
+    site_id: Option<Arc<str>>,
+}
+
+impl Telemetry {
+    /// Sends log events of at least `filter` (such as `info` or `highwater=debug,warn`) to the streams,
+    /// and starts what `vars` ask for beside them. `info` is used where `filter` is not understood.
+    ///
+    /// Has to be called within a runtime, and before instruments are made.
+    pub fn start(filter: &str, vars: &dyn Vars) -> Self {
+        let settings = Settings::of(vars);
+        let collected = Arc::new(Collected::default());
+        let subscriber =
+            Registry::default().with(lines(filter)).with(exported(filter, &settings, &collected));
+        // Fails only where a subscriber is set already, as by a test.
+        if tracing::subscriber::set_global_default(subscriber).is_ok() {
+            panic::set_hook(Box::new(log_panic));
+        }
+        for mistake in &settings.mistakes {
+            warn!(event = "telemetry_setting_ignored", error = mistake, "{mistake}");
+        }
+        let site_id = resource::site_id(vars).map(Arc::from);
+        let address = metrics_address(vars);
+        if settings.endpoints.is_empty() && address.is_none() {
+            return Self { exporter: None, site_id };
+        }
+        let resource = resource::resource(vars, &Uuid::new_v4().to_string());
+        let provider = SdkMeterProvider::builder().with_resource(resource.clone());
+        let scraped = address.map(|address| (address, Reader::new(Temporality::Cumulative)));
+        let provider = match &scraped {
+            Some((_, reader)) => provider.with_reader(reader.clone()),
+            None => provider,
+        };
+        let reader = Reader::new(settings.temporality);
+        let exports = !settings.endpoints.is_empty();
+        let provider = if exports { provider.with_reader(reader.clone()) } else { provider };
+        opentelemetry::global::set_meter_provider(provider.build());
+        if let Some((address, reader)) = scraped {
+            tokio::spawn(scrape(address, reader));
+        }
+        let parts = Parts { resource, reader, collected };
+        Self { exporter: exports.then(|| Exporter::start(settings, parts)), site_id }
+    }
+
+    /// Exports what has been collected, and waits for it for [`FLUSH_TIME_MAX`] at most.
+    pub async fn flush(&self) {
+        if let Some(exporter) = &self.exporter {
+            exporter.flush().await;
+        }
+    }
+
+    /// Returns the id of a function of this app in Azure, where the platform tells its parts.
+    pub fn function_id(&self, function: &str) -> Option<String> {
+        self.site_id.as_ref().map(|site| format!("{site}/functions/{function}"))
+    }
+}
+
+async fn scrape(address: SocketAddr, reader: Reader) {
+    if let Err(error) = prometheus::serve(address, reader).await {
+        warn!(
+            event = "metrics_not_served",
+            error = chain(&error),
+            "Metrics cannot be served at {address}: {error}"
+        );
+    }
+}
+
+fn env_filter(filter: &str) -> EnvFilter {
+    EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"))
+}
+
+fn is_span_to_export(metadata: &Metadata<'_>) -> bool {
+    metadata.is_span() && metadata.target() == TARGET
+}
+
+/// Returns the layer that writes lines.
+fn lines<S>(filter: &str) -> impl tracing_subscriber::Layer<S> + use<S>
+where
+    S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
+{
+    use tracing_subscriber::filter::FilterExt as _;
     let streams = io::stderr.with_max_level(Level::ERROR).or_else(io::stdout);
-    let subscriber = tracing_subscriber::fmt()
+    tracing_subscriber::fmt::layer()
         .json()
         .flatten_event(true)
         .with_current_span(true)
         .with_span_list(false)
         .with_target(false)
-        .with_env_filter(parsed.unwrap_or_else(|_| EnvFilter::new("info")))
         .with_writer(streams)
         // It would be told by `eprintln!`, which panics where the host is gone with both pipes.
         .log_internal_errors(false)
-        .finish();
-    // Fails only where a subscriber is set already, as by a test.
-    let started = tracing::subscriber::set_global_default(subscriber).is_ok();
-    if started {
-        panic::set_hook(Box::new(log_panic));
+        .with_filter(env_filter(filter).and(filter_fn(|metadata| !is_span_to_export(metadata))))
+}
+
+/// Returns the layer that collects what is exported; `None` where that is neither spans nor logs.
+fn exported<S>(
+    filter: &str,
+    settings: &Settings,
+    collected: &Arc<Collected>,
+) -> Option<impl tracing_subscriber::Layer<S> + use<S>>
+where
+    S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
+{
+    use tracing_subscriber::filter::FilterExt as _;
+    let wanted = |signal| settings.exports(signal).then(|| Arc::clone(collected));
+    let (spans, logs) = (wanted(Signal::Traces), wanted(Signal::Logs));
+    if spans.is_none() && logs.is_none() {
+        return None;
     }
-    started && understood
+    let layer = SpanLayer { spans, logs, sampler: settings.sampler, clock: Arc::new(SystemClock) };
+    let events = env_filter(filter).and(filter_fn(|metadata| {
+        let sender = metadata.target().split("::").next().unwrap_or_default();
+        metadata.is_event() && !SENDERS.contains(&sender)
+    }));
+    Some(layer.with_filter(events.or(filter_fn(is_span_to_export))))
 }
 
 /// Logs a panic as one line: the standard text has several, each an error without an id to the host.

@@ -210,7 +210,7 @@ impl Source for TableSource {
         });
         let columns = vec!["id".to_owned(), "value".to_owned()];
         let (rows, remember) = (rows.collect(), state.remember.clone());
-        Ok(Rows { columns, rows, more, lag: None, remember })
+        Ok(Rows { columns, rows, more, remember, ..Rows::default() })
     }
 }
 

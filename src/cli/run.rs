@@ -8,7 +8,7 @@ use tracing::{Instrument as _, error, error_span, info, warn};
 use uuid::Uuid;
 
 use super::output::{Exit, Failed};
-use super::serve::{Signals, asked_to_stop, start_logs};
+use super::serve::{Signals, asked_to_stop, start};
 use crate::app::App;
 use crate::clock::SystemClock;
 use crate::config::Vars;
@@ -29,11 +29,12 @@ pub(super) struct Options {
 /// Runs each function that has a poller whenever it is due, until the process is asked to stop.
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
     let signals = Signals::catch();
-    start_logs(vars);
+    let telemetry = start(vars);
     let app = App::build(vars)?;
     let stop = StopSignal::new();
     let timers = timers(vars, &app, options, &stop)?;
     drive(timers, Arc::new(SystemClock), asked_to_stop(signals, stop)).await;
+    telemetry.flush().await;
     Ok(Exit::Done)
 }
 

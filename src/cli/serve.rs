@@ -11,9 +11,9 @@ use crate::app::App;
 use crate::config::{LOG_DEFAULT, Vars};
 use crate::error::chain;
 use crate::handler::exec;
-use crate::host::server::{self, Functions, SHUTDOWN_GRACE};
+use crate::host::server::{self, Functions, SHUTDOWN_GRACE, Service};
 use crate::poller::StopSignal;
-use crate::telemetry;
+use crate::telemetry::Telemetry;
 
 /// The port settings of the Functions host, the current name first.
 const PORTS: [&str; 2] = ["FUNCTIONS_CUSTOMHANDLER_PORT", "FUNCTIONS_HTTPWORKER_PORT"];
@@ -26,7 +26,7 @@ pub(super) async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(|error| {
         Failed::new(Exit::Unavailable, format!("cannot listen on 127.0.0.1:{port}: {error}"))
     })?;
-    start_logs(vars);
+    let telemetry = start(vars);
     let functions = match App::build(vars) {
         Ok(app) => {
             let functions = app.into_functions();
@@ -47,17 +47,23 @@ pub(super) async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
         }
     };
     let stop = StopSignal::new();
-    let served = server::serve(listener, functions, stop.clone(), asked_to_stop(signals, stop));
-    served.await.map_err(|error| Failed::new(Exit::Failed, format!("serve: {error}")))?;
+    let served = server::serve(
+        listener,
+        Service { functions, stop: stop.clone(), telemetry: telemetry.clone() },
+        asked_to_stop(signals, stop),
+    );
+    let served = served.await;
+    telemetry.flush().await;
+    served.map_err(|error| Failed::new(Exit::Failed, format!("serve: {error}")))?;
     Ok(Exit::Done)
 }
 
-/// Sends log lines to the streams from now on, as the settings say.
-pub(super) fn start_logs(vars: &dyn Vars) {
+/// Tells log lines, and what else the settings say, from now on.
+pub(super) fn start(vars: &dyn Vars) -> Telemetry {
     // Blanks count as not set, here as in the settings.
     let filter = vars.get("HIGHWATER__LOG").filter(|text| !text.trim().is_empty());
     let filter = filter.unwrap_or_else(|| LOG_DEFAULT.to_owned());
-    telemetry::start(&filter);
+    Telemetry::start(&filter, vars)
 }
 
 fn port(vars: &dyn Vars) -> Result<u16, String> {

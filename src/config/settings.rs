@@ -70,6 +70,8 @@ pub const SETTINGS: &[Setting] = &[
     STATE_FOLDER,
     FUNCTION_TIMEOUT,
     LOG,
+    METRICS_ADDRESS,
+    METRICS_AZFDB,
     RECOVERY_MODE,
     RECOVERY_STUCK_AFTER,
     RECOVERY_PAUSED_MAX,
@@ -200,6 +202,18 @@ pub(super) const FUNCTION_TIMEOUT: Setting = Setting::new(
 pub(crate) const LOG_DEFAULT: &str = "warn,highwater=info";
 pub(super) const LOG: Setting =
     Setting::new("HIGHWATER__LOG", Text(LOG_DEFAULT), "What is logged, as a filter of `tracing`.");
+pub(super) const METRICS_ADDRESS: Setting = Setting::new(
+    "HIGHWATER__METRICS__ADDRESS",
+    Words("none"),
+    "Address and port of this machine at which `/metrics` is served as Prometheus text, such as \
+     `127.0.0.1:9464`.",
+);
+pub(super) const METRICS_AZFDB: Setting = Setting::new(
+    "HIGHWATER__METRICS__AZFDB",
+    Text("false"),
+    "Whether metrics are also told under the `azfdb_*` names of the Python package \
+     `azure-functions-db`.",
+);
 pub(super) const FUNCTION_POLLER: Setting = Setting::new(
     "HIGHWATER__FUNCTIONS__<FUNCTION>__POLLER",
     Words("the poller of the same name"),

@@ -30,6 +30,8 @@ const FULL: &str = "
     HIGHWATER__STATE__CONTAINER = pollers
     HIGHWATER__FUNCTION_TIMEOUT = 10m
     HIGHWATER__LOG = warn,highwater=debug
+    HIGHWATER__METRICS__ADDRESS = 127.0.0.1:9464
+    HIGHWATER__METRICS__AZFDB = true
     HIGHWATER__RECOVERY__MODE = report
     HIGHWATER__RECOVERY__STUCK_AFTER = 10m
     HIGHWATER__RECOVERY__PAUSED_MAX = 12h
@@ -149,6 +151,10 @@ fn defaults_are_those_of_the_table() {
             },
             function_timeout: 300s,
             log: "warn,highwater=info",
+            metrics: MetricsConfig {
+                address: None,
+                azfdb: false,
+            },
             recovery: RecoveryConfig {
                 mode: Repair,
                 stuck_after: 1800s,
@@ -412,6 +418,12 @@ fn a_full_example_of_the_rest_reads_back_without_any_secret() {
             },
             function_timeout: 600s,
             log: "warn,highwater=debug",
+            metrics: MetricsConfig {
+                address: Some(
+                    127.0.0.1:9464,
+                ),
+                azfdb: true,
+            },
             recovery: RecoveryConfig {
                 mode: Report,
                 stuck_after: 600s,

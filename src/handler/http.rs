@@ -66,6 +66,7 @@ use futures_util::future::join_all;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Request, Response};
 use time::format_description::well_known::Rfc3339;
+use tracing::Instrument as _;
 use url::Url;
 
 use self::auth::Auth;
@@ -88,6 +89,7 @@ mod reply;
 mod sign;
 #[cfg(test)]
 mod tests;
+mod traced;
 
 /// Longest part of a reply that is read.
 const REPLY_BYTES_MAX: usize = 1 << 20;
@@ -217,7 +219,7 @@ impl Http {
         let prepared = self.prepare(part).await?;
         let mut tries = 1;
         loop {
-            let Err(error) = self.send(&prepared, part).await else { return Ok(()) };
+            let Err(error) = self.send(&prepared, part, tries).await else { return Ok(()) };
             let pause = self.pause(tries, &error).filter(|_| tries < self.tries_max);
             let Some(pause) = pause else { return Err(counted(error, tries)) };
             let name = &part.batch.source.poller;
@@ -235,19 +237,35 @@ impl Http {
     }
 
     /// Sends a request once and judges the reply.
-    async fn send(&self, prepared: &Prepared, part: &Part<'_>) -> Result<(), HandlerError> {
+    async fn send(
+        &self,
+        prepared: &Prepared,
+        part: &Part<'_>,
+        tries: u32,
+    ) -> Result<(), HandlerError> {
         let mut request = prepared.request.try_clone().expect("a body that is bytes can be cloned");
         request.headers_mut().extend(self.date_and_signature(prepared, part));
         let proof = self.auth.prove(self.timeout).await?;
         let target = self.target.hiding(proof.as_ref().map(|proof| proof.secret.as_str()));
         request.headers_mut().extend(proof.map(|proof| (proof.name, proof.value)));
-        match self.client.0.execute(request).await {
-            Ok(response) => {
-                let received = self.receive(response).await;
-                reply::judge(&target, &received, &part.events, self.clock.now())
-            }
-            Err(error) => Err(HandlerError::Retryable(self.failed(error))),
+        let span = traced::span(&self.url, tries);
+        // The receiver's spans lie in the one of this try.
+        if let Some((name, value)) = traced::header(&span) {
+            request.headers_mut().insert(name, value);
         }
+        let exchange = async {
+            match self.client.0.execute(request).await {
+                Ok(response) => {
+                    traced::note_status(response.status());
+                    let received = self.receive(response).await;
+                    reply::judge(&target, &received, &part.events, self.clock.now())
+                }
+                Err(error) => Err(HandlerError::Retryable(self.failed(error))),
+            }
+        };
+        let result = exchange.instrument(span.clone()).await;
+        traced::note_result(&span, &result);
+        result
     }
 
     /// Returns the headers that differ between tries.

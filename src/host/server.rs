@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -17,12 +18,15 @@ use axum::routing::{get, post};
 use hyper::ext::ReasonPhrase;
 use tokio::net::TcpListener;
 use tokio::sync::RwLock;
-use tracing::{Instrument as _, error, error_span, info, warn};
+use tracing::field::Empty;
+use tracing::{Instrument as _, Span, error, error_span, info, warn};
 
 use super::{INVOCATION_ID_HEADER, Invocation, InvocationResponse};
 use crate::error::chain;
 use crate::poller::{Poller, StopSignal, TickReport, TickRequest, outcome_row};
 use crate::recovery::Controller;
+use crate::telemetry::Telemetry;
+use crate::trace;
 
 /// What the functions of this process do.
 #[derive(Debug)]
@@ -52,10 +56,22 @@ const BODY_BYTES_MAX: usize = 16 << 20;
 /// 10 s (`WebJobsScriptHostService`).
 pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(9);
 
+/// What the server serves, and what it serves it with.
+#[derive(Debug)]
+pub struct Service {
+    /// The functions.
+    pub functions: Functions,
+    /// Once it is set, ticks end early.
+    pub stop: StopSignal,
+    /// Where a tick's telemetry goes before it is answered.
+    pub telemetry: Telemetry,
+}
+
 struct Shared {
-    functions: Functions,
-    stop: StopSignal,
+    service: Service,
     ticks: Ticks,
+    /// Whether no invocation has come yet.
+    is_cold: AtomicBool,
 }
 
 /// Each running tick holds it for reading.
@@ -63,10 +79,11 @@ type Ticks = Arc<RwLock<()>>;
 
 /// Returns the routes of `functions`; ticks end early once `stop` is set.
 pub fn router(functions: Functions, stop: StopSignal) -> Router {
-    routes(Shared { functions, stop, ticks: Ticks::default() })
+    routes(Service { functions, stop, telemetry: Telemetry::default() }, Ticks::default())
 }
 
-fn routes(shared: Shared) -> Router {
+fn routes(service: Service, ticks: Ticks) -> Router {
+    let shared = Shared { service, ticks, is_cold: AtomicBool::new(true) };
     Router::new()
         .route("/", get(ready))
         .route("/{function}", post(invoke))
@@ -84,12 +101,11 @@ fn routes(shared: Shared) -> Router {
 /// [`std::io::Error`] if the listener fails for good.
 pub async fn serve(
     listener: TcpListener,
-    functions: Functions,
-    stop: StopSignal,
+    service: Service,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let ticks = Ticks::default();
-    let router = routes(Shared { functions, stop, ticks: Arc::clone(&ticks) });
+    let router = routes(service, Arc::clone(&ticks));
     let served = axum::serve(listener, router).with_graceful_shutdown(shutdown).await;
     drop(ticks.write().await);
     served
@@ -113,7 +129,7 @@ async fn invoke(
     let Ok(Path(function)) = function else { return unknown().await };
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let id = text(INVOCATION_ID_HEADER);
-    let functions = match &shared.functions {
+    let functions = match &shared.service.functions {
         Functions::Ready(functions) => functions,
         Functions::Broken(reason) => {
             error!(
@@ -143,7 +159,7 @@ async fn invoke(
     };
     match Invocation::read(id, text("traceparent"), &body) {
         Ok(invocation) => match asked {
-            Function::Tick(poller) => run(&shared, Arc::clone(poller), invocation).await,
+            Function::Tick(poller) => run(&shared, &function, Arc::clone(poller), invocation).await,
             Function::Recovery(controller) => {
                 recover(&shared, Arc::clone(controller), invocation).await
             }
@@ -161,9 +177,14 @@ impl Drop for StopWhenDropped {
     }
 }
 
-async fn run(shared: &Shared, poller: Arc<Poller>, invocation: Invocation) -> Response<Body> {
+async fn run(
+    shared: &Shared,
+    function: &str,
+    poller: Arc<Poller>,
+    invocation: Invocation,
+) -> Response<Body> {
     log_invocation(&poller, &invocation);
-    let stop = shared.stop.child();
+    let stop = shared.service.stop.child();
     let request = TickRequest {
         invocation_id: invocation.id,
         traceparent: invocation.traceparent,
@@ -174,8 +195,12 @@ async fn run(shared: &Shared, poller: Arc<Poller>, invocation: Invocation) -> Re
     // Of the highest level, so that no filter leaves lines of modules that know no id without it.
     let span = error_span!("tick", poller.name = name, invocation_id);
     let running = Arc::clone(&shared.ticks).read_owned().await;
+    let telemetry = shared.service.telemetry.clone();
+    let exported = exported_span(shared, function, &request);
     let tick = async move {
-        let report = poller.tick(&request).await;
+        let report = poller.tick(&request).instrument(exported.clone()).await;
+        note(exported, &poller, &report);
+        telemetry.flush().await;
         drop(running);
         report
     };
@@ -196,6 +221,39 @@ async fn run(shared: &Shared, poller: Arc<Poller>, invocation: Invocation) -> Re
             reply(StatusCode::INTERNAL_SERVER_ERROR, &format!("poller `{name}` panicked"))
         }
     }
+}
+
+/// Returns the span of an invocation that is exported, as the conventions for functions have it.
+fn exported_span(shared: &Shared, function: &str, request: &TickRequest) -> Span {
+    let id = shared.service.telemetry.function_id(function);
+    trace::span!(
+        "tick",
+        otel.name = function,
+        otel.kind = "server",
+        traceparent = request.traceparent,
+        faas.trigger = "timer",
+        faas.invocation_id = request.invocation_id,
+        faas.coldstart = shared.is_cold.swap(false, Ordering::Relaxed),
+        cloud.resource_id = id,
+        poller.name = Empty,
+        outcome = Empty,
+        rows = Empty,
+        batches = Empty,
+        error.type = Empty,
+    )
+}
+
+/// Notes on an exported span how its tick ended, and ends it.
+fn note(span: Span, poller: &Poller, report: &TickReport) {
+    let row = outcome_row(&report.result);
+    span.record("poller.name", poller.name());
+    span.record("outcome", row.outcome);
+    span.record("rows", report.rows);
+    span.record("batches", report.batches);
+    if let Some(error) = row.error.filter(|_| report.result.is_err()) {
+        span.record("error.type", error);
+    }
+    drop(span);
 }
 
 /// Runs the controller in a task of its own, as a tick.

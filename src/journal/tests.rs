@@ -237,6 +237,9 @@ impl World {
                 let seen = crate::state::Observed {
                     at,
                     lag,
+                    positions: None,
+                    held_back: None,
+                    retention_left: None,
                     idle_ticks: 3,
                     extra: serde_json::Map::new(),
                 };

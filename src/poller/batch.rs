@@ -195,7 +195,7 @@ impl Poller {
         let whole = cut == events.len() && again.is_none();
         let more = rows.more || cut < events.len();
         events.truncate(cut);
-        Ok(match Batch::of(&self.name, position, events, more, rows.lag) {
+        Ok(match Batch::of(&self.name, position, events, more, rows.lag.time) {
             // What is remembered may say that all rows of the fetch were delivered.
             Some(mut batch) => {
                 batch.remember = rows.remember.filter(|_| whole).map(|remember| remember.state);
@@ -218,7 +218,7 @@ impl Poller {
             Reading::Behind => self.source.fetch_at_once(window).await,
         };
         let rows = rows.map_err(TickError::Fetch)?;
-        seen.fetched(rows.rows.len(), began_at.elapsed());
+        seen.fetched(&rows, began_at.elapsed());
         let events = normalize(self.source.shape(), &rows).map_err(TickError::Normalize)?;
         Ok((rows, events))
     }

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::batch::Batch;
 use super::journal::{of_batch, tell_of_loss};
@@ -16,6 +17,7 @@ use crate::handler::{ChainStep, Delivery, Handler, HandlerError, Progress, Step}
 use crate::journal::{Details, Happened};
 use crate::lease::{Lease, LeaseError};
 use crate::state::StateDocument;
+use crate::trace::context_of;
 
 /// One call of a handler with a batch.
 #[derive(Clone, Copy)]
@@ -95,6 +97,8 @@ impl Poller {
         let replay_id = lease.document().replay_id.clone();
         let step_batch_id = call.step.map(|step| batch.id.of_step(step));
         let progress = Progress::default();
+        let span = seen.delivery_span(batch, call.step);
+        let traceparent = context_of(&span).map(|context| context.to_string());
         let delivery = Delivery {
             source: &self.source.shape().label,
             batch_id: step_batch_id.as_ref().unwrap_or(&batch.id),
@@ -106,7 +110,7 @@ impl Poller {
             attempt: earlier.saturating_add(1),
             replay_id: replay_id.as_deref(),
             events: &batch.events,
-            traceparent: seen.request().traceparent.as_deref(),
+            traceparent: traceparent.as_deref().or(seen.request().traceparent.as_deref()),
             progress: &progress,
         };
         seen.execution_started(&delivery, call.is_first);
@@ -117,7 +121,11 @@ impl Poller {
         let began_at = Instant::now();
         let mut stale = None;
         let work = async {
-            let handled = self.within(call.limit, call.handler, delivery).await;
+            let handled = self.within(call.limit, call.handler, delivery);
+            let handled = handled.instrument(span.clone()).await;
+            if let Err(error) = &handled {
+                span.record("error.type", error.name());
+            }
             if let Err(HandlerError::Fenced(refused)) = &handled {
                 stale = Some(HandlerError::from(*refused));
             }

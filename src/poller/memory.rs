@@ -10,7 +10,7 @@ use crate::cursor::SourceFingerprint;
 use crate::error::chain;
 use crate::lease::{Lease, Snapshot};
 use crate::poller::Skipped;
-use crate::source::Remember;
+use crate::source::{Lag, Remember};
 use crate::state::{
     FencingToken, Generation, Marker, Observed, OnMissingState, Precondition, Standing,
     StateDocument, StateKey, StoreError, decode_marker, encode, encode_marker,
@@ -21,9 +21,15 @@ use crate::state::{
 pub(super) struct Memory {
     snapshot: Option<Snapshot>,
     idle_ticks: u64,
+    /// How far behind the last read was.
+    lag: Lag,
 }
 
 impl Memory {
+    pub(super) fn note_lag(&mut self, lag: Lag) {
+        self.lag = lag;
+    }
+
     pub(super) fn forget(&mut self) {
         self.snapshot = None;
     }
@@ -237,7 +243,10 @@ impl Poller {
         let Some(base) = Box::pin(self.with_tag(base)).await else { return memory.forget() };
         let observed = Observed {
             at: base.now(),
-            lag: None,
+            lag: memory.lag.time.map(|time| time.as_secs_f64()),
+            positions: memory.lag.positions,
+            held_back: memory.lag.held_back,
+            retention_left: memory.lag.retention_left,
             idle_ticks: memory.idle_ticks,
             extra: serde_json::Map::new(),
         };

@@ -21,7 +21,9 @@ use crate::error::chain;
 use crate::event::BatchId;
 use crate::handler::HandlerError;
 use crate::lease::{Lease, LeaseError, Snapshot};
+use crate::metrics::Behind;
 use crate::quarantine::Reason;
+use crate::source::{Lag, Rows};
 use crate::state::{Checkpoint, ClosedWindow, IdSum, StateDocument};
 
 /// What has been seen of one tick so far.
@@ -39,7 +41,7 @@ pub(super) struct Observation<'a> {
     told_of_skips: bool,
     idle_before: u64,
     fencing_token: u64,
-    lag: Option<Duration>,
+    lag: Lag,
     service_time: Option<OffsetDateTime>,
     timings: Vec<(&'static str, Duration)>,
     /// Longest of each step, in milliseconds.
@@ -55,6 +57,7 @@ impl<'a> Observation<'a> {
             "Tick of poller `{}` begins",
             poller.name
         );
+        poller.metrics.begun(&poller.name, &poller.source.shape().label.object);
         Self {
             poller,
             request,
@@ -67,7 +70,7 @@ impl<'a> Observation<'a> {
             told_of_skips: false,
             idle_before: 0,
             fencing_token: 0,
-            lag: None,
+            lag: Lag::default(),
             service_time: None,
             timings: Vec::new(),
             longest_ms: poller.last_commit().into_iter().collect(),
@@ -80,6 +83,10 @@ impl<'a> Observation<'a> {
 
     pub(super) fn began_at(&self) -> Instant {
         self.began_at
+    }
+
+    pub(super) fn fencing_token(&self) -> u64 {
+        self.fencing_token
     }
 
     pub(super) fn batches(&self) -> u64 {
@@ -103,9 +110,20 @@ impl<'a> Observation<'a> {
         self.service_time = Some(at);
     }
 
-    pub(super) fn fetched(&mut self, rows: usize, duration: Duration) {
+    /// Returns how far behind the last read found the poller.
+    pub(super) fn lag(&self) -> Lag {
+        self.lag
+    }
+
+    pub(super) fn fetched(&mut self, found: &Rows, duration: Duration) {
+        let rows = found.rows.len();
+        let count = u64::try_from(rows).unwrap_or(u64::MAX);
         self.took("fetch", duration);
-        self.poller.metrics.fetched(&self.poller.name, duration);
+        self.lag = found.lag;
+        let Lag { time, positions, held_back, retention_left } = self.lag;
+        let behind = Behind { time, positions, held_back, retention_left };
+        self.poller.metrics.fetched(&self.poller.name, count, duration);
+        self.poller.metrics.behind(&self.poller.name, &behind);
         debug!(
             event = "fetch_complete",
             poller.name = self.poller.name,
@@ -152,7 +170,6 @@ impl<'a> Observation<'a> {
         self.rows += batch.rows_taken();
         self.batches += 1;
         self.counted = Some(batch.id.clone());
-        self.lag = batch.lag;
         self.service_time = Some(at);
         self.took("commit", duration);
         self.poller.keep_commit(ms(duration));

@@ -273,6 +273,12 @@ impl Source for OneRow {
             values: vec![Value::Int(1)],
         };
         let rows = if window.after.is_none() { vec![row] } else { Vec::new() };
-        Ok(Rows { columns: vec!["id".to_owned()], rows, more: false, lag: None, remember: None })
+        Ok(Rows {
+            columns: vec!["id".to_owned()],
+            rows,
+            more: false,
+            remember: None,
+            ..Rows::default()
+        })
     }
 }

@@ -30,6 +30,7 @@ mod plan;
 mod present;
 mod query;
 mod schema;
+mod traced;
 mod tracking;
 mod variant;
 mod zone;
@@ -343,7 +344,7 @@ impl Source for Mssql {
 
     async fn fetch_at_once(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
         let mut state = self.state.lock().await;
-        self.try_fetch(&mut state, window).await
+        self.traced_fetch(&mut state, window).await
     }
 
     async fn current(&self, at: &Cursor) -> Result<Rows, FetchError> {
@@ -364,7 +365,7 @@ impl Source for Mssql {
         let mut state = self.state.lock().await;
         let mut retries = Retries::begin(self.retry);
         loop {
-            let rows = self.try_fetch(&mut state, window).await;
+            let rows = self.traced_fetch(&mut state, window).await;
             let Err(error) = &rows else { return rows };
             let Some(pause) = error.of_sql().and_then(|error| retries.pause_after(error)) else {
                 return rows;

@@ -1,5 +1,7 @@
 //! A store that tells the log of each call it was asked for.
 //!
+//! Reads and writes of documents also are spans, where those are exported.
+//!
 //! One line per call, written when the answer is there, at level DEBUG: nothing is paid for it unless
 //! the filter asks for `highwater::state=debug`. A line per call, and not a total per tick, since a
 //! process that is killed never gets to tell a total. `demo` counts its storage calls by these lines.
@@ -9,9 +11,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::time::Instant;
-use tracing::debug;
+use tracing::field::Empty;
+use tracing::{Instrument as _, Span, debug};
 
 use super::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Written};
+use crate::trace::span;
 
 /// Passes every call on, and logs it.
 #[derive(Debug)]
@@ -41,7 +45,15 @@ impl StateStore for LoggedStore {
 
     async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
         let began_at = Instant::now();
-        let result = self.0.load(key).await;
+        let span = span!(
+            "state read",
+            otel.kind = "client",
+            highwater.state.key = %key,
+            highwater.state.answer = Empty,
+            error.type = Empty,
+        );
+        let result = self.0.load(key).instrument(span.clone()).await;
+        note(&span, &result);
         let (answer, duration_ms) = (answer(&result), ms(began_at.elapsed()));
         debug!(event = Self::READ, %key, answer, duration_ms, "Read `{key}`: {answer}");
         result
@@ -54,7 +66,15 @@ impl StateStore for LoggedStore {
         precondition: Precondition,
     ) -> Result<Written, StoreError> {
         let began_at = Instant::now();
-        let result = self.0.store(key, bytes, precondition).await;
+        let span = span!(
+            "state write",
+            otel.kind = "client",
+            highwater.state.key = %key,
+            highwater.state.answer = Empty,
+            error.type = Empty,
+        );
+        let result = self.0.store(key, bytes, precondition).instrument(span.clone()).await;
+        note(&span, &result);
         let (answer, duration_ms) = (answer(&result), ms(began_at.elapsed()));
         debug!(event = Self::WRITE, %key, answer, duration_ms, "Wrote `{key}`: {answer}");
         result
@@ -84,6 +104,15 @@ fn answer<T>(result: &Result<T, StoreError>) -> &'static str {
         Err(StoreError::Unreachable { .. }) => "unreachable",
         Err(StoreError::Unknown { .. }) => "unknown",
         Err(StoreError::Refused { .. }) => "refused",
+    }
+}
+
+/// Notes on a span what came of its call; a conflict is an answer, and no failure.
+fn note<T>(span: &Span, result: &Result<T, StoreError>) {
+    let answer = answer(result);
+    span.record("highwater.state.answer", answer);
+    if result.is_err() && answer != "conflict" {
+        span.record("error.type", answer);
     }
 }
 

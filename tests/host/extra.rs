@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use highwater::fakehost::{self, Exit, ExitZero, FakeHost, Level, Options, Phase};
+use highwater::fakehost::{self, Exit, ExitZero, FakeHost, Invocation, Level, Options, Phase};
 
-use crate::bench::{Bench, LIMIT, within};
+use crate::bench::{Bench, LIMIT, logs, within};
 use crate::{data, start, stop};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -109,4 +109,15 @@ fn the_stand_ins_figures_are_the_recorded_ones() {
         (recorded["kill_signal"].as_str(), &recorded["restart_backoff_ms"]),
         (Some("SIGKILL"), &0.into())
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_callers_trace_goes_on_to_the_handler_where_nothing_is_exported() {
+    let bench = Bench::with_rows(1..=1).await;
+    let host = bench.host().await;
+    let traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+    let plain = Invocation::new("nightly", data::body("01_scheduled"));
+    logs(&host.invoke(Invocation { traceparent: Some(traceparent.to_owned()), ..plain }).await);
+    assert_eq!(bench.receiver.batches()[0].traceparent.as_deref(), Some(traceparent));
+    host.finish().await;
 }

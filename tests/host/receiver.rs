@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use serde_json::Value as Json;
 use tokio::net::TcpListener;
@@ -33,6 +33,8 @@ pub(crate) struct Batch {
     /// Keys of its rows.
     pub(crate) rows: Vec<i64>,
     pub(crate) taken: bool,
+    /// The span that it lies in.
+    pub(crate) traceparent: Option<String>,
 }
 
 #[derive(Debug)]
@@ -111,7 +113,11 @@ impl Receiver {
     }
 }
 
-async fn receive(State(shared): State<Arc<Shared>>, body: Bytes) -> (StatusCode, &'static str) {
+async fn receive(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> (StatusCode, &'static str) {
     let body: Json = serde_json::from_slice(&body).unwrap();
     let answer = shared.script.lock().unwrap().pop_front();
     let events = body["events"].as_array().unwrap();
@@ -121,6 +127,7 @@ async fn receive(State(shared): State<Arc<Shared>>, body: Bytes) -> (StatusCode,
         token: body["fencing_token"].as_u64().unwrap(),
         rows: events.iter().map(|event| event["pk"]["id"].as_i64().unwrap()).collect(),
         taken: false,
+        traceparent: headers.get("traceparent").map(|it| it.to_str().unwrap().to_owned()),
     };
     let mut index = 0;
     shared.batches.send_modify(|batches| {

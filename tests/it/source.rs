@@ -98,7 +98,7 @@ async fn rows_younger_than_the_settle_window_wait() {
     world.database.set_now("2026-01-01T10:00:10.5").unwrap();
     let rows = fetch(&source, None, 9).await.unwrap();
     assert_eq!(rows.rows.len(), 1);
-    assert_eq!(rows.lag, Some(Duration::from_millis(10_500)));
+    assert_eq!(rows.lag.time, Some(Duration::from_millis(10_500)));
     world.database.set_now("2026-01-01T10:00:11.0000001").unwrap();
     assert_eq!(fetch(&source, None, 9).await.unwrap().rows.len(), 2);
 }

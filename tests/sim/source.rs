@@ -171,7 +171,7 @@ impl Source for SimSource {
         found.truncate(window.rows_max);
         let rows = found.into_iter().map(row).collect();
         let columns = vec!["id".to_owned(), "value".to_owned()];
-        Ok(Rows { columns, rows, more, lag: None, remember: None })
+        Ok(Rows { columns, rows, more, ..Rows::default() })
     }
 }
 

@@ -50,9 +50,13 @@ impl World {
         }));
         let functions = BTreeMap::from([("orders".to_owned(), Function::Tick(poller.clone()))]);
         let shared = Arc::new(Shared {
-            functions: Functions::Ready(functions),
-            stop: StopSignal::new(),
+            service: Service {
+                functions: Functions::Ready(functions),
+                stop: StopSignal::new(),
+                telemetry: Telemetry::default(),
+            },
             ticks: Ticks::default(),
+            is_cold: AtomicBool::new(true),
         });
         Self { store, handler, poller, shared }
     }
@@ -60,7 +64,7 @@ impl World {
     async fn invoke(&self) -> Response<Body> {
         let body = br#"{"Data":{},"Metadata":{}}"#;
         let invocation = Invocation::read(Some("i"), None, body).unwrap();
-        run(&self.shared, Arc::clone(&self.poller), invocation).await
+        run(&self.shared, "orders", Arc::clone(&self.poller), invocation).await
     }
 
     async fn document(&self) -> crate::state::StateDocument {
@@ -106,7 +110,7 @@ async fn a_stop_of_the_process_ends_every_tick_after_the_batch_in_hand() {
     let world = World::with_rows(5);
     let (response, ()) = tokio::join!(world.invoke(), async {
         tokio::time::sleep(15 * SECOND).await;
-        world.shared.stop.set();
+        world.shared.service.stop.set();
     });
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(world.handler.ids(), [1, 2]);

@@ -23,7 +23,7 @@ impl Observation<'_> {
         if let Some(delay) = lease.heartbeat_delay() {
             self.longest_ms.insert("heartbeat".to_owned(), ms(delay));
         }
-        if let Some(lag) = batch.and_then(|batch| batch.lag).or(self.lag) {
+        if let Some(lag) = batch.and_then(|batch| batch.lag).or(self.lag.time) {
             self.longest_ms.insert("lag".to_owned(), ms(lag));
         }
         let recent = RecentTick {

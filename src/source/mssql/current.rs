@@ -75,7 +75,7 @@ impl Plan {
             }
         }
         let (columns, rows) = (self.columns.clone(), answer.rows);
-        Ok(Rows { columns, rows, more: false, lag: None, remember: None })
+        Ok(Rows { columns, rows, more: false, remember: None, ..Rows::default() })
     }
 
     /// Returns the condition that a row has the key that the first parameters hold.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tracing::Instrument as _;
+
 use crate::config::OnSchemaChange;
 use crate::error::ErrorKind;
 use crate::mssql::SqlError;
@@ -10,7 +12,7 @@ use crate::source::{FetchError, FetchWindow, Rows};
 use super::describe::{self, Column};
 use super::plan::{Answer, Plan};
 use super::schema::Known;
-use super::{Mssql, State, tracking, values};
+use super::{Mssql, State, traced, tracking, values};
 
 /// Errors of a table that is not as it was described: a name that is not there, and values that do not
 /// convert between its types.
@@ -21,8 +23,20 @@ const NOT_TRACKED: u32 = 22105;
 const DESCRIBED_MAX: u32 = 3;
 
 impl Mssql {
+    /// Fetches once, within a span.
+    pub(super) async fn traced_fetch(
+        &self,
+        state: &mut State,
+        window: FetchWindow<'_>,
+    ) -> Result<Rows, FetchError> {
+        let span = self.fetch_span();
+        let rows = self.try_fetch(state, window).instrument(span.clone()).await;
+        traced::note(&span, &rows);
+        rows
+    }
+
     /// Fetches once, from the first row on: what an earlier try has read is forgotten.
-    pub(super) async fn try_fetch(
+    async fn try_fetch(
         &self,
         state: &mut State,
         window: FetchWindow<'_>,

@@ -7,7 +7,7 @@ use crate::cursor::{Cursor, CursorError, CursorMode, RowVersion};
 use crate::error::ErrorKind;
 use crate::event::Operation;
 use crate::mssql::{Param, SqlError};
-use crate::source::{FetchError, FetchWindow, Remember, Row, Rows};
+use crate::source::{FetchError, FetchWindow, Lag, Remember, Row, Rows};
 use crate::value::Value;
 
 use super::choice::{self, Choice};
@@ -364,7 +364,7 @@ impl Plan {
         answer.check_value()?;
         // Of an answer that was not read to its end nothing is concluded.
         let remember = remember.filter(|_| !answer.is_cut());
-        let lag = lag(&answer.head, &answer.rows);
+        let lag = lag(self.mode, &answer.head, &answer.rows, window.after);
         let more = answer.has_more();
         Ok(Rows { columns: self.columns.clone(), rows: answer.rows, more, lag, remember })
     }
@@ -449,13 +449,47 @@ fn settle_ms(settle: Duration, cursor: Option<&Column>) -> Result<i32, FetchErro
     })
 }
 
-/// Returns how old the first row is, where the server told its clock.
-fn lag(head: &[Value], rows: &[Row]) -> Option<Duration> {
-    let ([Value::Text(now)], Value::Text(first)) = (head, &rows.first()?.position) else {
-        return None;
-    };
-    let lag = decode::millis(now)? - decode::millis(first)?;
-    Some(Duration::from_millis(u64::try_from(lag).unwrap_or(0)))
+/// Returns how far behind a read was, by what the server told of itself before it.
+fn lag(mode: CursorMode, head: &[Value], rows: &[Row], after: Option<&Cursor>) -> Lag {
+    let number = |at: &str| at.parse::<RowVersion>().ok().map(|version| version.0);
+    match (mode, head) {
+        (CursorMode::RowVersion, [Value::Int(hi), Value::Int(last)]) => {
+            let unsigned = |n: &i64| u64::from_be_bytes(n.to_be_bytes());
+            // The bound itself is the oldest open writer's, or the next one to be given out.
+            let (newest, last) = (unsigned(hi).saturating_sub(1), unsigned(last));
+            let at = after.and_then(|after| number(&after.value));
+            Lag {
+                positions: at.map(|at| newest.saturating_sub(at)),
+                held_back: Some(last.saturating_sub(newest)),
+                ..Lag::default()
+            }
+        }
+        (CursorMode::IntegerPk, [hi, max, ..]) => {
+            let number = |value: &Value| if let Value::Int(n) = value { Some(*n) } else { None };
+            let between = |to: Option<i64>, from: Option<i64>| {
+                Some(u64::try_from(to?.saturating_sub(from?)).unwrap_or(0))
+            };
+            let at = after.and_then(|after| after.integer_value().ok());
+            let (hi, max) = (number(hi), number(max));
+            Lag {
+                positions: between(hi, at),
+                held_back: between(max, hi.max(at)),
+                ..Lag::default()
+            }
+        }
+        (CursorMode::TimestampPk, [Value::Text(now)]) => {
+            let first = rows.first().map(|row| &row.position);
+            Lag { time: age(now, first), ..Lag::default() }
+        }
+        _ => Lag::default(),
+    }
+}
+
+/// Returns how old a row is; zero where there is none.
+fn age(now: &str, first: Option<&Value>) -> Option<Duration> {
+    let Some(Value::Text(first)) = first else { return Some(Duration::ZERO) };
+    let age = decode::millis(now)? - decode::millis(first)?;
+    Some(Duration::from_millis(u64::try_from(age).unwrap_or(0)))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::cursor::{Cursor, CursorError, CursorMode, SourceState, TrackedPhase, 
 use crate::error::ErrorKind;
 use crate::mssql::Param;
 use crate::mssql::ident::{literal, quote};
-use crate::source::{FetchError, FetchWindow, Remember, Rows};
+use crate::source::{FetchError, FetchWindow, Lag, Remember, Rows};
 use crate::value::Value;
 
 use super::decode;
@@ -283,7 +283,13 @@ impl Plan {
         let remember =
             if whole { noted(window.state, range, current, now, rows.is_empty()) } else { None };
         let more = more || (!rows.is_empty() && unread(range));
-        Ok(Rows { columns: self.columns.clone(), rows, more, lag: None, remember })
+        let since = |from: i64, to: i64| u64::try_from(to.saturating_sub(from)).unwrap_or(0);
+        let lag = Lag {
+            positions: range.changes_since.map(|at| since(at, current)),
+            retention_left: range.changes_since.map(|at| since(kept_since, at)),
+            ..Lag::default()
+        };
+        Ok(Rows { columns: self.columns.clone(), rows, more, lag, remember })
     }
 
     /// Returns the position behind all changes so far, from what the server said of its versions.

@@ -138,7 +138,15 @@ fn a_foreign_write_does_not_keep_a_dead_lease_alive() {
 #[test]
 fn a_write_of_the_holder_sets_the_idle_time_back() {
     let (document, holder) = held_by("a");
-    let observed = Observed { at: NOW, lag: None, idle_ticks: 1, extra: serde_json::Map::new() };
+    let observed = Observed {
+        at: NOW,
+        lag: None,
+        positions: None,
+        held_back: None,
+        retention_left: None,
+        idle_ticks: 1,
+        extra: serde_json::Map::new(),
+    };
     let renewed = document.observe(observed, age(100)).renew(&holder, NOW).unwrap();
     assert_eq!(renewed.lease.idle_before_seconds, 0);
 }

@@ -1,0 +1,52 @@
+//! Settings of metrics that no standard variable covers.
+
+use std::net::SocketAddr;
+
+use super::parse::{self, Expected};
+use super::read::Reader;
+use super::settings;
+use super::vars::Vars;
+
+/// How metrics are told, beside the standard variables of OpenTelemetry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MetricsConfig {
+    /// Where they are served as Prometheus text.
+    pub address: Option<SocketAddr>,
+    /// Whether they are also told under the names of the Python package `azure-functions-db`.
+    pub azfdb: bool,
+}
+
+pub(super) fn read(reader: &mut Reader<'_>) -> Option<MetricsConfig> {
+    let wanted = reader.text(settings::METRICS_ADDRESS.name).is_some();
+    let address = reader.read_if_set(&settings::METRICS_ADDRESS, None, loopback);
+    let azfdb = reader.read(&settings::METRICS_AZFDB, None, parse::boolean)?;
+    (!wanted || address.is_some()).then_some(MetricsConfig { address, azfdb })
+}
+
+/// Returns where metrics are served, as far as that can be told without the other settings.
+pub(crate) fn metrics_address(vars: &dyn Vars) -> Option<SocketAddr> {
+    loopback(vars.get(settings::METRICS_ADDRESS.name)?.trim()).ok()
+}
+
+/// Whoever may connect may read, so only this machine may.
+fn loopback(text: &str) -> Result<SocketAddr, Expected> {
+    let address = text.parse::<SocketAddr>().ok().filter(|address| address.ip().is_loopback());
+    address.ok_or_else(|| {
+        Expected::new("an address and port of this machine such as `127.0.0.1:9464`")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_machine_may_read_metrics() {
+        for address in ["127.0.0.1:9464", "[::1]:0"] {
+            assert_eq!(loopback(address).unwrap().to_string(), address);
+        }
+        for text in ["0.0.0.0:9464", "10.0.0.1:1", "localhost:9464", "127.0.0.1", "9464"] {
+            assert!(loopback(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The span of one request, by the conventions for HTTP clients:
+//! <https://opentelemetry.io/docs/specs/semconv/http/http-spans/>
+
+use reqwest::StatusCode;
+use reqwest::header::{HeaderName, HeaderValue};
+use tracing::Span;
+use tracing::field::Empty;
+use url::Url;
+
+use super::TRACEPARENT;
+use crate::handler::HandlerError;
+use crate::trace;
+
+/// Returns the span of a try. Of the address it tells the host only: the rest may hold a secret.
+pub(super) fn span(url: &Url, tries: u32) -> Span {
+    trace::span!(
+        "POST",
+        otel.kind = "client",
+        http.request.method = "POST",
+        http.request.resend_count = (tries > 1).then(|| i64::from(tries - 1)),
+        server.address = url.host_str(),
+        server.port = url.port_or_known_default().map(i64::from),
+        http.response.status_code = Empty,
+        error.type = Empty,
+    )
+}
+
+/// Returns the header that makes `span` the parent of what the receiver does.
+pub(super) fn header(span: &Span) -> Option<(HeaderName, HeaderValue)> {
+    let context = trace::context_of(span)?.to_string();
+    Some((TRACEPARENT, HeaderValue::try_from(context).ok()?))
+}
+
+/// Notes the status on the span that is entered.
+pub(super) fn note_status(status: StatusCode) {
+    Span::current().record("http.response.status_code", i64::from(status.as_u16()));
+}
+
+/// Notes on a span why its request was in vain.
+pub(super) fn note_result(span: &Span, result: &Result<(), HandlerError>) {
+    if let Err(error) = result {
+        span.record("error.type", error.name());
+    }
+}

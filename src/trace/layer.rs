@@ -1,0 +1,299 @@
+//! The layer that collects finished spans and log events.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use opentelemetry::{Key, KeyValue, Value};
+use time::OffsetDateTime;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+use tracing_subscriber::registry::LookupSpan;
+use uuid::Uuid;
+
+use super::{Sampler, TARGET, TraceContext};
+use crate::clock::Clock;
+
+/// Most spans, and most log records, that wait to be exported: the default of
+/// `OTEL_BSP_MAX_QUEUE_SIZE` and `OTEL_BLRP_MAX_QUEUE_SIZE`. Later ones are dropped and counted.
+const WAITING_MAX: usize = 2048;
+/// Attribute of the tick's span that log records of the tick repeat.
+const INVOCATION: &str = "faas.invocation_id";
+
+/// What a span is to the processes around it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SpanKind {
+    /// Work inside.
+    #[default]
+    Internal,
+    /// It answers another process.
+    Server,
+    /// It asks another process.
+    Client,
+}
+
+/// A span that has ended.
+#[derive(Clone, Debug)]
+pub struct FinishedSpan {
+    /// Its ids.
+    pub context: TraceContext,
+    /// Id of the span it lies in.
+    pub parent: Option<[u8; 8]>,
+    /// Its name.
+    pub name: String,
+    /// What it is to others.
+    pub kind: SpanKind,
+    /// When it began.
+    pub began_at: OffsetDateTime,
+    /// When it ended.
+    pub ended_at: OffsetDateTime,
+    /// What is known of it.
+    pub attributes: Vec<KeyValue>,
+    /// Whether it failed.
+    pub failed: bool,
+}
+
+/// A log event.
+#[derive(Clone, Debug)]
+pub struct LogRecord {
+    /// When it was logged.
+    pub at: OffsetDateTime,
+    /// How severe it is.
+    pub level: Level,
+    /// Name of the event.
+    pub event: Option<String>,
+    /// The text.
+    pub text: String,
+    /// What else it says.
+    pub attributes: Vec<KeyValue>,
+    /// The span it was logged in.
+    pub context: Option<TraceContext>,
+}
+
+/// What waits to be exported.
+#[derive(Debug, Default)]
+pub struct Collected {
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    spans: Vec<FinishedSpan>,
+    logs: Vec<LogRecord>,
+    dropped: u64,
+}
+
+impl Collected {
+    fn waiting(&self) -> std::sync::MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the spans that have ended.
+    pub fn take_spans(&self) -> Vec<FinishedSpan> {
+        std::mem::take(&mut self.waiting().spans)
+    }
+
+    /// Takes the log records.
+    pub fn take_logs(&self) -> Vec<LogRecord> {
+        std::mem::take(&mut self.waiting().logs)
+    }
+
+    /// Returns how many spans and records were dropped since this was asked last.
+    pub fn take_dropped(&self) -> u64 {
+        std::mem::take(&mut self.waiting().dropped)
+    }
+
+    fn add<T>(&self, new: T, list: impl Fn(&mut Waiting) -> &mut Vec<T>) {
+        let mut waiting = self.waiting();
+        if list(&mut waiting).len() < WAITING_MAX {
+            list(&mut waiting).push(new);
+        } else {
+            waiting.dropped += 1;
+        }
+    }
+}
+
+/// What is known of a span that has not ended.
+pub(super) struct OpenSpan {
+    pub(super) context: TraceContext,
+    parent: Option<[u8; 8]>,
+    began_at: OffsetDateTime,
+    fields: Fields,
+}
+
+/// Collects spans of [`TARGET`], and log events, whatever filter lies before it.
+pub struct SpanLayer {
+    /// Where finished spans go; `None` for ids alone.
+    pub spans: Option<Arc<Collected>>,
+    /// Where log records go.
+    pub logs: Option<Arc<Collected>>,
+    /// Which traces are recorded.
+    pub sampler: Sampler,
+    /// What times are told by.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl fmt::Debug for SpanLayer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("SpanLayer").finish_non_exhaustive()
+    }
+}
+
+impl SpanLayer {
+    /// Returns the ids of a new span.
+    fn context(&self, parent: Option<&TraceContext>, is_remote: bool) -> TraceContext {
+        let trace_id = parent.map_or_else(|| *Uuid::new_v4().as_bytes(), |it| it.trace_id);
+        let (high, low) = Uuid::new_v4().as_u64_pair();
+        let sampled = match parent {
+            Some(parent) if !is_remote => parent.sampled,
+            parent => self.sampler.records(trace_id, parent),
+        };
+        // The two bits of a UUID that are not random lie in different places of its halves.
+        TraceContext {
+            trace_id,
+            span_id: (high ^ low.rotate_left(17)).max(1).to_be_bytes(),
+            sampled,
+        }
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLayer {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let Some(span) = context.span(id).filter(|span| span.metadata().target() == TARGET) else {
+            return;
+        };
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        let outer = span.scope().skip(1);
+        let outer = outer.filter_map(|it| it.extensions().get::<OpenSpan>().map(|it| it.context));
+        let outer = outer.into_iter().next();
+        let remote = || fields.traceparent.as_deref().and_then(TraceContext::parse);
+        let parent = outer.or_else(remote);
+        let open = OpenSpan {
+            context: self.context(parent.as_ref(), outer.is_none()),
+            parent: parent.map(|parent| parent.span_id),
+            began_at: self.clock.now(),
+            fields,
+        };
+        span.extensions_mut().insert(open);
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        if let Some(open) = span.extensions_mut().get_mut::<OpenSpan>() {
+            values.record(&mut open.fields);
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let Some(logs) = &self.logs else { return };
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let mut found = None;
+        for span in context.event_scope(event).into_iter().flatten() {
+            let extensions = span.extensions();
+            let Some(open) = extensions.get::<OpenSpan>() else { continue };
+            found = found.or(Some(open.context));
+            let is_id = |it: &&KeyValue| it.key.as_str() == INVOCATION;
+            let id = open.fields.attributes.iter().find(is_id);
+            fields.attributes.extend(id.cloned());
+        }
+        logs.add(
+            LogRecord {
+                at: self.clock.now(),
+                level: *event.metadata().level(),
+                event: fields.event,
+                text: fields.message,
+                attributes: fields.attributes,
+                context: found,
+            },
+            |waiting| &mut waiting.logs,
+        );
+    }
+
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        let Some(span) = context.span(&id) else { return };
+        let Some(open) = span.extensions_mut().remove::<OpenSpan>() else { return };
+        let Some(spans) = self.spans.as_ref().filter(|_| open.context.sampled) else { return };
+        let failed = open.fields.attributes.iter().any(|it| it.key.as_str() == "error.type");
+        spans.add(
+            FinishedSpan {
+                context: open.context,
+                parent: open.parent,
+                name: open.fields.name.unwrap_or_else(|| span.name().to_owned()),
+                kind: open.fields.kind,
+                began_at: open.began_at,
+                ended_at: self.clock.now().max(open.began_at),
+                attributes: open.fields.attributes,
+                failed,
+            },
+            |waiting| &mut waiting.spans,
+        );
+    }
+}
+
+/// Fields of a span or an event, sorted by what they mean.
+#[derive(Default)]
+struct Fields {
+    name: Option<String>,
+    kind: SpanKind,
+    traceparent: Option<String>,
+    event: Option<String>,
+    message: String,
+    attributes: Vec<KeyValue>,
+}
+
+impl Fields {
+    fn add(&mut self, field: &Field, value: impl Into<Value>) {
+        let value = value.into();
+        let text = || value.as_str().into_owned();
+        match field.name() {
+            "otel.name" => self.name = Some(text()),
+            "otel.kind" => {
+                self.kind = match text().as_str() {
+                    "server" => SpanKind::Server,
+                    "client" => SpanKind::Client,
+                    _ => SpanKind::Internal,
+                }
+            }
+            "traceparent" => self.traceparent = Some(text()),
+            "event" => self.event = Some(text()),
+            "message" => self.message = text(),
+            name => {
+                // Macros fill in an empty text where there is nothing to say.
+                if !matches!(&value, Value::String(text) if text.as_str().is_empty()) {
+                    self.attributes.retain(|known| known.key.as_str() != name);
+                    self.attributes.push(KeyValue::new(Key::from_static_str(name), value));
+                }
+            }
+        }
+    }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.add(field, format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, value.to_owned());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.add(field, value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add(field, i64::try_from(value).unwrap_or(i64::MAX));
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.add(field, value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.add(field, value);
+    }
+}

@@ -1,0 +1,25 @@
+//! What is exported, decoded by the definitions of the OpenTelemetry project and by Prometheus' own parser.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test may panic; `allow-*-in-tests` does not reach helper functions"
+)]
+
+#[expect(dead_code, reason = "the other tests with a host need more of it")]
+#[path = "../host/bench.rs"]
+mod bench;
+#[expect(dead_code, reason = "the tests with webhooks need more of it")]
+#[path = "../webhooks/child.rs"]
+mod child;
+mod collector;
+#[expect(dead_code, reason = "the other tests with a host need more of it")]
+#[path = "../host/data.rs"]
+mod data;
+mod exports;
+mod outages;
+mod page;
+#[expect(dead_code, reason = "the other tests with a host need more of it")]
+#[path = "../host/receiver.rs"]
+mod receiver;
+mod scrapes;

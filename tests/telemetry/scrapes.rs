@@ -1,0 +1,52 @@
+//! `/metrics`, read by Prometheus' own parser.
+
+use std::net::TcpListener;
+
+use serde_json::Value as Json;
+
+use crate::bench::{Bench, logs};
+use crate::collector::Collector;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prometheus_understands_what_is_served() {
+    let collector = Collector::start();
+    let mut bench = Bench::with_rows(1..=3).await;
+    // Free a moment ago, which is as good as a fixed one gets.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    bench.set_env("HIGHWATER__METRICS__ADDRESS", &address.to_string());
+    bench.set_env("HIGHWATER__METRICS__AZFDB", "true");
+    let host = bench.host().await;
+    logs(&host.run().await);
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let scraped = client.get(format!("http://{address}/metrics")).send().await.unwrap();
+    let kind = scraped.headers()["content-type"].to_str().unwrap().to_owned();
+    assert_eq!(kind, "text/plain; version=0.0.4; charset=utf-8");
+    let families = collector.parsed(scraped.text().await.unwrap()).await;
+    let family = |name: &str| {
+        let mut all = families.as_array().unwrap().iter();
+        all.find(|family| family["name"] == name).unwrap_or_else(|| panic!("no `{name}`")).clone()
+    };
+    for (name, kind) in [
+        // The parser takes `_total` off the names of counters.
+        ("events", "counter"),
+        ("azfdb_events", "counter"),
+        ("highwater_rows_fetched", "counter"),
+        ("highwater_tick_duration_seconds", "histogram"),
+        ("highwater_batch_size", "histogram"),
+        ("highwater_last_success_age_seconds", "gauge"),
+        ("highwater_lag_held_back", "gauge"),
+        ("target_info", "gauge"),
+    ] {
+        assert_eq!(family(name)["type"], kind, "{name}");
+    }
+    let events = &family("events")["samples"][0];
+    assert_eq!(
+        (&events["value"], &events["labels"]["poller_name"]),
+        (&"3".into(), &"nightly".into())
+    );
+    let buckets = family("highwater_tick_duration_seconds");
+    let infinite = buckets["samples"].as_array().unwrap().iter();
+    let infinite: Vec<&Json> = infinite.filter(|it| it["labels"]["le"] == "+Inf").collect();
+    assert_eq!(infinite.len(), 1);
+    host.finish().await;
+}
