@@ -212,6 +212,8 @@ const CRATES: &[&str] = &[
     "azure_storage_queue",
     "base64",
     "clap",
+    "clap_complete",
+    "clap_mangen",
     "flate2",
     "futures_util",
     "hmac",
