@@ -121,16 +121,8 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfi
         Some(Some(CursorMode::IntegerPk)) => Err(no_soft_delete()),
         Some(_) | None => parse::any(text),
     });
-    let settle = match mode {
-        Some(Some(mode @ (CursorMode::RowVersion | CursorMode::ChangeTracking))) => {
-            reader.read_if_set(&settings::SOURCE_SETTLE, at, |_| no_settle(mode));
-            Some(Duration::ZERO)
-        }
-        Some(Some(CursorMode::TimestampPk | CursorMode::IntegerPk) | None) | None => {
-            reader.read(&settings::SOURCE_SETTLE, at, parse::duration)
-        }
-    };
-    let clock = read_clock(reader, segment, mode);
+    let settle = read_settle(reader, segment, mode.flatten());
+    let clock = read_clock(reader, segment, mode.flatten());
     let audit_after = match mode {
         Some(Some(mode)) if !mode.goes_by_time() => {
             reader.read_if_set(&settings::SOURCE_AUDIT_AFTER, at, |_| no_settle(mode))
@@ -337,13 +329,27 @@ fn no_settle(mode: CursorMode) -> Result<Duration, Expected> {
         .hint("remove it, or set the mode to `timestamp+pk` or `integer+pk`"))
 }
 
+fn read_settle(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    mode: Option<CursorMode>,
+) -> Option<Duration> {
+    match mode {
+        Some(mode) if !mode.goes_by_time() => {
+            reader.read_if_set(&settings::SOURCE_SETTLE, Some(segment), |_| no_settle(mode));
+            Some(Duration::ZERO)
+        }
+        Some(_) | None => reader.read(&settings::SOURCE_SETTLE, Some(segment), parse::duration),
+    }
+}
+
 fn read_clock(
     reader: &mut Reader<'_>,
     segment: &str,
-    mode: Option<Option<CursorMode>>,
+    mode: Option<CursorMode>,
 ) -> Option<SourceClock> {
     match mode {
-        Some(Some(mode)) if mode != CursorMode::TimestampPk => {
+        Some(mode) if mode != CursorMode::TimestampPk => {
             reader.read_if_set(&settings::SOURCE_CLOCK, Some(segment), |_| no_clock(mode));
             Some(SourceClock::Utc)
         }
