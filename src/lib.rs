@@ -39,10 +39,10 @@
 //! |---|---|---|
 //! | composition | `app` | everything but `cli` |
 //! | edges | [`host`], `cli`, `package`, [`telemetry`], `demo`, `fakehost`, `race` | the layers below |
-//! | adapters | `journal::{blob, file, memory}`, `state::{blob, container, file, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, http, queue, sql, stdout}`, [`mssql`], [`azure`] | their port, their crate |
+//! | adapters | `journal::{blob, file, memory}`, `state::{blob, container, file, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, http, paced, queue, sql, stdout}`, [`mssql`], [`azure`] | their port, their crate |
 //! | engine | [`poller`], [`lease`], [`journal::Appender`], [`metrics`], [`doctor`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`], [`journal::JournalStore`] | vocabulary |
-//! | pure rules | [`config`], [`policy`], [`quarantine`], [`state`], [`journal`], [`normalize`] | vocabulary |
+//! | pure rules | [`config`], [`policy`], [`quarantine`], [`range`], [`state`], [`journal`], [`normalize`] | vocabulary |
 //! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`] | each other |
 //!
 //! Imports point downwards only; `tests/it/tidy.rs` enforces the map.
@@ -87,6 +87,7 @@ pub mod journal;
 pub mod normalize;
 pub mod policy;
 pub mod quarantine;
+pub mod range;
 pub mod source;
 pub mod state;
 

@@ -30,6 +30,7 @@ mod operate;
 mod outcome;
 mod part;
 mod quarantine;
+mod range;
 mod replay;
 mod stop;
 mod suspicion;
@@ -42,7 +43,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use self::audit::Auditor;
-use self::batch::{Batch, Fetched, Next};
+use self::batch::{Batch, Fetched, Next, Position};
 use self::deliver::Hand;
 pub use self::entries::Found;
 pub use self::init::Init;
@@ -52,9 +53,9 @@ use self::observe::Observation;
 pub use self::operate::{Operator, Pausing, Resuming};
 use self::outcome::refused_outcome;
 pub use self::outcome::{LoadError, OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
+pub use self::range::{RangeBegun, RangeEnd, RangeSize};
 pub use self::replay::{Replay, ReplayEnd, ReplayError, Replayed};
 pub use self::stop::StopSignal;
-use crate::cursor::Cursor;
 use crate::handler::{Delivery, Handler, HandlerError, Progress};
 use crate::journal::Happened;
 use crate::lease::{Acquired, Instance, Lease, LeaseContext, LeaseError, LeaseTerms, Snapshot};
@@ -134,6 +135,8 @@ pub struct Poller {
     start_now: bool,
     /// What ticks did, and where it is told.
     journal: Journal,
+    /// The poller whose past is delivered again, where this is not a poller of its own.
+    range_of: Option<String>,
     /// Set where closed windows are read again.
     audit: Option<Auditor>,
     /// What the last tick knew; locked while a tick runs, so a second one sees that.
@@ -188,6 +191,7 @@ impl Poller {
             metrics: parts.metrics,
             start_now: false,
             journal: Journal::off(),
+            range_of: None,
             audit: None,
             memory: Mutex::default(),
         }
@@ -342,8 +346,8 @@ impl Poller {
             }
             self.commit(&mut lease, &hand.batch, &next, seen).await?;
             match next {
-                // The commit found that somebody has paused the poller meanwhile.
-                Ok(Next::Batch(_)) if lease.document().paused.is_some() => {
+                // The commit found that somebody has paused the poller meanwhile, or given the range up.
+                Ok(Next::Batch(_)) if lease.document().is_held_up() => {
                     self.release(&mut lease, seen).await;
                     memory.remember(lease);
                     return Ok(TickOutcome::Committed { more: true });
@@ -372,13 +376,16 @@ impl Poller {
         let earlier = in_flight.map_or(0, |f| f.attempt.saturating_add(f.crashes));
         let replay_id = lease.document().replay_id.clone();
         let progress = Progress::default();
+        let reread = self.reread(batch);
         let delivery = Delivery {
+            poller: &self.name,
             source: &self.source.shape().label,
             batch_id: &batch.id,
             generation: lease.generation(),
             fencing_token: lease.token(),
             attempt: earlier.saturating_add(1),
             replay_id: replay_id.as_deref(),
+            beside: self.beside(&reread),
             events: &batch.events,
             traceparent: seen.request().traceparent.as_deref(),
             progress: &progress,
@@ -469,20 +476,6 @@ enum NotTaken {
     OutOfTime,
     /// The lease is not held any more: nothing is written down.
     Lost(TickError),
-}
-
-/// Where a fetch begins, and what else makes a batch what it is.
-struct Position {
-    generation: u64,
-    replay_id: Option<String>,
-    after: Option<Cursor>,
-}
-
-impl Position {
-    /// Returns the place behind `after`, under what else `document` says.
-    fn under(document: &StateDocument, after: Option<Cursor>) -> Self {
-        Self { generation: document.generation.0, replay_id: document.replay_id.clone(), after }
-    }
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub(super) fn encode(
 ) -> Result<Vec<u8>, serde_json::Error> {
     let head = Head {
         batch_id,
-        poller: &delivery.source.poller,
+        poller: delivery.poller,
         generation: delivery.generation.0,
         fencing_token: delivery.fencing_token.0,
         attempt: delivery.attempt,

@@ -43,12 +43,14 @@ impl Sample {
 
     pub(crate) fn delivery(&self) -> Delivery<'_> {
         Delivery {
+            poller: &self.source.poller,
             source: &self.source,
             batch_id: &self.batch_id,
             generation: Generation(7),
             fencing_token: FencingToken(42),
             attempt: 2,
             replay_id: None,
+            beside: None,
             events: &self.events,
             traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
             progress: &self.progress,

@@ -283,12 +283,14 @@ impl Poller {
             digest: &Digested::of(events),
         });
         let delivery = Delivery {
+            poller: &self.name,
             source: &self.source.shape().label,
             batch_id: &batch_id,
             generation: lease.generation(),
             fencing_token: lease.token(),
             attempt: entry.attempts.saturating_add(1),
             replay_id: Some(replay.id),
+            beside: None,
             events,
             traceparent: None,
             progress: &Progress::default(),

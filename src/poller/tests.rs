@@ -1,4 +1,5 @@
 use super::*;
+use crate::cursor::Cursor;
 use crate::error::chain;
 use crate::normalize::NormalizeError;
 use crate::state::{MemoryStore, Paused, Precondition, Refusal, StateDocument, decode, encode};
@@ -12,6 +13,7 @@ mod init;
 mod journal;
 mod operate;
 mod parts;
+mod range;
 mod remember;
 mod replay;
 mod rules;

@@ -52,12 +52,14 @@ impl Batch {
 
     pub(crate) async fn deliver(&self, handler: &dyn Handler) -> Result<(), HandlerError> {
         let delivery = Delivery {
+            poller: &self.source.poller,
             source: &self.source,
             batch_id: &self.id,
             generation: Generation(7),
             fencing_token: FencingToken(42),
             attempt: 1,
             replay_id: None,
+            beside: None,
             events: &self.events,
             traceparent: None,
             progress: &self.progress,

@@ -35,6 +35,7 @@ mod source_tracking;
 mod sql;
 mod sql_handler;
 mod sql_handler_faults;
+mod sql_handler_ranges;
 mod sql_handler_ticks;
 mod state_ddl;
 mod state_sql;
