@@ -5,6 +5,7 @@
 //! 2 wrong usage or a confirmation that is missing, 3 wrong settings, 4 not allowed, 5 another holds
 //! the lease or was faster, 6 something needed cannot be reached, 7 the handler did not take it.
 
+mod backfill;
 mod confirm;
 mod doctor;
 mod fence;
@@ -12,6 +13,7 @@ mod init;
 mod output;
 mod pause;
 mod quarantine;
+mod range;
 mod replay;
 mod serve;
 mod state;
@@ -61,6 +63,10 @@ enum Command {
     Pause(pause::PauseOptions),
     /// Let a poller run again, whoever or whatever paused it.
     Resume(pause::ResumeOptions),
+    /// Deliver a part of a poller's past again, once, in order; the poller goes on undisturbed.
+    Replay(replay::Options),
+    /// Deliver a part of a poller's past again in windows, several at a time and in several processes.
+    Backfill(backfill::Options),
     /// List, show, deliver again or drop the rows that a poller has set aside.
     #[command(subcommand)]
     Quarantine(quarantine::Options),
@@ -109,6 +115,8 @@ pub async fn run() -> ExitCode {
         Command::Doctor(options) => end(doctor::run(vars, &options).await),
         Command::Pause(options) => end(pause::pause(vars, &options).await),
         Command::Resume(options) => end(pause::resume(vars, &options).await),
+        Command::Replay(options) => end(Box::pin(replay::run(vars, &options)).await),
+        Command::Backfill(options) => end(Box::pin(backfill::run(vars, &options)).await),
         Command::Quarantine(options) => end(quarantine::run(vars, &options).await),
         Command::State(options) => end(state::run(&options)),
         Command::Fence(options) => end(fence::run(&options)),

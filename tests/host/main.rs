@@ -19,6 +19,7 @@ mod extra;
 mod identity;
 mod lines;
 mod package;
+mod ranges;
 mod receiver;
 mod requests;
 mod responses;
