@@ -42,7 +42,7 @@
 //! | adapters | `journal::{blob, file, memory}`, `state::{blob, container, file, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, http, paced, queue, sql, stdout}`, [`mssql`], [`azure`] | their port, their crate |
 //! | engine | [`poller`], [`lease`], [`journal::Appender`], [`metrics`], [`doctor`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`], [`journal::JournalStore`] | vocabulary |
-//! | pure rules | [`config`], [`policy`], [`quarantine`], [`range`], [`state`], [`journal`], [`normalize`] | vocabulary |
+//! | pure rules | [`config`], [`policy`], [`quarantine`], [`range`], [`schedule`], [`state`], [`journal`], [`normalize`] | vocabulary |
 //! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`] | each other |
 //!
 //! Imports point downwards only; `tests/it/tidy.rs` enforces the map.
@@ -70,6 +70,7 @@
 //! | generation | orders tokens across a document that was lost and made again | |
 //! | in-flight record | the batch being handled and what happened to it so far | |
 //! | settle window | how far behind "now" a time-based poller stays | |
+//! | replay, backfill | a range of a poller's past that is delivered again beside it, whole or in windows | |
 //! | closed window | a range that was delivered, and is read again for what was committed late | |
 //! | fingerprint | hash of what gives a checkpoint its meaning | |
 
@@ -88,6 +89,7 @@ pub mod normalize;
 pub mod policy;
 pub mod quarantine;
 pub mod range;
+pub mod schedule;
 pub mod source;
 pub mod state;
 

@@ -136,7 +136,7 @@ impl Poller {
         Err(TickError::NotStarted)
     }
 
-    /// Marks the range as delivered, where `its windows` all are.
+    /// Marks the range as delivered; of one with windows whoever has seen that all of them are.
     ///
     /// # Errors
     ///
@@ -243,7 +243,7 @@ impl Poller {
             let base = self.look().await?;
             let Some(etag) = base.etag.clone() else { return Err(TickError::NotStarted) };
             let mut next = change(&base, base.age(self.store.grain()));
-            if next == base.document {
+            if next.range == base.document.range {
                 return Ok(());
             }
             next.write_id = self.instance.next_write_id();

@@ -28,6 +28,7 @@ mod source_deletes;
 mod source_faults;
 mod source_integer;
 mod source_query;
+mod source_range;
 mod source_schema;
 mod source_shapes;
 mod source_start;

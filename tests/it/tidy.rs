@@ -20,6 +20,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     // Pure rules and ports.
     ("state", &["cursor", "event"], &[]),
     ("policy", &[], &[]),
+    ("schedule", &[], &["croner"]),
     ("journal", &["cursor", "event", "state"], &[]),
     (
         "config",
@@ -179,6 +180,7 @@ const CRATES: &[&str] = &[
     "azure_storage_queue",
     "base64",
     "clap",
+    "croner",
     "flate2",
     "futures_util",
     "hmac",

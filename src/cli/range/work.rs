@@ -107,8 +107,8 @@ impl Work {
             Window::HeldUntil(until) => *until <= Instant::now(),
             Window::Busy | Window::Done => false,
         };
-        let in_turn = (first..states.len()).chain(0..first);
-        let found = in_turn.filter(|index| states.get(*index).is_some_and(free)).next();
+        let mut in_turn = (first..states.len()).chain(0..first);
+        let found = in_turn.find(|index| states.get(*index).is_some_and(free));
         match found {
             Some(index) => {
                 if let Some(state) = states.get_mut(index) {

@@ -147,6 +147,20 @@ async fn a_range_is_begun_once_and_not_after_somebody_gave_it_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_range_that_is_given_up_ends_after_the_batch_in_hand() {
+    let (world, _) = delivered(40).await;
+    let earlier = world.handler.ids().len();
+    let range = world.begun("cli", &record(None, 40)).await;
+    let other = world.range("other");
+    world.handler.then(async move {
+        other.cancel_range().await.unwrap();
+        Ok(())
+    });
+    assert_eq!(deliver(&range).await.unwrap(), RangeEnd::Cancelled);
+    assert_eq!(world.handler.ids().len(), earlier + 10);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_row_of_a_range_that_is_refused_is_set_aside_as_one_of_the_pollers() {
     let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..FailurePolicy::default() };
     let policy = FailurePolicy { bisect_on_error: true, ..policy };

@@ -136,7 +136,12 @@ fn undivided() -> FetchError {
 
 #[cfg(test)]
 mod tests {
+    use expect_test::expect;
+
     use super::*;
+    use crate::cursor::CursorMode;
+    use crate::source::mssql::describe::Column;
+    use crate::source::mssql::query::{Reach, Read};
 
     #[test]
     fn an_item_is_known_by_its_expression() {
@@ -147,5 +152,51 @@ mod tests {
         ] {
             assert_eq!(bare(item), expression);
         }
+    }
+
+    fn column(name: &str, type_name: &str) -> Column {
+        Column {
+            name: name.to_owned(),
+            type_name: type_name.to_owned(),
+            max_length: 8,
+            precision: 10,
+            scale: 0,
+            nullable: false,
+            collation: None,
+            identity: false,
+            primary: false,
+        }
+    }
+
+    #[test]
+    fn a_range_ends_at_a_position_or_behind_all_rows_of_its_cursor() {
+        let cursor = column("rv", "timestamp");
+        let key = [column("id", "int")];
+        let read = Read {
+            table: "[dbo].[T]",
+            mode: CursorMode::RowVersion,
+            cursor: &cursor,
+            key: &key,
+            select: &[],
+            deleted: None,
+            filter: None,
+        };
+        let past = |after, upto| {
+            let (conditions, order) = read.past(Bounds { after, upto }, 2);
+            assert_eq!(order, ["t.[rv]", "t.[id]"]);
+            conditions
+        };
+        expect![[r#"
+            t.[rv] > CAST(CAST(@P2 AS BIGINT) AS BINARY(8))
+            AND t.[rv] <= CAST(CAST(@P3 AS BIGINT) AS BINARY(8))"#]]
+        .assert_eq(&past(Reach::Cursor, Reach::Cursor));
+        expect![[r#"
+            t.[rv] <= CAST(CAST(@P2 AS BIGINT) AS BINARY(8)) AND (t.[rv] < CAST(CAST(@P2 AS BIGINT) AS BINARY(8)) OR t.[id] <= CAST(@P3 AS int))"#]]
+        .assert_eq(&past(Reach::Nothing, Reach::Row));
+        let text = read.text(Bounds { after: Reach::Nothing, upto: Reach::Cursor });
+        assert!(
+            text.contains("WHERE t.[rv] <= CAST(CAST(@P2 AS BIGINT) AS BINARY(8))\nAND"),
+            "{text}"
+        );
     }
 }

@@ -1,0 +1,234 @@
+//! When a timer is due: the expressions of the Functions host, in UTC. Pure.
+//!
+//! The host reads schedules with `NCrontab`: six fields, seconds first, of which a day has to match both
+//! the day of the month and the day of the week. Its one other form, an interval such as `00:05:00`, does
+//! not work in a Consumption plan, so it is refused here.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use croner::errors::CronError;
+use croner::parser::{CronParser, Seconds, Year};
+use croner::{CivilDateTime, Cron, CronDateTime, Resolution, Weekday};
+use thiserror::Error;
+use time::{Date, Duration, Month, OffsetDateTime, PrimitiveDateTime, Time};
+
+/// A text is not a schedule.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{text}` is no schedule: {reason}")]
+pub struct ScheduleError {
+    /// The text.
+    pub text: String,
+    /// What is wrong, and what was expected.
+    pub reason: String,
+}
+
+/// A timer's schedule.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    text: String,
+    cron: Cron,
+}
+
+/// What a field may hold in each of its parts, in the order of the fields.
+const FIELDS: [(&str, u16, u16, &[&str]); 6] = [
+    ("second", 0, 59, &[]),
+    ("minute", 0, 59, &[]),
+    ("hour", 0, 23, &[]),
+    ("day of the month", 1, 31, &[]),
+    ("month", 1, 12, &MONTHS),
+    ("day of the week", 0, 6, &DAYS),
+];
+
+const MONTHS: [&str; 12] =
+    ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+
+const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
+
+impl Schedule {
+    /// Reads an expression such as `*/15 * * * * *`.
+    ///
+    /// # Errors
+    ///
+    /// [`ScheduleError`] if the host would refuse it, or if it never comes.
+    pub fn parse(text: &str) -> Result<Self, ScheduleError> {
+        let wrong = |reason: String| ScheduleError { text: text.to_owned(), reason };
+        let fields: Vec<&str> = text.split_whitespace().collect();
+        if fields.len() != FIELDS.len() {
+            return Err(wrong(number_of_fields(text, fields.len())));
+        }
+        for (field, (name, min, max, names)) in fields.iter().zip(FIELDS) {
+            let known = field.split(',').all(|part| is_part(part, min, max, names));
+            if !known {
+                let words = if names.is_empty() { "" } else { " or names of three letters" };
+                return Err(wrong(format!(
+                    "the field `{field}` for the {name} must have `*`, numbers from {min} to {max}{words}, \
+                     ranges `a-b`, steps `*/n`, or several of them between commas"
+                )));
+            }
+        }
+        let mut parser = CronParser::builder();
+        // A single number with a step reaches to the end of the field, as for the host.
+        parser = parser.seconds(Seconds::Required).year(Year::Disallowed);
+        parser = parser.dom_and_dow(true).sloppy_ranges(true);
+        let cron = parser.build().parse(text).map_err(|error| wrong(error.to_string()))?;
+        Ok(Self { text: text.to_owned(), cron })
+    }
+
+    /// Returns the first time after `time` at which it is due; `None` if it never is again.
+    pub fn next_after(&self, time: OffsetDateTime) -> Option<OffsetDateTime> {
+        let found =
+            self.cron.find_next_occurrence(&Utc(time.to_offset(time::UtcOffset::UTC)), false);
+        found.ok().map(|Utc(next)| next)
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.text)
+    }
+}
+
+fn number_of_fields(text: &str, count: usize) -> String {
+    match count {
+        1 if text.contains(':') => {
+            "an interval works in a dedicated plan only; write six fields, seconds first".to_owned()
+        }
+        5 => format!("it has five fields and must have six, seconds first: `0 {text}`?"),
+        _ => format!("it has {count} fields and must have six, seconds first"),
+    }
+}
+
+/// Says whether `part` is `*`, a value or a range, with a step or without.
+fn is_part(part: &str, min: u16, max: u16, names: &[&str]) -> bool {
+    let is_value = |text: &str| {
+        let number = text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u16>().ok());
+        let known = number.flatten().is_some_and(|number| (min..=max).contains(&number));
+        known || names.contains(&text.to_ascii_lowercase().as_str())
+    };
+    let (base, step) = part.split_once('/').map_or((part, None), |(base, step)| (base, Some(step)));
+    let step_ok = step.is_none_or(|step| {
+        step.bytes().all(|b| b.is_ascii_digit()) && step.parse::<u16>().is_ok_and(|step| step > 0)
+    });
+    let base_ok = base == "*"
+        || base.split_once('-').map_or_else(|| is_value(base), |(a, b)| is_value(a) && is_value(b));
+    base_ok && step_ok
+}
+
+/// A time without summer time, so that nothing is ever skipped or comes twice.
+#[derive(Clone, Copy, Debug)]
+struct Utc(OffsetDateTime);
+
+impl CronDateTime for Utc {
+    fn to_civil(&self) -> CivilDateTime {
+        let Self(time) = self;
+        let (year, month, day) = time.to_calendar_date();
+        let (hour, minute, second) = time.to_hms();
+        CivilDateTime::from_ymd_hms_opt(
+            year,
+            u8::from(month).into(),
+            day.into(),
+            hour.into(),
+            minute.into(),
+            second.into(),
+        )
+        .expect("what one calendar has, the other has too")
+    }
+
+    fn civil_weekday(&self) -> Weekday {
+        Weekday::from_days_from_sunday(self.0.weekday().number_days_from_sunday().into())
+    }
+
+    fn resolve_civil(&self, civil: CivilDateTime) -> Result<Resolution<Self>, CronError> {
+        let date = || {
+            let month = Month::try_from(u8::try_from(civil.month()).ok()?).ok()?;
+            let day = u8::try_from(civil.day()).ok()?;
+            Date::from_calendar_date(civil.year(), month, day).ok()
+        };
+        let time = || {
+            let [hour, minute, second] =
+                [civil.hour(), civil.minute(), civil.second()].map(|part| u8::try_from(part).ok());
+            Time::from_hms(hour?, minute?, second?).ok()
+        };
+        let date = date().ok_or(CronError::InvalidDate)?;
+        let time = time().ok_or(CronError::InvalidTime)?;
+        Ok(Resolution::Single(Self(PrimitiveDateTime::new(date, time).assume_utc())))
+    }
+
+    fn checked_add_seconds(&self, seconds: i64) -> Option<Self> {
+        self.0.checked_add(Duration::seconds(seconds)).map(Self)
+    }
+
+    fn cmp_instant(&self, other: &Self) -> Ordering {
+        self.0.cmp(&other.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use time::macros::datetime;
+
+    use super::*;
+
+    fn due(text: &str, from: OffsetDateTime, times: usize) -> Vec<OffsetDateTime> {
+        let schedule = Schedule::parse(text).unwrap();
+        let next = |time: &OffsetDateTime| schedule.next_after(*time);
+        std::iter::successors(Some(from), next).skip(1).take(times).collect()
+    }
+
+    #[test]
+    fn a_schedule_is_due_when_the_host_would_call() {
+        let from = datetime!(2026-11-21 13:59:50.5 UTC);
+        for (text, expected) in [
+            (
+                "*/15 * * * * *",
+                [datetime!(2026-11-21 14:00 UTC), datetime!(2026-11-21 14:00:15 UTC)],
+            ),
+            ("0 */5 * * * *", [datetime!(2026-11-21 14:00 UTC), datetime!(2026-11-21 14:05 UTC)]),
+            (
+                "30 1/20 * * * *",
+                [datetime!(2026-11-21 14:01:30 UTC), datetime!(2026-11-21 14:21:30 UTC)],
+            ),
+            (
+                "0 0 6,18 * * MON-FRI",
+                [datetime!(2026-11-23 6:00 UTC), datetime!(2026-11-23 18:00 UTC)],
+            ),
+            ("0 0 0 29 feb *", [datetime!(2028-02-29 0:00 UTC), datetime!(2032-02-29 0:00 UTC)]),
+            // Both the day of the month and that of the week, unlike cron.
+            ("0 0 0 13 * 5", [datetime!(2027-08-13 0:00 UTC), datetime!(2028-10-13 0:00 UTC)]),
+        ] {
+            assert_eq!(due(text, from, 2), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_time_at_which_it_is_due_is_not_told_again() {
+        let due_at = datetime!(2026-11-21 14:00 UTC);
+        assert_eq!(due("0 * * * * *", due_at, 1), [datetime!(2026-11-21 14:01 UTC)]);
+    }
+
+    #[test]
+    fn what_never_comes_has_no_next_time() {
+        assert!(due("0 0 0 31 2 *", datetime!(2026-11-21 14:00 UTC), 1).is_empty());
+    }
+
+    #[test]
+    fn what_the_host_refuses_is_refused_with_what_it_wants() {
+        for (text, expected) in [
+            ("*/5 * * * *", "`0 */5 * * * *`?"),
+            ("00:05:00", "six fields"),
+            ("", "0 fields"),
+            ("60 * * * * *", "second must have `*`, numbers from 0 to 59"),
+            ("0 0 0 * * 7", "day of the week must have `*`, numbers from 0 to 6 or names"),
+            ("0 0 0 L * *", "day of the month"),
+            ("0 0 0 * * MON#2", "day of the week"),
+            ("0 */0 * * * *", "minute"),
+            ("/5 * * * * *", "second"),
+            ("0 5-1 * * * *", "0 5-1"),
+            ("@daily", "six"),
+        ] {
+            let error = Schedule::parse(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}
