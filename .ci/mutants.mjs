@@ -20,11 +20,15 @@ import { join } from "node:path";
 const POLLER = "src/poller.rs";
 const STATE = "src/state.rs";
 const TRANSITIONS = "src/state/transitions.rs";
+const RECOVERED = "src/state/transitions/recovery.rs";
+const REPAIR = "src/recovery/repair.rs";
 const AUDIT = "src/state/audit.rs";
 const NOT_TAKEN = "src/state/transitions/failure.rs";
 const LOOK_BACK = "src/poller/audit.rs";
 const KNOWN = "src/poller/known.rs";
 const FENCE = "src/state/fence.rs";
+const STEPS = "src/state/steps.rs";
+const HANDLE = "src/poller/handle.rs";
 const FORMAT = "src/state/format.rs";
 const LEASE = "src/lease.rs";
 const WRITE = "src/lease/write.rs";
@@ -42,6 +46,8 @@ const QUOTES = "src/config/sql_connection/text.rs";
 const RETRY = "src/mssql/retry.rs";
 const NUMBER = "src/mssql/number.rs";
 const TOKEN = "src/azure/kept_token.rs";
+const USER = "src/azure/user_password.rs";
+const REFUSAL = "src/azure/user_password/refusal.rs";
 const BLOB = "src/handler/blob.rs";
 const MESSAGE = "src/handler/queue/message.rs";
 const DURABLE_REPLY = "src/handler/durable/reply.rs";
@@ -79,7 +85,7 @@ const RANGES = "src/poller/range.rs";
 const BREAKS = [
   ["margin removed", TRANSITIONS, "const LAPSE_MARGIN: Duration = Duration::from_secs(2);", "const LAPSE_MARGIN: Duration = Duration::from_secs(0);"],
   ["clock's grain ignored", TRANSITIONS, "+ age.grain * 2 + LAPSE_MARGIN", "+ LAPSE_MARGIN"],
-  ["idle time before a foreign write ignored", TRANSITIONS, "Duration::from_secs(lease.idle_before_seconds) + age.since_write", "age.since_write"],
+  ["idle time before a foreign write ignored", RECOVERED, "Duration::from_secs(self.lease.idle_before_seconds) + age.since_write", "age.since_write"],
   ["token not raised", TRANSITIONS, "Ok(FencingToken(current + 1))", "Ok(FencingToken(current))"],
   ["released lease held on to", TRANSITIONS, ".filter(|_| lease.released_at.is_none())", ".filter(|_| true)"],
   ["lapsed lease never taken", TRANSITIONS, "if idle >= lapses_after {", "if false {"],
@@ -91,6 +97,13 @@ const BREAKS = [
   ["pause ignored", TRANSITIONS, "if let Some(paused) = &self.paused {", "if let Some(paused) = self.paused.as_ref().filter(|_| false) {"],
   ["back-off ignored", TRANSITIONS, "(now < until).then_some(", "(false && now < until).then_some("],
   ["broken lease keeps its owner", TRANSITIONS, "        next.lease.owner_id = None;\n", ""],
+  ["recovery releases a live lease", RECOVERED, "Standing::Held { owner_id } => return Err(Refusal::Held { owner_id }),", "Standing::Held { .. } => {}"],
+  ["recovery ignores the margin", RECOVERED, "match self.standing_for_nobody(age) {\n            Standing::Held", "match self.standing_for_nobody(LeaseAge { since_write: age.since_write + Duration::from_secs(2), ..age }) {\n            Standing::Held"],
+  ["recovery moves a checkpoint", RECOVERED, "let mut next = self.break_lease()?;", "let mut next = self.break_lease()?;\n        next.checkpoint = crate::state::Checkpoint::default();"],
+  ["recovery keeps the token", RECOVERED, "let mut next = self.break_lease()?;", "let mut next = self.clone();\n        next.lease.released_at = Some(now);"],
+  ["recovery counts no crash", RECOVERED, "batch.crashes = batch.crashes.saturating_add(1);", "let _ = &batch;"],
+  ["recovery ends a back-off that was asked for", RECOVERED, "if until <= latest || !is_free", "if !is_free"],
+  ["recovery acts on a document that changed", REPAIR, "let Some(etag) = &base.etag else {", "let fresh = self.parts.store.load(&StateKey::Document(name.clone())).await;\n        let fresh = fresh.ok().and_then(|loaded| loaded.stored).map(|stored| stored.etag);\n        let Some(etag) = &fresh else {"],
   ["fence admits anyone", FENCE, "if asked < self {", "if false {"],
   ["fence without generation", FENCE, "if asked < self {", "if asked.token < self.token {"],
   ["fence refuses its own", FENCE, "if asked < self {", "if asked <= self {"],
@@ -160,6 +173,8 @@ const BREAKS = [
   ["unknown error tried again", NUMBER, "(Transient, None);", "(Transient, Some(Again::Soon));"],
   ["token never replaced", TOKEN, "&& rest > REFRESH_BEFORE", "&& rest > Duration::ZERO"],
   ["token used to its end", TOKEN, "if rest > REST_MIN =>", "if rest > Duration::ZERO =>"],
+  ["service asked before its pause is over", USER, "                self.leave_alone_for(pause);\n", ""],
+  ["password told by a refusal", REFUSAL, 'text.replace(password, "[redacted]")', "text.to_owned()"],
   ["blob named without its content", BLOB, "_{last}_{}.ndjson\", delivery.source.poller, delivery.batch_id)", "_{last}.ndjson\", delivery.source.poller)"],
   ["native lease taken for a blob that is there", BLOB, "412 => answer.code == \"ConditionNotMet\",", "412 => true,"],
   ["message larger than a queue takes", MESSAGE, "if self.text_bytes(json.len() + 1 + next.len() + end) > TEXT_BYTES_MAX {", "if self.text_bytes(json.len() + next.len()) > TEXT_BYTES_MAX {"],
@@ -233,6 +248,16 @@ const BREAKS = [
   ["range that was given up delivered on", RANGE_STATE, "self.paused.is_some() || self.range.as_ref().is_some_and(cancelled)", "self.paused.is_some() || self.range.as_ref().is_some_and(|range| false && cancelled(range))"],
   ["older state of a row written over a newer one", SQL, "if beside.rows.are_unchanged().await? {", "if beside.rows.are_unchanged().await? || true {"],
   ["poller's fence not locked by a range", SQL, "let mut name = self.of_app(beside.poller);", "let mut name = self.of_app(self.delivery.poller);"],
+  ["result of other bytes counts", STEPS, "self.step == step && self.digest == *digest && ", "self.step == step && (true || self.digest == *digest) && "],
+  ["results kept for other bytes", STEPS, "Some(previous) if previous.batch_id == self.batch_id => Self {", "Some(previous) if true || previous.batch_id == self.batch_id => Self {"],
+  ["results survive into the next batch", TRANSITIONS, "AfterCommit::Handle(batch) => next.in_flight = Some(batch.announced(commit.now)),", "AfterCommit::Handle(batch) => {\n                let steps = next.in_flight.take().map(|done| done.steps).unwrap_or_default();\n                next.in_flight = Some(InFlight { steps, ..batch.announced(commit.now) });\n            }"],
+  ["result kept before the step ran", HANDLE, "            self.call(lease, batch, call, seen).await?;\n            if !is_last {\n                self.keep_result(lease, batch, (index, &step.name), seen).await?;\n            }\n", "            if !is_last {\n                self.keep_result(lease, batch, (index, &step.name), seen).await?;\n            }\n            self.call(lease, batch, call, seen).await?;\n"],
+  ["step called before the last result is written", HANDLE, "        kept.map_err(|error| NotTaken::Lost(TickError::LeaseLost(error)))?;\n", "        drop(kept);\n"],
+  ["steps done called again", HANDLE, ".enumerate().skip(done)", ".enumerate().skip(done * 0)"],
+  ["batch begins anew at each attempt", STEPS, "started_at: previous.started_at,", "started_at: None,"],
+  ["front that one step took committed", HANDLE, "&& *accepted > 0\n            && !self.is_last\n", "&& *accepted > 0\n            && false\n"],
+  ["step accepts for the chain", HANDLE, "call.step.is_none() && self.may_be", "self.may_be"],
+  ["steps share the batch id", EVENT, "        update_sized(&mut hash, step.as_bytes());\n", ""],
 ];
 
 const UNOPTIMISED = ["--config", "profile.dev.package.highwater.opt-level=0"];
@@ -272,7 +297,7 @@ function fails(...suite) {
   return { failed: result.status !== 0, compiled, text: result.stderr, said: result.stdout };
 }
 
-const LIB = ["--lib", "--", "state::", "lease::", "poller::", "event::", "handler::", "normalize::", "source::", "policy::", "quarantine::", "mssql::", "sql_connection::", "token::", "tsql::", "filter::", "audit::", "journal::", "range::"];
+const LIB = ["--lib", "--", "state::", "lease::", "poller::", "event::", "handler::", "normalize::", "source::", "policy::", "quarantine::", "mssql::", "sql_connection::", "token::", "user_password::", "tsql::", "filter::", "audit::", "journal::", "recovery::", "range::"];
 const SIM = ["--test", "sim"];
 
 // The copy as it is: where that fails, a break that "is caught" would prove nothing.

@@ -13,27 +13,30 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use crate::azure::{
-    BlobService, ConnectError, IdentitySource, QueueService, ServiceOptions, Tokens,
+    BlobService, ConnectError, IdentitySource, QueueService, ServiceOptions, Tokens, User,
     request_timeout,
 };
 use crate::clock::{Clock, SystemClock};
 use crate::config::{
-    Config, ConfigErrors, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, HttpAuth, PollerConfig, SqlAuth,
-    StateConfig, StorageConnection, Vars,
+    Config, ConfigErrors, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, HttpAuth, PollerConfig,
+    RecoveryMode, SqlAuth, StateConfig, StorageConnection, Vars, poller_name_of_function,
 };
-use crate::handler::Handler;
 use crate::handler::blob::Blob;
 use crate::handler::durable::{self, Durable};
 use crate::handler::exec::Exec;
+use crate::handler::fanout::Fanout;
 use crate::handler::http::{Client, ClientError, Http};
 use crate::handler::queue::Queue;
 use crate::handler::sql::{Sql, TableError};
 use crate::handler::stdout::Stdout;
-use crate::journal::{BlobJournal, FileJournal, JournalMode, JournalStore};
+use crate::handler::{Handler, Step};
+use crate::host::server::Function;
+use crate::journal::{BlobJournal, FileJournal, JournalStore, SqlJournal};
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
 use crate::mssql::RetryTerms;
 use crate::poller::{Limits, Poller, PollerParts};
+use crate::recovery::{self, Controller, ControllerParts, Thresholds};
 use crate::source::mssql::{Mssql, SizeLimits, SourceSettings};
 use crate::source::{FetchError, Source};
 use crate::state::sql::TableNameError;
@@ -54,6 +57,9 @@ pub enum BuildError {
     /// The state table has a name that cannot be.
     #[error("read setting `HIGHWATER__STATE__TABLE`")]
     StateTable(#[source] TableNameError),
+    /// The table of journals has a name that cannot be.
+    #[error("read setting `HIGHWATER__STATE__JOURNAL_TABLE`")]
+    JournalTable(#[source] TableNameError),
     /// A source cannot be set up.
     #[error("set up the source of poller `{poller}`")]
     Source {
@@ -111,6 +117,12 @@ pub struct App {
     pub pollers: BTreeMap<String, Arc<Poller>>,
     /// The same by function, as the host will call them.
     pub functions: BTreeMap<String, Arc<Poller>>,
+    /// Names of pollers by function, where the settings say so.
+    names: BTreeMap<String, String>,
+    /// What finds pollers that cannot go on.
+    pub recovery: Arc<Controller>,
+    /// Where their state documents are kept.
+    pub state: Arc<dyn StateStore>,
 }
 
 impl App {
@@ -122,10 +134,11 @@ impl App {
     pub fn build(vars: &dyn Vars) -> Result<Self, BuildError> {
         let config = Config::from_vars(vars)?;
         let surroundings = Surroundings::of(vars);
-        let instance = Arc::new(Instance::new(surroundings.owner_id(&config.app)));
+        let metrics = Arc::new(Metrics::default());
+        let owner_id = surroundings.owner_id(&config.app);
+        let instance = Arc::new(Instance::new(owner_id).measured(Arc::clone(&metrics)));
         let Storage { state, journals } = surroundings.storage(&config)?;
         let store: Arc<dyn StateStore> = Arc::new(LoggedStore::new(state));
-        let metrics = Arc::new(Metrics::default());
         let mut client = None;
         let mut pollers = BTreeMap::new();
         for poller in config.pollers.values() {
@@ -146,17 +159,60 @@ impl App {
                 Some(wait) => built.auditing(wait),
                 None => built,
             };
-            let built = match (poller.journal.mode, &journals) {
-                (JournalMode::Off, _) | (_, None) => built,
-                (mode, Some(journals)) => {
-                    built.with_journal(mode, Arc::clone(journals), poller.journal.retention)
-                }
-            };
+            // Also where none is kept: one that was can be read.
+            let (mode, retention) = (poller.journal.mode, poller.journal.retention);
+            let built = built.with_journal(mode, Arc::clone(&journals), retention);
             pollers.insert(poller.name.clone(), Arc::new(built));
         }
         let functions = functions(&config, &pollers, &surroundings.function_folders());
-        Ok(Self { pollers, functions })
+        let recovery = controller(&config, &store, instance, metrics, &pollers);
+        let (names, recovery) = (config.functions, Arc::new(recovery));
+        Ok(Self { pollers, functions, names, recovery, state: store })
     }
+
+    /// Returns what a function does, by the name of its folder.
+    pub fn function(&self, folder: &str) -> Option<Function> {
+        if folder == recovery::FUNCTION {
+            return Some(Function::Recovery(Arc::clone(&self.recovery)));
+        }
+        let poller = self.pollers.get(&poller_name_of_function(folder, &self.names));
+        poller.map(|poller| Function::Tick(Arc::clone(poller)))
+    }
+
+    /// Returns what the host can call, by the name that it sends.
+    pub fn into_functions(self) -> BTreeMap<String, Function> {
+        let pollers = self.functions.into_iter();
+        let mut functions: BTreeMap<String, Function> =
+            pollers.map(|(name, poller)| (name, Function::Tick(poller))).collect();
+        functions.insert(recovery::FUNCTION.to_owned(), Function::Recovery(self.recovery));
+        functions
+    }
+}
+
+fn controller(
+    config: &Config,
+    store: &Arc<dyn StateStore>,
+    instance: Arc<Instance>,
+    metrics: Arc<Metrics>,
+    pollers: &BTreeMap<String, Arc<Poller>>,
+) -> Controller {
+    let settings = config.recovery;
+    Controller::new(ControllerParts {
+        store: Arc::clone(store),
+        instance,
+        metrics,
+        pollers: pollers.clone(),
+        thresholds: Thresholds {
+            stuck_after: settings.stuck_after,
+            paused_max: settings.paused_max,
+        },
+        mode: match settings.mode {
+            RecoveryMode::Off => recovery::Mode::Off,
+            RecoveryMode::Report => recovery::Mode::Report,
+            RecoveryMode::Repair => recovery::Mode::Repair,
+        },
+        time_max: config.function_timeout.saturating_sub(FUNCTION_TIMEOUT_RESERVE),
+    })
 }
 
 /// Returns how long a request for state may take: the shortest lease decides.
@@ -201,11 +257,11 @@ fn limits(poller: &PollerConfig, function_timeout: Duration) -> Limits {
 fn handler(
     surroundings: &Surroundings,
     app: &str,
-    poller: &PollerConfig,
+    (poller, config): (&str, &HandlerConfig),
     client: &mut Option<Client>,
 ) -> Result<Arc<dyn Handler>, BuildError> {
-    let wrong = |source| BuildError::Handler { poller: poller.name.clone(), source };
-    let http = match &poller.handler {
+    let wrong = |source| BuildError::Handler { poller: poller.to_owned(), source };
+    let http = match config {
         HandlerConfig::Http(http) => http,
         HandlerConfig::Blob(blob) => {
             let service = surroundings.service(&blob.access, blob.timeout).map_err(wrong)?;
@@ -219,14 +275,21 @@ fn handler(
         HandlerConfig::Durable(durable) => {
             let made = Durable::new(durable);
             return Ok(Arc::new(made.map_err(|error: durable::ClientError| {
-                BuildError::Durable { poller: poller.name.clone(), source: error }
+                BuildError::Durable { poller: poller.to_owned(), source: error }
             })?));
+        }
+        HandlerConfig::Fanout(steps) => {
+            let steps = steps.iter().map(|step| {
+                let made = handler(surroundings, app, (poller, &step.handler), client);
+                made.map(|handler| Step { name: step.name.clone(), handler })
+            });
+            return Ok(Arc::new(Fanout::new(steps.collect::<Result<_, _>>()?)));
         }
         HandlerConfig::Exec(exec) => return Ok(Arc::new(Exec::new(exec))),
         HandlerConfig::Sql(sql) => {
             let made = Sql::new(app, sql);
             let made =
-                made.map_err(|source| BuildError::Sql { poller: poller.name.clone(), source })?;
+                made.map_err(|source| BuildError::Sql { poller: poller.to_owned(), source })?;
             return Ok(match surroundings.credential(&sql.connection.auth)? {
                 Some(credential) => Arc::new(made.with_credential(credential)),
                 None => Arc::new(made),
@@ -244,15 +307,15 @@ fn handler(
         return Ok(Arc::new(handler));
     };
     let tokens = Tokens::new(surroundings.identity, client_id.as_deref(), audience);
-    let wrong = |source| BuildError::HandlerIdentity { poller: poller.name.clone(), source };
+    let wrong = |source| BuildError::HandlerIdentity { poller: poller.to_owned(), source };
     Ok(Arc::new(handler.with_tokens(tokens.map_err(wrong)?)))
 }
 
 /// What keeps the state of an app.
 struct Storage {
     state: Arc<dyn StateStore>,
-    /// Where journals are kept; `None` for a state store that keeps none.
-    journals: Option<Arc<dyn JournalStore>>,
+    /// Where journals are kept.
+    journals: Arc<dyn JournalStore>,
 }
 
 /// What the environment says beside the settings.
@@ -260,6 +323,8 @@ struct Surroundings {
     instance_id: Option<String>,
     app_root: PathBuf,
     identity: IdentitySource,
+    /// Where users log in, by the name that the Azure libraries know.
+    authority: Option<String>,
     /// Set by tests that want to see what a panic does to the process.
     #[cfg(feature = "test-util")]
     handler_panics: bool,
@@ -274,6 +339,7 @@ impl Surroundings {
             instance_id: vars.get("WEBSITE_INSTANCE_ID"),
             app_root: vars.get("FUNCTIONS_APP_ROOT_PATH").map_or_else(|| ".".into(), PathBuf::from),
             identity: IdentitySource::choose(managed, has("AZURE_FEDERATED_TOKEN_FILE")),
+            authority: vars.get("AZURE_AUTHORITY_HOST"),
             #[cfg(feature = "test-util")]
             handler_panics: has("HIGHWATER_TEST_PANIC"),
         }
@@ -296,7 +362,7 @@ impl Surroundings {
         if self.handler_panics {
             return Ok(Arc::new(crate::testing::PanickingHandler));
         }
-        handler(self, app, poller, client)
+        handler(self, app, (&poller.name, &poller.handler), client)
     }
 
     /// Builds what keeps state, and the journals beside it: both through one client.
@@ -305,7 +371,7 @@ impl Surroundings {
         match &config.state {
             StateConfig::File { folder } => Ok(Storage {
                 state: Arc::new(FileStore::new(folder, &config.app, Arc::new(SystemClock))),
-                journals: Some(Arc::new(FileJournal::new(folder, &config.app))),
+                journals: Arc::new(FileJournal::new(folder, &config.app)),
             }),
             StateConfig::Blob { access, container, .. } => {
                 let service = self.service(access, timeout).map_err(BuildError::State)?;
@@ -313,10 +379,10 @@ impl Surroundings {
                 let journals = BlobJournal::new(&service, container, &config.app);
                 Ok(Storage {
                     state: Arc::new(state.map_err(BuildError::State)?),
-                    journals: Some(Arc::new(journals.map_err(BuildError::State)?)),
+                    journals: Arc::new(journals.map_err(BuildError::State)?),
                 })
             }
-            StateConfig::Sql { connection, table, .. } => {
+            StateConfig::Sql { connection, table, journal_table, .. } => {
                 let settings = SqlStoreSettings {
                     connection: connection.clone(),
                     table: table.clone(),
@@ -324,11 +390,13 @@ impl Surroundings {
                     request_timeout: timeout,
                 };
                 let store = SqlStore::new(settings).map_err(BuildError::StateTable)?;
-                let state: Arc<dyn StateStore> = match self.credential(&connection.auth)? {
-                    Some(credential) => Arc::new(store.with_credential(credential)),
-                    None => Arc::new(store),
-                };
-                Ok(Storage { state, journals: None })
+                let state = Arc::new(match self.credential(&connection.auth)? {
+                    Some(credential) => store.with_credential(credential),
+                    None => store,
+                });
+                let journals = SqlJournal::beside(Arc::clone(&state), journal_table);
+                let journals = Arc::new(journals.map_err(BuildError::JournalTable)?);
+                Ok(Storage { state, journals })
             }
         }
     }
@@ -385,6 +453,15 @@ impl Surroundings {
             SqlAuth::Password { .. } => return Ok(None),
             SqlAuth::ServicePrincipal { tenant, client_id, secret } => {
                 let credential = crate::azure::service_principal(tenant, client_id, secret);
+                return credential.map(Some).map_err(BuildError::Identity);
+            }
+            SqlAuth::EntraUser { user, password, tenant } => {
+                let credential = crate::azure::user_password(User {
+                    name: user.clone(),
+                    password: password.clone(),
+                    tenant: tenant.clone(),
+                    authority: self.authority.clone(),
+                });
                 return credential.map(Some).map_err(BuildError::Identity);
             }
             SqlAuth::ManagedIdentity { client_id } => (IdentitySource::ManagedIdentity, client_id),

@@ -14,6 +14,7 @@ mod failure;
 mod kept_token;
 mod shared_key;
 mod tokens;
+mod user_password;
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,6 +38,8 @@ pub(crate) use self::failure::{Answer, Failure, date};
 pub use self::kept_token::KeptToken;
 use self::shared_key::SharedKey;
 pub use self::tokens::Tokens;
+pub use self::user_password::User;
+use self::user_password::UserPassword;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, StorageConnection};
 
@@ -94,6 +97,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an unused connection is kept: less than the service and what is between keep it.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long one request for a user's token may take.
+const TOKEN_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// One service of one storage account, as its clients know it.
 #[derive(Clone)]
 struct Account {
@@ -122,7 +128,7 @@ impl Account {
         connection: &StorageConnection,
         options: &ServiceOptions,
     ) -> Result<Self, ConnectError> {
-        let http = http_client(connection.endpoint(), options.timeout)?;
+        let http = storage_client(connection.endpoint(), options.timeout)?;
         let transport = Transport::new(Arc::new(Bounded(http)));
         let mut endpoint = connection.endpoint().clone();
         let mut client = ClientOptions {
@@ -273,8 +279,20 @@ fn is_container_name(name: &str) -> bool {
         && !name.contains("--")
 }
 
-fn http_client(endpoint: &Url, timeout: Duration) -> Result<reqwest::Client, ConnectError> {
-    let mut builder = reqwest::Client::builder()
+fn storage_client(endpoint: &Url, timeout: Duration) -> Result<reqwest::Client, ConnectError> {
+    let mut builder = client_builder(timeout);
+    if matches!(endpoint.host_str(), Some("127.0.0.1" | "localhost" | "[::1]")) {
+        builder = builder.no_proxy();
+    }
+    builder.build().map_err(|error| ConnectError(failure::describe(&error)))
+}
+
+fn http_client(timeout: Duration) -> Result<reqwest::Client, ConnectError> {
+    client_builder(timeout).build().map_err(|error| ConnectError(failure::describe(&error)))
+}
+
+fn client_builder(timeout: Duration) -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(timeout)
         .pool_idle_timeout(POOL_IDLE_TIMEOUT)
@@ -282,11 +300,7 @@ fn http_client(endpoint: &Url, timeout: Duration) -> Result<reqwest::Client, Con
         .retry(reqwest::retry::never())
         // Ranges and lengths are of what is stored, so nothing may be unpacked on the way.
         .no_gzip()
-        .no_deflate();
-    if matches!(endpoint.host_str(), Some("127.0.0.1" | "localhost" | "[::1]")) {
-        builder = builder.no_proxy();
-    }
-    builder.build().map_err(|error| ConnectError(failure::describe(&error)))
+        .no_deflate()
 }
 
 /// Returns a credential for a service other than storage, such as a database.
@@ -315,6 +329,19 @@ pub fn service_principal(
     let credential = ClientSecretCredential::new(tenant, client_id.to_owned(), secret, None)
         .map_err(|error| ConnectError(failure::describe(&error)))?;
     Ok(kept(credential))
+}
+
+/// Returns a credential of a user who has a password.
+///
+/// # Errors
+///
+/// [`ConnectError`] if the tenant's name or the address to log in at cannot be one, or TLS cannot be
+/// set up.
+pub fn user_password(user: User) -> Result<Arc<dyn TokenCredential>, ConnectError> {
+    let http = http_client(TOKEN_TIMEOUT)?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let credential = UserPassword::new(user, Arc::new(Bounded(http)), clock)?;
+    Ok(kept(Arc::new(credential)))
 }
 
 fn kept(credential: Arc<dyn TokenCredential>) -> Arc<dyn TokenCredential> {

@@ -9,24 +9,33 @@ mod backfill;
 mod confirm;
 mod doctor;
 mod fence;
+mod findings;
 mod init;
+mod journal;
 mod output;
 mod pause;
 mod quarantine;
 mod range;
+mod recover;
 mod replay;
+mod restore;
+mod run;
 mod serve;
+mod shell;
 mod state;
+mod status;
+mod tick;
+mod validate;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::output::{Exit, Failed, end, say};
 use crate::app::App;
-use crate::config::{ProcessVars, Vars};
+use crate::config::{LocalSettings, ProcessVars, Vars};
 use crate::error::chain;
 use crate::package;
 use crate::poller::Poller;
@@ -35,6 +44,9 @@ use crate::poller::Poller;
 #[derive(Debug, Parser)]
 #[command(name = "highwater", version, about)]
 struct Arguments {
+    /// File such as `local.settings.json`, whose values count where the environment has none.
+    #[arg(long, value_name = "FILE", global = true)]
+    settings: Option<PathBuf>,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -43,6 +55,12 @@ struct Arguments {
 enum Command {
     /// Serve the Functions host; what happens without a command.
     Serve,
+    /// Run pollers by the timers of their functions, without the Functions host, until asked to stop.
+    Run(run::Options),
+    /// Run one tick of a poller now.
+    Tick(tick::Options),
+    /// Check settings, host.json and functions against each other; connects to nothing.
+    Validate(validate::Options),
     /// Lay out what `func start --script-root DIR` and a deployment need.
     Package {
         /// Folder to lay it out in; made if missing.
@@ -59,6 +77,10 @@ enum Command {
     Init(init::Options),
     /// Check all that a poller needs, and print what was found with what mends it. Writes nothing.
     Doctor(doctor::Options),
+    /// Show how each poller stands, by its state document alone. Writes nothing.
+    Status(status::Options),
+    /// Find pollers that cannot go on, and with `--yes` repair what is safe to repair.
+    Recover(recover::Options),
     /// Keep a poller from running, in whatever process, until it is resumed.
     Pause(pause::PauseOptions),
     /// Let a poller run again, whoever or whatever paused it.
@@ -70,15 +92,22 @@ enum Command {
     /// List, show, deliver again or drop the rows that a poller has set aside.
     #[command(subcommand)]
     Quarantine(quarantine::Options),
-    /// Print what the state store needs.
+    /// Show, copy, verify or rebuild a state document; print what the state store needs.
     #[command(subcommand)]
     State(state::Options),
+    /// Show, export or compact what a poller did; print what a history needs.
+    #[command(subcommand)]
+    Journal(journal::Options),
     /// Print what the handler `sql` needs to keep stale owners out.
     #[command(subcommand)]
     Fence(fence::Options),
     /// Print what the handler `sql` needs to apply no event twice.
     #[command(subcommand)]
     Ledger(fence::LedgerOptions),
+    /// Print a script that completes words in a shell.
+    Completions(shell::CompletionsOptions),
+    /// Print the manual, for `man -l -`.
+    Man,
     /// Show delivery without loss on real data, with failures and kills; needs nothing installed.
     #[cfg(feature = "demo")]
     Demo(crate::demo::Options),
@@ -101,9 +130,18 @@ pub async fn run() -> ExitCode {
             return if printed.is_ok() { exit } else { Exit::Failed }.into();
         }
     };
-    let vars = &ProcessVars;
+    let vars: &dyn Vars = match &arguments.settings {
+        None => &ProcessVars,
+        Some(path) => match LocalSettings::read(path, ProcessVars) {
+            Ok(settings) => &settings.clone(),
+            Err(error) => return end(Err(Failed::new(Exit::Settings, chain(&error)))),
+        },
+    };
     match arguments.command.unwrap_or(Command::Serve) {
         Command::Serve => end(serve::run(vars).await),
+        Command::Run(options) => end(run::run(vars, &options).await),
+        Command::Tick(options) => end(tick::run(vars, &options).await),
+        Command::Validate(options) => end(validate::run(vars, &options)),
         Command::Package { stage, from, binary } => {
             let staged = package::stage(&from, &stage, binary.as_deref());
             end(staged.map_err(|error| Failed::new(Exit::Failed, chain(&error))).map(|staged| {
@@ -113,14 +151,19 @@ pub async fn run() -> ExitCode {
         }
         Command::Init(options) => end(init::run(vars, &options).await),
         Command::Doctor(options) => end(doctor::run(vars, &options).await),
+        Command::Status(options) => end(status::run(vars, &options).await),
+        Command::Recover(options) => end(recover::run(vars, &options).await),
         Command::Pause(options) => end(pause::pause(vars, &options).await),
         Command::Resume(options) => end(pause::resume(vars, &options).await),
         Command::Replay(options) => end(Box::pin(replay::run(vars, &options)).await),
         Command::Backfill(options) => end(Box::pin(backfill::run(vars, &options)).await),
         Command::Quarantine(options) => end(quarantine::run(vars, &options).await),
-        Command::State(options) => end(state::run(&options)),
+        Command::State(options) => end(Box::pin(state::run(vars, &options)).await),
+        Command::Journal(options) => end(Box::pin(journal::run(vars, &options)).await),
         Command::Fence(options) => end(fence::run(&options)),
         Command::Ledger(options) => end(fence::run_ledger(&options)),
+        Command::Completions(options) => end(shell::completions(&options, Arguments::command())),
+        Command::Man => end(shell::man(Arguments::command())),
         #[cfg(feature = "demo")]
         Command::Demo(options) => crate::demo::run(options).await,
         #[cfg(feature = "demo")]

@@ -25,6 +25,7 @@ mod mistake;
 mod parse;
 mod poller;
 mod read;
+mod recovery;
 mod settings;
 mod source;
 mod sql_connection;
@@ -41,15 +42,16 @@ pub(crate) use self::filter::{Filter, FilterProblem};
 pub(crate) use self::handler::redacted;
 pub use self::handler::{
     Authorities, BlobConfig, BodyForm, DurableConfig, ExecConfig, HandlerConfig, HttpAuth,
-    HttpConfig, LedgerConfig, MessageEncoding, QueueConfig, SqlHandlerConfig,
+    HttpConfig, LedgerConfig, MessageEncoding, QueueConfig, SqlHandlerConfig, StepConfig,
 };
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
 pub use self::parse::parse_duration;
 pub use self::poller::{JournalConfig, LeaseConfig, LimitsConfig, PollerConfig};
+pub use self::recovery::{RecoveryConfig, RecoveryMode};
 pub(crate) use self::settings::LOG_DEFAULT;
 pub use self::settings::{
-    FENCE_TABLE_DEFAULT, Fallback, LEDGER_TABLE_DEFAULT, SETTINGS, STATE_TABLE_DEFAULT, Setting,
-    settings_table,
+    FENCE_TABLE_DEFAULT, Fallback, JOURNAL_TABLE_DEFAULT, LEDGER_TABLE_DEFAULT, SETTINGS,
+    STATE_TABLE_DEFAULT, Setting, settings_table,
 };
 pub use self::source::{OnSchemaChange, Relation, SourceConfig};
 pub use self::sql_connection::{Encrypt, SqlAuth, SqlConnection, connection_keys_table};
@@ -58,7 +60,7 @@ pub(crate) use self::storage_connection::{DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY};
 pub use self::storage_connection::{StorageConnection, StorageService};
 pub(crate) use self::tsql::check_query;
 pub(crate) use self::unknown::closest;
-pub use self::vars::{ProcessVars, Vars};
+pub use self::vars::{LocalSettings, LocalSettingsError, ProcessVars, Vars};
 
 use self::read::Reader;
 
@@ -76,6 +78,8 @@ pub struct Config {
     pub function_timeout: Duration,
     /// What is logged, as a filter of `tracing`.
     pub log: String,
+    /// What is done about pollers that cannot go on.
+    pub recovery: RecoveryConfig,
     /// The pollers by name; at least one.
     pub pollers: BTreeMap<String, PollerConfig>,
     /// Functions that run a poller of another name, by [`function_segment`]; the values are names
@@ -95,6 +99,7 @@ impl Config {
         let state = state::read(&mut reader);
         let function_timeout = poller::read_function_timeout(&mut reader);
         let log = reader.read(&settings::LOG, None, parse::log_filter);
+        let recovery = recovery::read(&mut reader);
         let names = poller::names(&mut reader);
         let facts = poller::Facts { function_timeout, state: state.as_ref() };
         let pollers: Vec<Option<PollerConfig>> =
@@ -108,6 +113,7 @@ impl Config {
                 state: state?,
                 function_timeout: function_timeout?,
                 log: log?,
+                recovery: recovery?,
                 pollers: pollers?.into_iter().map(|poller| (poller.name.clone(), poller)).collect(),
                 functions,
             })
@@ -117,10 +123,16 @@ impl Config {
 
     /// Returns the poller that a function runs, by the name of the function's folder.
     pub fn poller_of_function(&self, folder: &str) -> Option<&PollerConfig> {
-        let segment = function_segment(folder);
-        let name = self.functions.get(&segment).cloned();
-        self.pollers.get(&name.unwrap_or_else(|| segment.to_ascii_lowercase()))
+        self.pollers.get(&poller_name_of_function(folder, &self.functions))
     }
+}
+
+/// Returns the name of the poller that the function in `folder` runs, whether there is one or not, where
+/// `functions` are those of [`Config::functions`].
+pub fn poller_name_of_function(folder: &str, functions: &BTreeMap<String, String>) -> String {
+    let segment = function_segment(folder);
+    let name = functions.get(&segment).cloned();
+    name.unwrap_or_else(|| segment.to_ascii_lowercase())
 }
 
 /// Returns how a function's folder is written in a setting: upper case, with `_` for `-`.

@@ -8,7 +8,9 @@
 //! never an error and never silence: a check that was left out would pass for one that was passed.
 
 pub mod clock;
+pub mod sizing;
 pub mod state;
+pub mod status;
 
 use std::fmt;
 

@@ -83,6 +83,18 @@ impl BatchId {
         Self(format!("batch_{}", short_hex(&hash.finalize())))
     }
 
+    /// Derives the id under which a step of a handler chain gets this batch.
+    ///
+    /// Two steps may have one target, which must not take the second delivery for the first.
+    #[must_use]
+    pub fn of_step(&self, step: &str) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(b"step-1");
+        update_sized(&mut hash, self.0.as_bytes());
+        update_sized(&mut hash, step.as_bytes());
+        Self(format!("batch_{}", short_hex(&hash.finalize())))
+    }
+
     /// Returns the text form, `batch_` and 32 hex digits.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -245,6 +257,16 @@ mod tests {
                 .unwrap();
         expect_test::expect![[r#"{"id":"2d2e","op":"upsert","pk":{"id":7},"cursor":{"kind":"rowversion","value":"0x0000000000000001","tiebreaker":{"id":7}},"before":null,"after":{"name":"x"},"source":{"poller":"orders","object":"dbo.orders","mode":"rowversion"}}"#]]
         .assert_eq(&event.json.replace(event.id.as_str(), "2d2e"));
+    }
+
+    #[test]
+    fn a_step_gets_a_batch_under_an_id_of_its_own_the_same_each_time() {
+        let batch = BatchId("batch_1".to_owned());
+        let other = BatchId("batch_2".to_owned());
+        let ids = [batch.of_step("a"), batch.of_step("b"), other.of_step("a"), batch.clone()];
+        assert_eq!(ids.iter().collect::<std::collections::BTreeSet<_>>().len(), ids.len());
+        assert_eq!(batch.of_step("a"), ids[0]);
+        assert_eq!(ids[0].as_str(), "batch_2528070139c57b9c19d521eb102ee70e");
     }
 
     #[test]

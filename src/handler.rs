@@ -4,6 +4,7 @@ pub mod blob;
 pub mod durable;
 mod envelope;
 pub mod exec;
+pub mod fanout;
 pub mod http;
 pub mod paced;
 pub mod queue;
@@ -15,11 +16,13 @@ pub(crate) mod testing;
 mod tries;
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use thiserror::Error;
+use time::OffsetDateTime;
 
 use crate::event::{BatchId, ChangeEvent, SourceLabel};
 use crate::state::{FencingToken, Generation, StaleWrite};
@@ -32,8 +35,13 @@ pub struct Delivery<'a> {
     pub poller: &'a str,
     /// Where the events came from.
     pub source: &'a SourceLabel,
-    /// Content identity: the same id always means the same bytes.
+    /// Content identity: the same id always means the same bytes, for the same step.
     pub batch_id: &'a BatchId,
+    /// The step of a handler chain that it is for; its `batch_id` is one of its own then.
+    pub step: Option<ChainStep<'a>>,
+    /// When the batch was first announced, by the storage service's clock. The same at each attempt, so
+    /// that a handler which takes it for "now" does the same each time.
+    pub started_at: OffsetDateTime,
     /// Generation of the state document; orders tokens across a document that was made again.
     pub generation: Generation,
     /// Token of the lease under which the batch is delivered.
@@ -75,6 +83,24 @@ pub trait Reread: fmt::Debug + Send + Sync {
     ///
     /// [`HandlerError::Throttled`] if the source cannot be read now.
     async fn are_unchanged(&self) -> Result<bool, HandlerError>;
+}
+
+/// Which step of a handler chain a delivery is for.
+#[derive(Clone, Copy, Debug)]
+pub struct ChainStep<'a> {
+    /// Name of the step.
+    pub name: &'a str,
+    /// Id of the batch that all steps of the chain get.
+    pub of_batch: &'a BatchId,
+}
+
+/// One handler of a chain.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Its name, unique in the chain: results are kept under it.
+    pub name: String,
+    /// What is called.
+    pub handler: Arc<dyn Handler>,
 }
 
 /// How far a handler has come with a batch.
@@ -158,6 +184,24 @@ pub enum HandlerError {
 }
 
 impl HandlerError {
+    /// Returns the same error with the step of a handler chain that it comes from in front.
+    pub(crate) fn in_step(self, step: &str) -> Self {
+        let named = |reason: String| format!("step `{step}`: {reason}");
+        match self {
+            Self::Retryable(reason) => Self::Retryable(named(reason)),
+            Self::Throttled { reason, retry_after } => {
+                Self::Throttled { reason: named(reason), retry_after }
+            }
+            Self::Rejected(reason) => Self::Rejected(named(reason)),
+            Self::TooLarge(reason) => Self::TooLarge(named(reason)),
+            Self::Misconfigured(reason) => Self::Misconfigured(named(reason)),
+            Self::Gone(reason) => Self::Gone(named(reason)),
+            Self::Partial { accepted, reason } => Self::Partial { accepted, reason: named(reason) },
+            // What they say is the same whoever says it.
+            Self::Stalled(_) | Self::Fenced(_) => self,
+        }
+    }
+
     /// Returns the same error of a handler that had accepted events of a batch of `rows` before; `Ok`
     /// where it had accepted all of them, and this does not say that it must stop.
     pub(crate) fn after(self, accepted: usize, rows: usize) -> Result<(), Self> {
@@ -205,6 +249,14 @@ pub trait Handler: fmt::Debug + Send + Sync {
     /// Whether the handler reports [`Progress`].
     fn reports_progress(&self) -> bool {
         false
+    }
+
+    /// Returns the steps of a chain, in order; none of any other handler.
+    ///
+    /// The engine calls them one by one and keeps the result of each before it calls the next, so that
+    /// a batch which comes again goes on where it was left.
+    fn steps(&self) -> &[Step] {
+        &[]
     }
 
     /// Takes one batch.

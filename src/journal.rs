@@ -21,8 +21,10 @@ pub mod conformance;
 mod entry;
 mod file;
 mod fold;
+mod history;
 mod memory;
 mod record;
+pub mod sql;
 mod store;
 mod verify;
 
@@ -32,8 +34,10 @@ pub use self::changes::{ApplyError, Changes};
 pub use self::entry::{Details, Entry, Happened, JournalMode, VERSION};
 pub use self::file::FileJournal;
 pub use self::fold::{Finding, Folded, fold, read_lines};
+pub use self::history::{Filter, History, Line};
 pub use self::memory::MemoryJournal;
 pub use self::record::{Append, Recorder, Seen};
+pub use self::sql::SqlJournal;
 pub use self::store::{Appended, JournalStore, Part};
 pub use self::verify::{Difference, Verdict, verify};
 

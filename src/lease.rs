@@ -9,7 +9,9 @@
 //! What a refused or unanswered write means is judged in `lease/write.rs`.
 
 mod error;
+mod measure;
 mod snapshot;
+mod steps;
 mod terms;
 mod write;
 
@@ -22,15 +24,17 @@ use time::OffsetDateTime;
 use tokio::time::{Instant, sleep_until, timeout};
 
 pub use self::error::LeaseError;
+use self::measure::{Active, Heartbeat};
 pub use self::snapshot::Snapshot;
 pub use self::terms::{Instance, LeaseContext, LeaseTerms};
+pub(crate) use self::write::swap;
 use self::write::{Change, LogicalWrite, Writer};
 use crate::cursor::{Cursor, SourceState};
 use crate::event::BatchId;
 use crate::journal::{Details, Happened, Recorder, Seen};
 use crate::state::{
     Acquire, ClosedWindow, Commit, EndOfTick, Failure, FencingToken, Generation, Holder, InFlight,
-    Refusal, StateDocument, StoreError,
+    Refusal, StateDocument,
 };
 
 /// The right to run one poller, until it lapses or is given up.
@@ -48,6 +52,10 @@ pub struct Lease<'a> {
     audited: Option<ClosedWindow>,
     /// Where a prefix would put the checkpoint whose commit is not known to have landed.
     in_the_air: Option<Cursor>,
+    /// How late the slowest renewal landed.
+    heartbeat_delay: Option<Duration>,
+    /// Counts the lease as held until it is dropped.
+    _active: Active,
 }
 
 impl fmt::Debug for Lease<'_> {
@@ -146,6 +154,8 @@ impl<'a> Lease<'a> {
             remember: None,
             audited: None,
             in_the_air: None,
+            heartbeat_delay: None,
+            _active: measure::granted(context, base, renewed_at.elapsed()),
         };
         let event = Happened::LeaseAcquired;
         lease.note(event, || Details::of(event, &base.document, lease.document()));
@@ -180,6 +190,11 @@ impl<'a> Lease<'a> {
     /// Returns the storage service's time, as far as it can be told without asking.
     pub fn now(&self) -> OffsetDateTime {
         self.snapshot.now()
+    }
+
+    /// Returns how late the slowest renewal landed, if there was one.
+    pub fn heartbeat_delay(&self) -> Option<Duration> {
+        self.heartbeat_delay
     }
 
     /// Says whether the document that was read or written last still grants this lease.
@@ -264,11 +279,11 @@ impl<'a> Lease<'a> {
             let deadline = self.deadline();
             let heartbeat_interval = self.context.terms.heartbeat_interval;
             let prefix = accepted(self.document(), self.now());
-            let mut renewal = pin!(self.renew(prefix, deadline));
+            let mut renewal = pin!(self.beat(prefix, deadline, beat_at));
             tokio::select! {
                 biased;
                 renewed = &mut renewal => if let Err(error) = renewed {
-                    return Err(lapsed_or(error));
+                    return Err(error.or_lapsed());
                 },
                 done = &mut work => {
                     // A renewal in the air is waited for, so that the commit finds its tag. One that
@@ -352,9 +367,10 @@ impl<'a> Lease<'a> {
     ///
     /// As [`Self::commit`].
     pub async fn fail(&mut self, failure: Failure) -> Result<(), LeaseError> {
+        let told = self.told_as(Happened::HandlerFailed, failure.pause.is_some());
         let apply =
             move |document: &StateDocument, holder: &Holder| document.fail(holder, failure.clone());
-        self.write(Some(Happened::HandlerFailed), &apply, None, self.last_moment()).await
+        self.write(Some(told), &apply, None, self.last_moment()).await
     }
 
     /// Gives the lease up, and pauses the poller with it where `pause` says so.
@@ -368,6 +384,7 @@ impl<'a> Lease<'a> {
         pause: Option<crate::state::Paused>,
     ) -> Result<(), LeaseError> {
         let now = self.now();
+        let told = self.told_as(Happened::LeaseReleased, pause.is_some());
         let apply = move |document: &StateDocument, holder: &Holder| {
             let released = document.release(holder, now, tick.clone())?;
             Ok(match &pause {
@@ -375,7 +392,28 @@ impl<'a> Lease<'a> {
                 None => released,
             })
         };
-        self.write(Some(Happened::LeaseReleased), &apply, None, self.last_moment()).await
+        self.write(Some(told), &apply, None, self.last_moment()).await
+    }
+
+    /// Returns the event of a write that may pause the poller: a pause is told of also where what led to
+    /// it is not, or a document that is made again from the journal would run on.
+    fn told_as(&self, event: Happened, pauses: bool) -> Happened {
+        let is_told = recorder(self.context).mode().records(event);
+        if pauses && !is_told { Happened::Paused } else { event }
+    }
+
+    /// Renews as [`Self::renew`] does, and measures it; it was due at `due`.
+    async fn beat(
+        &mut self,
+        prefix: Option<Commit>,
+        until: Instant,
+        due: Instant,
+    ) -> Result<(), LeaseError> {
+        let heartbeat = Heartbeat::begin(self.context);
+        self.renew(prefix, until).await?;
+        self.heartbeat_delay = self.heartbeat_delay.max(Some(due.elapsed()));
+        heartbeat.landed();
+        Ok(())
     }
 
     /// Says that the holder is alive, and commits `prefix` in the same write.
@@ -459,22 +497,6 @@ fn asked<'a>(context: LeaseContext<'a>, base: &Snapshot, batch: Option<InFlight>
 
 fn recorder(context: LeaseContext<'_>) -> MutexGuard<'_, Recorder> {
     context.journal.lock().expect("no holder of this lock panics")
-}
-
-/// A renewal that found no answer until the deadline means that the lease has lapsed.
-fn lapsed_or(error: LeaseError) -> LeaseError {
-    match error {
-        LeaseError::Store(StoreError::Unknown { .. } | StoreError::Unreachable { .. }) => {
-            LeaseError::Lapsed
-        }
-        LeaseError::Store(StoreError::Conflict { .. } | StoreError::Refused { .. })
-        | LeaseError::Lost(_)
-        | LeaseError::Gone
-        | LeaseError::Lapsed
-        | LeaseError::OutOfTime
-        | LeaseError::Refused(_)
-        | LeaseError::Format(_) => error,
-    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,8 @@
 //!  4 normalise  rows ─► change events (pure); no rows ─► a closed window that is due is read again;
 //!               nothing came late ─► done, nothing written
 //!  5 acquire    ONE write under the tag of what was loaded; the in-flight record rides on it
-//!  6 handle     while the lease is renewed; what is accepted for good rides on a renewal
+//!  6 handle     while the lease is renewed; what is accepted for good rides on a renewal; in a chain of
+//!               handlers ONE write for each step but the last, before the next is called
 //!  7 commit     ONE write; it releases too, or announces the next batch and goes back to 6: new rows,
 //!               and behind them late ones, which never move the checkpoint
 //!  ◄─ TickReport ─► one log line, metrics ─► InvocationResponse (always a JSON object)
@@ -38,9 +39,9 @@
 //! | layer | modules | may know |
 //! |---|---|---|
 //! | composition | `app` | everything but `cli` |
-//! | edges | [`host`], `cli`, `package`, [`telemetry`], `demo`, `fakehost`, `race` | the layers below |
-//! | adapters | `journal::{blob, file, memory}`, `state::{blob, container, file, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, http, paced, queue, sql, stdout}`, [`mssql`], [`azure`] | their port, their crate |
-//! | engine | [`poller`], [`lease`], [`journal::Appender`], [`metrics`], [`doctor`] | ports and rules |
+//! | edges | [`host`], `cli`, `package`, [`project`], [`telemetry`], [`timers`], `demo`, `fakehost`, `race` | the layers below |
+//! | adapters | `journal::{blob, file, memory, sql}`, `state::{blob, container, file, local, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, fanout, http, paced, queue, sql, stdout}`, [`mssql`], [`azure`] | their port, their crate |
+//! | engine | [`poller`], [`lease`], [`journal::Appender`], [`journal::History`], [`metrics`], [`doctor`], [`recovery`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`], [`journal::JournalStore`] | vocabulary |
 //! | pure rules | [`config`], [`policy`], [`quarantine`], [`range`], [`schedule`], [`state`], [`journal`], [`normalize`] | vocabulary |
 //! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`] | each other |
@@ -50,7 +51,7 @@
 //! # Invariants, as absences
 //!
 //! - [`poller`] and [`lease`] never name a driver, a web framework or a cloud.
-//! - No adapter names another adapter. (`handler::sql`, `source::mssql` and `state::sql` use [`mssql`], the blob stores,
+//! - No adapter names another adapter. (`handler::sql`, `source::mssql`, `state::sql` and `journal::sql` use [`mssql`], the blob stores,
 //!   `handler::{blob, http, queue}` [`azure`]: the shared halves of adapters of one service.)
 //! - Only [`config`] reads the environment, only [`clock`] the wall clock.
 //! - Only [`mssql::ident`] turns a name into SQL; values are parameters.
@@ -69,6 +70,7 @@
 //! | lease, owner, fencing token | a time-bounded right, who has it, a number that grows at each grant | Kleppmann |
 //! | generation | orders tokens across a document that was lost and made again | |
 //! | in-flight record | the batch being handled and what happened to it so far | |
+//! | step | one handler of a chain; its result is kept before the next is called | Durable Functions |
 //! | settle window | how far behind "now" a time-based poller stays | |
 //! | replay, backfill | a range of a poller's past that is delivered again beside it, whole or in windows | |
 //! | closed window | a range that was delivered, and is read again for what was committed late | |
@@ -98,6 +100,7 @@ pub mod doctor;
 pub mod lease;
 pub mod metrics;
 pub mod poller;
+pub mod recovery;
 
 // Adapters; those of one port lie below it.
 pub mod azure;
@@ -106,7 +109,9 @@ pub mod mssql;
 // Edges.
 pub mod host;
 pub mod package;
+pub mod project;
 pub mod telemetry;
+pub mod timers;
 
 // Composition, and the command line above it.
 pub mod app;

@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
-use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
+use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter, UpDownCounter};
 
 /// The instruments of all pollers.
 pub struct Metrics {
@@ -29,6 +29,55 @@ pub struct Metrics {
     handler_duration: Histogram<f64>,
     commit_duration: Histogram<f64>,
     batch_size: Histogram<u64>,
+    leases: LeaseMetrics,
+}
+
+/// The eight of seed 003, on leases and what becomes of those whose holder dies.
+struct LeaseMetrics {
+    active: UpDownCounter<i64>,
+    acquire_duration: Histogram<f64>,
+    heartbeats: Counter<u64>,
+    expirations: Counter<u64>,
+    requeues: Counter<u64>,
+    requeue_delay: Histogram<f64>,
+    rejections: Counter<u64>,
+    orphans: Gauge<u64>,
+}
+
+/// Who found out that the holder of a lease has died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FoundBy {
+    /// Whoever asked for the lease next.
+    Tick,
+    /// The recovery controller.
+    Recovery,
+}
+
+impl FoundBy {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Tick => "tick",
+            Self::Recovery => "recovery",
+        }
+    }
+}
+
+/// Where a write under a stale token was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RefusedBy {
+    /// The target, which had seen a newer token.
+    Target,
+    /// The state document, which grants the lease to another.
+    State,
+}
+
+impl RefusedBy {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Target => "target",
+            Self::State => "state",
+        }
+    }
 }
 
 impl fmt::Debug for Metrics {
@@ -71,6 +120,7 @@ impl Metrics {
             handler_duration: seconds("highwater.handler.duration"),
             commit_duration: seconds("highwater.commit.duration"),
             batch_size: meter.u64_histogram("highwater.batch.size").with_unit("{row}").build(),
+            leases: LeaseMetrics::new(meter),
         }
     }
 
@@ -155,9 +205,78 @@ impl Metrics {
         self.journal_failures.add(1, &[named(poller)]);
     }
 
+    /// Counts a lease as held, or as not held any more.
+    pub(crate) fn lease_active(&self, poller: &str, change: i64) {
+        self.leases.active.add(change, &[named(poller)]);
+    }
+
+    /// Notes how long a lease that was granted was asked for.
+    pub(crate) fn lease_acquired(&self, poller: &str, duration: Duration) {
+        self.leases.acquire_duration.record(duration.as_secs_f64(), &[named(poller)]);
+    }
+
+    /// Counts a renewal.
+    pub(crate) fn heartbeat(&self, poller: &str, landed: bool) {
+        let outcome = KeyValue::new("outcome", if landed { "ok" } else { "failed" });
+        self.leases.heartbeats.add(1, &[named(poller), outcome]);
+    }
+
+    /// Counts a lease whose holder died `idle` after its last write, and a batch in hand that is free
+    /// again by that.
+    pub(crate) fn lease_expired(
+        &self,
+        poller: &str,
+        found_by: FoundBy,
+        idle: Duration,
+        requeued: bool,
+    ) {
+        let attributes = [named(poller), KeyValue::new("found_by", found_by.as_str())];
+        self.leases.expirations.add(1, &attributes);
+        if requeued {
+            self.leases.requeues.add(1, &attributes);
+            self.leases.requeue_delay.record(idle.as_secs_f64(), &attributes);
+        }
+    }
+
+    /// Counts a batch whose back-off is ended, so that the next tick takes it.
+    pub(crate) fn requeued(&self, poller: &str) {
+        let found_by = KeyValue::new("found_by", FoundBy::Recovery.as_str());
+        self.leases.requeues.add(1, &[named(poller), found_by]);
+    }
+
+    /// Counts a write under a stale token that was refused.
+    pub(crate) fn write_rejected(&self, poller: &str, by: RefusedBy) {
+        self.leases.rejections.add(1, &[named(poller), KeyValue::new("by", by.as_str())]);
+    }
+
+    /// Notes how many documents a scan found in a condition of the recovery controller's table.
+    pub(crate) fn orphans(&self, condition: &'static str, count: u64) {
+        self.leases.orphans.record(count, &[KeyValue::new("condition", condition)]);
+    }
+
     /// Counts a lease taken over from a holder that died.
     pub(crate) fn taken_over(&self, poller: &str) {
         self.takeovers.add(1, &[named(poller)]);
+    }
+}
+
+impl LeaseMetrics {
+    fn new(meter: &Meter) -> Self {
+        let counter = |name: &'static str, unit| meter.u64_counter(name).with_unit(unit).build();
+        let seconds = |name: &'static str| meter.f64_histogram(name).with_unit("s").build();
+        Self {
+            active: meter
+                .i64_up_down_counter("highwater.lease.active")
+                .with_unit("{lease}")
+                .build(),
+            acquire_duration: seconds("highwater.lease.acquire.duration"),
+            heartbeats: counter("highwater.lease.heartbeats", "{heartbeat}"),
+            expirations: counter("highwater.lease.expirations", "{lease}"),
+            requeues: counter("highwater.recovery.requeues", "{batch}"),
+            requeue_delay: seconds("highwater.recovery.requeue.delay"),
+            rejections: counter("highwater.fence.rejections", "{write}"),
+            orphans: meter.u64_gauge("highwater.recovery.orphans").with_unit("{document}").build(),
+        }
     }
 }
 

@@ -20,7 +20,10 @@ mod batch;
 mod call;
 mod deliver;
 mod entries;
+mod examine;
 mod failure;
+mod handle;
+mod history;
 mod init;
 mod journal;
 mod known;
@@ -32,11 +35,13 @@ mod part;
 mod quarantine;
 mod range;
 mod replay;
+mod restore;
 mod stop;
 mod suspicion;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
@@ -46,6 +51,7 @@ use self::audit::Auditor;
 use self::batch::{Batch, Fetched, Next, Position};
 use self::deliver::Hand;
 pub use self::entries::Found;
+pub use self::history::{Compacting, Examined};
 pub use self::init::Init;
 use self::journal::Journal;
 use self::memory::Memory;
@@ -55,14 +61,14 @@ use self::outcome::refused_outcome;
 pub use self::outcome::{LoadError, OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
 pub use self::range::{RangeBegun, RangeEnd, RangeSize};
 pub use self::replay::{Replay, ReplayEnd, ReplayError, Replayed};
+pub use self::restore::{Present, RestoreError, Restored};
 pub use self::stop::StopSignal;
-use crate::handler::{Delivery, Handler, HandlerError, Progress};
-use crate::journal::Happened;
+use crate::handler::{Handler, HandlerError};
 use crate::lease::{Acquired, Instance, Lease, LeaseContext, LeaseError, LeaseTerms, Snapshot};
 use crate::metrics::Metrics;
 use crate::policy::FailurePolicy;
 use crate::source::Source;
-use crate::state::{AfterCommit, OnMissingState, StateDocument, StateKey, StateStore};
+use crate::state::{AfterCommit, OnMissingState, StateKey, StateStore};
 
 /// Limits of one tick, and how failures are spaced.
 #[derive(Clone, Copy, Debug)]
@@ -139,6 +145,8 @@ pub struct Poller {
     range_of: Option<String>,
     /// Set where closed windows are read again.
     audit: Option<Auditor>,
+    /// How long the last commit took, plus one; 0 for none.
+    last_commit_ms: AtomicU64,
     /// What the last tick knew; locked while a tick runs, so a second one sees that.
     memory: Mutex<Memory>,
 }
@@ -193,6 +201,7 @@ impl Poller {
             journal: Journal::off(),
             range_of: None,
             audit: None,
+            last_commit_ms: AtomicU64::new(0),
             memory: Mutex::default(),
         }
     }
@@ -338,7 +347,7 @@ impl Poller {
         seen.note_idle_ticks(memory.take_idle_ticks());
         let mut hand = Hand::of(batch);
         loop {
-            self.deliver(&mut lease, &mut hand, seen).await?;
+            Box::pin(self.deliver(&mut lease, &mut hand, seen)).await?;
             let next = self.next_after(&mut lease, &mut hand, seen).await;
             seen.note_next(&next);
             if let Ok(Next::Nothing(Some(state))) = &next {
@@ -363,78 +372,6 @@ impl Poller {
                 }
             }
         }
-    }
-
-    /// Hands one batch over.
-    async fn handle(
-        &self,
-        lease: &mut Lease<'_>,
-        batch: &Batch,
-        seen: &mut Observation<'_>,
-    ) -> Result<(), NotTaken> {
-        let in_flight = lease.document().in_flight.as_ref();
-        let earlier = in_flight.map_or(0, |f| f.attempt.saturating_add(f.crashes));
-        let replay_id = lease.document().replay_id.clone();
-        let progress = Progress::default();
-        let reread = self.reread(batch);
-        let delivery = Delivery {
-            poller: &self.name,
-            source: &self.source.shape().label,
-            batch_id: &batch.id,
-            generation: lease.generation(),
-            fencing_token: lease.token(),
-            attempt: earlier.saturating_add(1),
-            replay_id: replay_id.as_deref(),
-            beside: self.beside(&reread),
-            events: &batch.events,
-            traceparent: seen.request().traceparent.as_deref(),
-            progress: &progress,
-        };
-        seen.execution_started(&delivery);
-        let limit = self.time_for(lease, batch, seen);
-        let started = || journal::of_batch(batch, Some(delivery.attempt));
-        lease.note(Happened::ExecutionStarted, started);
-        let began_at = Instant::now();
-        let mut stale = None;
-        let work = async {
-            let handled = self.within(limit, delivery).await;
-            if let Err(HandlerError::Fenced(refused)) = &handled {
-                stale = Some(HandlerError::from(*refused));
-            }
-            handled
-        };
-        let in_part = self.may_be_accepted_in_part(batch, lease.document());
-        let mut committed = 0;
-        let mut accepted = |document: &StateDocument, now| {
-            let rows = progress.accepted();
-            if !in_part || rows <= committed {
-                return None;
-            }
-            committed = rows;
-            self.commit_of_front(batch, document, rows, now)
-        };
-        let handled = lease.hold_while_accepting(work, &mut accepted).await;
-        seen.handler_ran(began_at.elapsed());
-        let not_taken = match handled {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) => {
-                let after = error.after(progress.accepted(), batch.events.len());
-                let Err(error) = after else { return Ok(()) };
-                if let HandlerError::Partial { .. } = error {
-                    // The whole front is committed at once, and counted then.
-                    return Err(NotTaken::Handler(error));
-                }
-                NotTaken::Handler(error)
-            }
-            Err(LeaseError::OutOfTime) => NotTaken::OutOfTime,
-            // A renewal in the air has found the lease lost too, but the target says who took it.
-            Err(error) => {
-                NotTaken::Lost(stale.map_or(TickError::LeaseLost(error), TickError::Handler))
-            }
-        };
-        seen.front_committed(batch, lease.document());
-        journal::tell_of_loss(lease, batch, &not_taken);
-        Err(not_taken)
     }
 
     async fn commit(
@@ -472,6 +409,8 @@ impl Poller {
 /// Why a batch that was handed over counts as not taken.
 enum NotTaken {
     Handler(HandlerError),
+    /// A step of a chain, and not the last one, took so many rows from the front and no more.
+    Front(usize, HandlerError),
     /// The handler was stopped at the tick's end of time.
     OutOfTime,
     /// The lease is not held any more: nothing is written down.

@@ -12,6 +12,7 @@ mod audit;
 mod fence;
 mod format;
 mod range;
+mod steps;
 mod transitions;
 
 mod blob;
@@ -19,6 +20,7 @@ mod blob;
 pub mod conformance;
 pub(crate) mod container;
 mod file;
+pub(crate) mod local;
 mod logged;
 mod memory;
 pub mod sql;
@@ -42,6 +44,7 @@ pub use self::logged::LoggedStore;
 pub use self::memory::MemoryStore;
 pub use self::range::RangeRecord;
 pub use self::sql::{SqlStore, SqlStoreSettings};
+pub use self::steps::{STEP_TAKEN, StepResult};
 pub use self::store::{
     ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Stored, Written,
 };
@@ -346,9 +349,16 @@ pub struct InFlight {
     /// Why it failed last.
     #[serde(default)]
     pub last_error: Option<String>,
-    /// Results of a handler chain's steps.
+    /// When this batch was first announced; storage time. Handlers get it at each attempt.
+    #[serde(
+        default,
+        with = "time::serde::rfc3339::option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub started_at: Option<OffsetDateTime>,
+    /// What the steps of a handler chain said of it, in their order; none for other handlers.
     #[serde(default)]
-    pub steps: Vec<Json>,
+    pub steps: Vec<StepResult>,
     /// Fields of other versions.
     #[serde(flatten)]
     pub extra: Map<String, Json>,
@@ -407,6 +417,11 @@ pub struct RecentTick {
     /// Idle ticks of the same process just before it.
     #[serde(default)]
     pub idle_before: u64,
+    /// Longest of each step in it, in milliseconds: `fetch`, `handler`, `commit`, and `heartbeat` for
+    /// how late a renewal landed; `lag` is how old the oldest row of the last batch was. The last commit
+    /// is told by the next tick of the same process, as it cannot tell of itself.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub longest_ms: BTreeMap<String, u64>,
     /// Fields of other versions.
     #[serde(flatten)]
     pub extra: Map<String, Json>,

@@ -13,9 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use time::OffsetDateTime;
 
-pub use self::broken::PanickingHandler;
 use self::broken::broken;
+pub use self::broken::{Fault, PanickingHandler};
 use self::pace::Pace;
 use crate::cursor::{Cursor, CursorMode, RowVersion, SourceFingerprint};
 use crate::error::ErrorKind;
@@ -222,6 +223,10 @@ pub struct Received {
     pub fence: (u64, u64),
     /// Attempt.
     pub attempt: u32,
+    /// The step of a chain that it was for.
+    pub step: Option<String>,
+    /// When the batch was first announced.
+    pub started_at: OffsetDateTime,
     /// Keys of its rows, in order.
     pub ids: Vec<i64>,
     /// What happened to them, in order.
@@ -325,6 +330,8 @@ impl Handler for RecordingHandler {
             batch_id: delivery.batch_id.clone(),
             fence: (delivery.generation.0, delivery.fencing_token.0),
             attempt: delivery.attempt,
+            step: delivery.step.map(|step| step.name.to_owned()),
+            started_at: delivery.started_at,
             ids: delivery.events.iter().filter_map(|event| id(&event.cursor)).collect(),
             ops: delivery.events.iter().map(|event| event.op).collect(),
             event_ids: delivery.events.iter().map(|event| event.id.to_string()).collect(),
@@ -346,23 +353,6 @@ impl Handler for RecordingHandler {
         *locked(&self.finished) += 1;
         result
     }
-}
-
-/// How a store breaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The request never reaches the store.
-    Unreachable,
-    /// The request is lost on its way, and the caller cannot know.
-    LostRequest,
-    /// The request is carried out, and the answer is lost.
-    LostAnswer,
-    /// The request is carried out this much later, when the caller has long been told "unknown".
-    Late(Duration),
-    /// The answer takes this long.
-    Slow(Duration),
-    /// The store refuses for good.
-    Refused,
 }
 
 /// What a store was asked.

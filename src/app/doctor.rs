@@ -7,7 +7,7 @@ use super::{BuildError, Surroundings};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, PollerConfig, Vars};
 use crate::cursor::SourceState;
-use crate::doctor::{Finding, state};
+use crate::doctor::{Finding, sizing, state};
 use crate::source::Source as _;
 use crate::source::mssql::{Mssql, Standing};
 use crate::state::{LoggedStore, StateStore};
@@ -58,6 +58,7 @@ impl Patient {
         };
         let of_source = Box::pin(self.source.examine(standing, &*self.clock)).await;
         let mut findings = seen.findings;
+        findings.extend(document.map(|document| sizing::judge(document, self.poller.lease.ttl)));
         // Where the mode is left to choose, what it is of is known only now.
         if let Some(document) = document.filter(|_| self.source.is_decided()) {
             findings.push(state::fingerprint(document, &self.source.shape().fingerprint));

@@ -3,10 +3,11 @@
 use clap::Args;
 use serde::Serialize;
 
+use super::findings;
 use super::output::{Exit, Failed, Output, OutputOption, Record, say};
 use crate::app::doctor::Patient;
 use crate::config::Vars;
-use crate::doctor::{Finding, Level, Verdict, verdict};
+use crate::doctor::Finding;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -57,44 +58,13 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         Output::Table => text(&found),
         form @ (Output::Json | Output::Jsonl) => form.list(&found),
     });
-    let findings: Vec<Finding> = found.into_iter().map(|diagnosis| diagnosis.finding).collect();
-    Ok(match verdict(&findings) {
-        Verdict::Healthy => Exit::Done,
-        Verdict::Ill => Exit::Failed,
-        Verdict::Unreachable => Exit::Unavailable,
-    })
+    Ok(findings::exit(&found, |diagnosis| diagnosis.finding.clone()))
 }
 
-/// Returns what people read: a line for each finding, the fix below it, and a last line with the sum.
-///
-/// No table: a fix is a statement to be copied, so nothing may be cut.
+/// Returns what people read.
 fn text(found: &[Diagnosis]) -> String {
-    let mut lines = Vec::new();
-    let mut poller = None;
-    for Diagnosis { poller: name, finding } in found {
-        if poller != Some(name) {
-            lines.extend(poller.map(|_| String::new()));
-            lines.push(format!("poller {name}"));
-            poller = Some(name);
-        }
-        let Finding { check, level, found, fix, .. } = finding;
-        lines.push(format!("  {level:<8}{check}: {}", plain(found)));
-        lines.extend(fix.iter().map(|fix| format!("          fix: {}", plain(fix))));
-    }
-    let count = |wanted: Level| found.iter().filter(|d| d.finding.level == wanted).count();
-    lines.push(format!(
-        "\n{} errors, {} warnings, {} unknown, {} ok",
-        count(Level::Error),
-        count(Level::Warning),
-        count(Level::Unknown),
-        count(Level::Ok)
-    ));
-    lines.join("\n")
-}
-
-/// Some of it are a server's own words, which must not command a terminal.
-fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    let under = |diagnosis: &Diagnosis| format!("poller {}", diagnosis.poller);
+    findings::text(found.iter().map(|diagnosis| (under(diagnosis), &diagnosis.finding)))
 }
 
 #[cfg(test)]

@@ -219,6 +219,15 @@ pub(super) fn say(text: &str) {
     }
 }
 
+/// Prints data as it is stored.
+pub(super) fn say_bytes(bytes: &[u8]) {
+    let mut stream = io::stdout();
+    // Nobody is left who could be told of an error.
+    io::Write::write_all(&mut stream, bytes)
+        .and_then(|()| io::Write::flush(&mut stream))
+        .unwrap_or_default();
+}
+
 /// Prints what is not data: progress, warnings, questions.
 pub(super) fn tell(text: &str) {
     write_line(&mut io::stderr(), text);

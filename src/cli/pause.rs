@@ -36,14 +36,15 @@ pub(super) struct ResumeOptions {
 }
 
 #[derive(Debug, Args)]
-struct WhoOption {
+pub(super) struct WhoOption {
     /// Who asks for it; user and machine if not given.
     #[arg(long, value_name = "TEXT", value_parser = some_text)]
     by: Option<String>,
 }
 
 impl WhoOption {
-    fn name(&self, vars: &dyn Vars) -> String {
+    /// Returns the name that is kept of who asks.
+    pub(super) fn name(&self, vars: &dyn Vars) -> String {
         self.by.clone().unwrap_or_else(|| {
             let user = vars.get("USER").or_else(|| vars.get("LOGNAME"));
             let user = user
@@ -58,7 +59,8 @@ impl WhoOption {
 /// Longest text that is kept of an operator.
 const TEXT_CHARS_MAX: usize = 1000;
 
-fn some_text(text: &str) -> Result<String, String> {
+/// Reads a text that people will read.
+pub(super) fn some_text(text: &str) -> Result<String, String> {
     let text = text.trim();
     if text.is_empty() || text.chars().count() > TEXT_CHARS_MAX {
         return Err(format!("expected a text of 1 to {TEXT_CHARS_MAX} characters"));

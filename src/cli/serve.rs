@@ -26,16 +26,14 @@ pub(super) async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(|error| {
         Failed::new(Exit::Unavailable, format!("cannot listen on 127.0.0.1:{port}: {error}"))
     })?;
-    // Blanks count as not set, here as in the settings.
-    let filter = vars.get("HIGHWATER__LOG").filter(|text| !text.trim().is_empty());
-    let filter = filter.unwrap_or_else(|| LOG_DEFAULT.to_owned());
-    telemetry::start(&filter);
+    start_logs(vars);
     let functions = match App::build(vars) {
         Ok(app) => {
-            let names: Vec<&str> = app.functions.keys().map(String::as_str).collect();
+            let functions = app.into_functions();
+            let names: Vec<&str> = functions.keys().map(String::as_str).collect();
             let names = names.join(", ");
             info!(event = "started", port, functions = names, "Serving functions: {names}");
-            Functions::Ready(app.functions)
+            Functions::Ready(functions)
         }
         Err(error) => {
             let reason = chain(&error);
@@ -52,6 +50,14 @@ pub(super) async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
     let served = server::serve(listener, functions, stop.clone(), asked_to_stop(signals, stop));
     served.await.map_err(|error| Failed::new(Exit::Failed, format!("serve: {error}")))?;
     Ok(Exit::Done)
+}
+
+/// Sends log lines to the streams from now on, as the settings say.
+pub(super) fn start_logs(vars: &dyn Vars) {
+    // Blanks count as not set, here as in the settings.
+    let filter = vars.get("HIGHWATER__LOG").filter(|text| !text.trim().is_empty());
+    let filter = filter.unwrap_or_else(|| LOG_DEFAULT.to_owned());
+    telemetry::start(&filter);
 }
 
 fn port(vars: &dyn Vars) -> Result<u16, String> {

@@ -3,6 +3,7 @@
 mod blob;
 mod durable;
 mod exec;
+mod fanout;
 mod http;
 mod queue;
 mod sql;
@@ -14,6 +15,8 @@ use url::Url;
 pub use self::blob::BlobConfig;
 pub use self::durable::DurableConfig;
 pub use self::exec::ExecConfig;
+pub use self::fanout::StepConfig;
+pub(super) use self::fanout::setting_of_step;
 pub(crate) use self::http::redacted;
 pub use self::http::{Authorities, BodyForm, HttpAuth, HttpConfig};
 pub use self::queue::{MessageEncoding, QueueConfig};
@@ -35,6 +38,8 @@ pub enum HandlerConfig {
     Durable(DurableConfig),
     /// A process for each batch.
     Exec(ExecConfig),
+    /// Several handlers, in the order in which they get each batch.
+    Fanout(Vec<StepConfig>),
     /// POST to a URL.
     Http(Box<HttpConfig>),
     /// Messages of a queue.
@@ -50,6 +55,7 @@ enum Kind {
     Blob,
     Durable,
     Exec,
+    Fanout,
     Http,
     Queue,
     Sql,
@@ -57,6 +63,7 @@ enum Kind {
 }
 
 pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HandlerConfig> {
+    let is_step = segment.contains('/');
     let kinds = [
         ("http", Kind::Http),
         ("sql", Kind::Sql),
@@ -65,8 +72,12 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HandlerConf
         ("durable", Kind::Durable),
         ("exec", Kind::Exec),
         ("stdout", Kind::Stdout),
+        ("fanout", Kind::Fanout),
     ];
-    match reader.read(&settings::HANDLER_KIND, Some(segment), parse::one_of(&kinds))? {
+    // A chain in a chain would need results of its own.
+    let kinds = if is_step { kinds.get(..kinds.len() - 1).unwrap_or_default() } else { &kinds };
+    match reader.read(&settings::HANDLER_KIND, Some(segment), parse::one_of(kinds))? {
+        Kind::Fanout => fanout::read(reader, segment).map(HandlerConfig::Fanout),
         Kind::Http => http::read(reader, segment).map(|http| HandlerConfig::Http(Box::new(http))),
         Kind::Blob => blob::read(reader, segment).map(HandlerConfig::Blob),
         Kind::Durable => durable::read(reader, segment).map(HandlerConfig::Durable),
@@ -99,9 +110,16 @@ pub(super) fn check_timeout(
     segment: &str,
     function_timeout: Option<Duration>,
 ) {
+    let Some(limit) = function_timeout else { return };
+    for segment in fanout::segments(reader, segment) {
+        check_timeout_of(reader, &segment, limit);
+    }
+    check_timeout_of(reader, segment, limit);
+}
+
+fn check_timeout_of(reader: &mut Reader<'_>, segment: &str, limit: Duration) {
     let setting = settings::HANDLER_TIMEOUT.name_for(Some(segment));
     let Some(text) = reader.text(&setting) else { return };
-    let Some(limit) = function_timeout else { return };
     let below = limit.saturating_sub(FUNCTION_TIMEOUT_RESERVE);
     if parse::duration(&text).is_ok_and(|timeout| timeout >= below) {
         let expected = Expected::new(format!(

@@ -21,6 +21,9 @@ pub(super) const POLLERS: &str = "HIGHWATER__POLLERS__";
 /// Prefix of the settings that map functions to pollers.
 pub(super) const FUNCTIONS: &str = "HIGHWATER__FUNCTIONS__";
 
+/// Not a poller's name, since its function would be that of the recovery controller.
+const RESERVED: &str = "HIGHWATER_RECOVERY";
+
 /// Most rows that one batch may be set to hold.
 const BATCH_ROWS_MAX: u32 = 100_000;
 /// A function time-out must leave this much.
@@ -116,6 +119,14 @@ pub(super) fn names(reader: &mut Reader<'_>) -> BTreeSet<String> {
             hint: Some(format!("a first one could be `{POLLERS}ORDERS__SOURCE__TABLE=dbo.orders`")),
         });
     }
+    if segments.remove(RESERVED) {
+        reader.note(Mistake {
+            setting: format!("{POLLERS}{RESERVED}__…"),
+            shown: Shown::Unknown,
+            expected: "another name: the recovery controller's function has this one".to_owned(),
+            hint: None,
+        });
+    }
     let (right, wrong): (BTreeSet<_>, BTreeSet<_>) =
         segments.into_iter().partition(|segment| is_segment(segment));
     for segment in wrong {
@@ -154,7 +165,7 @@ pub(super) fn read(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Op
     let policy = failure::read(reader, &segment);
     let answers = [("stop", OnMissingState::Stop), ("recreate", OnMissingState::Recreate)];
     let on_missing_state = reader.read(&settings::ON_MISSING_STATE, at, parse::one_of(&answers));
-    let journal = read_journal(reader, &segment, facts.state);
+    let journal = read_journal(reader, &segment);
     let (retry_delay_min, retry_delay_max) = retry_delays?;
     Some(PollerConfig {
         name: name.to_owned(),
@@ -220,21 +231,11 @@ fn read_lease(
     Some(LeaseConfig { ttl: ttl?, first: first? })
 }
 
-fn read_journal(
-    reader: &mut Reader<'_>,
-    segment: &str,
-    state: Option<&StateConfig>,
-) -> Option<JournalConfig> {
+fn read_journal(reader: &mut Reader<'_>, segment: &str) -> Option<JournalConfig> {
     let at = Some(segment);
     let modes =
         [("off", JournalMode::Off), ("commits", JournalMode::Commits), ("full", JournalMode::Full)];
-    let is_table = matches!(state, Some(StateConfig::Sql { .. }));
-    let mode = reader.read(&settings::JOURNAL, at, |text| match parse::one_of(&modes)(text)? {
-        JournalMode::Commits | JournalMode::Full if is_table => {
-            Err(Expected::new("`off`, since the state store `sql` keeps no journal"))
-        }
-        mode @ (JournalMode::Off | JournalMode::Commits | JournalMode::Full) => Ok(mode),
-    });
+    let mode = reader.read(&settings::JOURNAL, at, parse::one_of(&modes));
     let retention = reader.read(&settings::JOURNAL_RETENTION, at, |text| {
         let days = text.strip_suffix('d').unwrap_or(if text == "0" { text } else { "" });
         match days.parse::<u16>() {

@@ -1,13 +1,16 @@
 //! The table of settings: names, defaults and what they mean.
 
+mod recovery;
 mod source;
 
+pub(super) use self::recovery::*;
 pub(super) use self::source::*;
 
 /// One setting that Highwater reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Its name, with `<NAME>` for a poller and `<FUNCTION>` for a function's folder.
+    /// Its name, with `<NAME>` for a poller and `<FUNCTION>` for a function's folder; a step of a handler
+    /// chain has settings of the same names behind `HANDLER__STEP__<STEP>__`.
     pub name: &'static str,
     /// What holds where it is not set.
     pub fallback: Fallback,
@@ -31,9 +34,14 @@ impl Setting {
         Self { name, fallback, about }
     }
 
-    /// Returns the setting's own name, with `segment` in the place of its placeholder.
+    /// Returns the setting's own name, with `segment` in the place of its placeholder: `POLLER`, or
+    /// `POLLER/STEP` for the step of a handler chain.
     pub fn name_for(&self, segment: Option<&str>) -> String {
         let segment = segment.unwrap_or_default();
+        if let Some((poller, step)) = segment.split_once('/') {
+            let of_step = format!("__HANDLER__STEP__{step}__");
+            return self.name.replace("<NAME>", poller).replace("__HANDLER__", &of_step);
+        }
         self.name.replace("<NAME>", segment).replace("<FUNCTION>", segment)
     }
 }
@@ -58,9 +66,13 @@ pub const SETTINGS: &[Setting] = &[
     STATE_CONNECTION,
     STATE_CONTAINER,
     STATE_TABLE,
+    STATE_JOURNAL_TABLE,
     STATE_FOLDER,
     FUNCTION_TIMEOUT,
     LOG,
+    RECOVERY_MODE,
+    RECOVERY_STUCK_AFTER,
+    RECOVERY_PAUSED_MAX,
     FUNCTION_POLLER,
     SOURCE_CONNECTION,
     SOURCE_TABLE,
@@ -78,6 +90,8 @@ pub const SETTINGS: &[Setting] = &[
     SOURCE_ON_SCHEMA_CHANGE,
     SOURCE_START,
     HANDLER_KIND,
+    HANDLER_STEPS,
+    HANDLER_STEP,
     HANDLER_URL,
     HANDLER_ALLOW_HTTP,
     HANDLER_COMMAND,
@@ -134,6 +148,8 @@ use Fallback::{Required, Text, Words};
 
 /// Name of the state table where none is set.
 pub const STATE_TABLE_DEFAULT: &str = "dbo.highwater_state";
+/// Name of the table of journals where none is set.
+pub const JOURNAL_TABLE_DEFAULT: &str = "dbo.highwater_journal";
 /// Default of the setting of the table of fences.
 pub const FENCE_TABLE_DEFAULT: &str = "dbo.highwater_fence";
 /// Default of the setting of the table of applied events.
@@ -163,6 +179,11 @@ pub(super) const STATE_TABLE: Setting = Setting::new(
     Text(STATE_TABLE_DEFAULT),
     "sql: name of the table; `highwater state ddl` prints how to create it.",
 );
+pub(super) const STATE_JOURNAL_TABLE: Setting = Setting::new(
+    "HIGHWATER__STATE__JOURNAL_TABLE",
+    Text(JOURNAL_TABLE_DEFAULT),
+    "sql: name of the table of journals; `highwater journal ddl` prints how to create it.",
+);
 pub(super) const STATE_FOLDER: Setting = Setting::new(
     "HIGHWATER__STATE__FOLDER",
     Words("required for `file`"),
@@ -187,7 +208,18 @@ pub(super) const HANDLER_KIND: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__KIND",
     Required,
     "Kind of handler, where batches go: `http`, `sql`, `queue`, `blob`, `durable`, `exec` or \
-     `stdout`.",
+     `stdout`; or `fanout`, for several of these in order.",
+);
+pub(super) const HANDLER_STEPS: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__STEPS",
+    Words("required for `fanout`"),
+    "fanout: names of 2 to 10 steps, separated by commas, in the order in which they get each batch.",
+);
+pub(super) const HANDLER_STEP: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__STEP__<STEP>__<SETTING>",
+    Words("as for `HANDLER__<SETTING>`"),
+    "fanout: setting of one step, its name in upper case, such as `HANDLER__STEP__NOTIFY__KIND`: any of \
+     `HANDLER__…` here but `STEPS` and `STALL_MAX`.",
 );
 pub(super) const HANDLER_URL: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__URL",
@@ -441,7 +473,7 @@ pub(super) const ON_MISSING_STATE: Setting = Setting::new(
 pub(super) const JOURNAL: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__JOURNAL",
     Text("off"),
-    "What the journal is told: `off`, `commits`, or `full`; not with the state store `sql`.",
+    "What the journal is told: `off`, `commits`, or `full`.",
 );
 pub(super) const JOURNAL_RETENTION: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__JOURNAL_RETENTION",

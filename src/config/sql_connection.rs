@@ -24,6 +24,9 @@ const PORT_DEFAULT: u16 = 1433;
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(15);
 /// ADO.NET's default for `Command Timeout`.
 const COMMAND_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+/// Stands for the tenant that a user's name belongs to.
+/// <https://learn.microsoft.com/entra/identity-platform/v2-oauth-ropc#authorization-request>
+const TENANT_OF_THE_USER: &str = "organizations";
 /// Longest time-out that is believed to be meant: an hour.
 const TIMEOUT_MAX_SECONDS: u32 = 3600;
 
@@ -91,6 +94,15 @@ pub enum SqlAuth {
         /// Secret of the application, from `Password`.
         secret: SecretString,
     },
+    /// With a token of a user of Microsoft Entra who has a password.
+    EntraUser {
+        /// Such as `ada@acme.example`.
+        user: String,
+        /// The user's password.
+        password: SecretString,
+        /// Tenant of the process, or what stands for that of the user's name.
+        tenant: String,
+    },
     /// With a token from wherever the environment offers one.
     Default {
         /// Client id of a user-assigned identity, from `User ID`.
@@ -123,8 +135,8 @@ impl SqlConnection {
         Self::parse_for_tenant(text, None)
     }
 
-    /// Reads an ADO.NET connection string, whose service principal is one of `tenant` unless it
-    /// says otherwise.
+    /// Reads an ADO.NET connection string, whose service principal or user is one of `tenant` unless
+    /// it says otherwise.
     ///
     /// # Errors
     ///
@@ -222,7 +234,7 @@ struct Server {
 /// Takes values out of the pairs, and collects what is wrong with them.
 struct Reader<'a> {
     values: BTreeMap<Key, &'a Pair>,
-    /// Tenant of a service principal that names none.
+    /// Tenant of a service principal or a user that names none.
     tenant: Option<&'a str>,
     mistakes: Vec<String>,
 }
@@ -319,9 +331,9 @@ impl Reader<'_> {
             }
             Some("activedirectorydefault") => SqlAuth::Default { client_id: self.client_id() },
             Some("activedirectoryserviceprincipal") => self.service_principal(),
+            Some("activedirectorypassword") => self.entra_user(),
             Some(
-                kind @ ("activedirectorypassword"
-                | "activedirectoryinteractive"
+                kind @ ("activedirectoryinteractive"
                 | "activedirectorydevicecodeflow"
                 | "activedirectoryintegrated"),
             ) => {
@@ -333,7 +345,7 @@ impl Reader<'_> {
                 self.refuse(
                     Key::Authentication,
                     "`Sql Password` or `Active Directory` with `Managed Identity`, `Workload \
-                     Identity`, `Service Principal` or `Default`",
+                     Identity`, `Service Principal`, `Password` or `Default`",
                 );
                 SqlAuth::Default { client_id: None }
             }
@@ -369,6 +381,16 @@ impl Reader<'_> {
             );
         }
         principal
+    }
+
+    fn entra_user(&mut self) -> SqlAuth {
+        let user = self.required(Key::User, "`User ID`, the user's name like `ada@acme.example`,");
+        let password = self.required(Key::Password, "`Password`");
+        SqlAuth::EntraUser {
+            user,
+            password: password.into(),
+            tenant: self.tenant.unwrap_or(TENANT_OF_THE_USER).to_owned(),
+        }
     }
 
     /// Returns a value that must be there; empty, and reported, where it is not.
@@ -413,10 +435,6 @@ fn for_people(kind: &str) -> &'static str {
     match kind {
         "activedirectoryintegrated" => {
             "`Active Directory Managed Identity`, say: Highwater runs in no Windows domain"
-        }
-        "activedirectorypassword" => {
-            "`Active Directory Managed Identity` or `Active Directory Service Principal`: a person's \
-             password passes no second factor"
         }
         _ => "`Active Directory Managed Identity`, say: nobody is there to log in by hand",
     }

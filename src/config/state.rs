@@ -40,6 +40,8 @@ pub enum StateConfig {
         connection: SqlConnection,
         /// The table, as written.
         table: String,
+        /// The table of journals, as written.
+        journal_table: String,
     },
 }
 
@@ -77,8 +79,10 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<StateConfig> {
         Store::Sql => {
             let connection = read_sql(reader);
             let table = reader.read(&settings::STATE_TABLE, None, parse::any);
+            let journal_table = reader.read(&settings::STATE_JOURNAL_TABLE, None, parse::any);
             let (connection_setting, connection) = connection?;
-            Some(StateConfig::Sql { connection_setting, connection, table: table? })
+            let (table, journal_table) = (table?, journal_table?);
+            Some(StateConfig::Sql { connection_setting, connection, table, journal_table })
         }
     }
 }

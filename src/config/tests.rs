@@ -1,5 +1,6 @@
 #![expect(clippy::too_many_lines, reason = "an expectation shows a whole configuration")]
 
+mod fanout;
 mod http;
 mod source;
 mod sql;
@@ -29,6 +30,9 @@ const FULL: &str = "
     HIGHWATER__STATE__CONTAINER = pollers
     HIGHWATER__FUNCTION_TIMEOUT = 10m
     HIGHWATER__LOG = warn,highwater=debug
+    HIGHWATER__RECOVERY__MODE = report
+    HIGHWATER__RECOVERY__STUCK_AFTER = 10m
+    HIGHWATER__RECOVERY__PAUSED_MAX = 12h
     HIGHWATER__FUNCTIONS__ORDERS_TIMER__POLLER = orders
     SQL = Server=db;Database=shop;User Id=me;Password=hunter2
     HIGHWATER__POLLERS__ORDERS__SOURCE__CONNECTION = SQL
@@ -144,6 +148,11 @@ fn defaults_are_those_of_the_table() {
             },
             function_timeout: 300s,
             log: "warn,highwater=info",
+            recovery: RecoveryConfig {
+                mode: Repair,
+                stuck_after: 1800s,
+                paused_max: 86400s,
+            },
             pollers: {
                 "orders": PollerConfig {
                     name: "orders",
@@ -398,6 +407,11 @@ fn a_full_example_of_the_rest_reads_back_without_any_secret() {
             },
             function_timeout: 600s,
             log: "warn,highwater=debug",
+            recovery: RecoveryConfig {
+                mode: Report,
+                stuck_after: 600s,
+                paused_max: 43200s,
+            },
             pollers: {},
             functions: {
                 "ORDERS_TIMER": "orders",
@@ -413,17 +427,30 @@ fn every_setting_of_the_table_is_in_the_full_example() {
     let others = "
         HIGHWATER__STATE__FOLDER = /tmp/state
         HIGHWATER__STATE__TABLE = t
+        HIGHWATER__STATE__JOURNAL_TABLE = j
         HIGHWATER__POLLERS__ORDERS__SOURCE__QUERY = SELECT 1
         HIGHWATER__POLLERS__ORDERS__SOURCE__COLUMNS_EXCLUDED = note
+        HIGHWATER__POLLERS__ORDERS__HANDLER__STEPS = warehouse, notify
+        HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__KIND = stdout
         HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_AUDIENCE = api://orders
         HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_CLIENT_ID = 11111111-2222-3333-4444-555555555555
     ";
     let full = vars(&[FULL, others]);
     for setting in SETTINGS {
         let of_poller = setting.name_for(Some("ORDERS")).replace("<PARAM>", "LEAST");
+        let of_poller = of_poller.replace("<STEP>__<SETTING>", "NOTIFY__KIND");
         let of_function = setting.name_for(Some("ORDERS_TIMER"));
         assert!(full.contains_key(&of_poller) || full.contains_key(&of_function), "{of_poller}");
     }
+}
+
+#[test]
+fn the_name_of_the_recovery_controllers_function_is_no_pollers() {
+    let mut vars = vars(&[FULL]);
+    vars.insert("HIGHWATER__POLLERS__HIGHWATER_RECOVERY__SOURCE__TABLE".to_owned(), "t".to_owned());
+    let error = Config::from_vars(&vars).unwrap_err().to_string();
+    assert!(error.contains("`HIGHWATER__POLLERS__HIGHWATER_RECOVERY__…`"), "{error}");
+    assert!(error.contains("another name"), "{error}");
 }
 
 #[test]
@@ -470,7 +497,7 @@ fn every_mistake_is_reported_at_once() {
             setting `HIGHWATER__POLLERS__ORDERS__BATCH_BYTES_MAX` is `4MB`, expected a size of 1 byte to 1024 MiB, such as `4MiB`, `512KiB` or `1000000`
               hint: only `KiB` and `MiB` are known as units
             setting `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX` is `100001`, expected a whole number from 1 to 100000
-            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `webhook`, expected `http`, `sql`, `queue`, `blob`, `durable`, `exec` or `stdout`
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `webhook`, expected `http`, `sql`, `queue`, `blob`, `durable`, `exec`, `stdout` or `fanout`
             setting `HIGHWATER__POLLERS__ORDERS__LEASE__FIRST` is `(not shown)`, expected `true` or `false`
             setting `HIGHWATER__POLLERS__ORDERS__LEASE__TTL` is `1s`, expected a duration of at least `2s`
             setting `HIGHWATER__POLLERS__ORDERS__ON_MISSING_STATE` is `ignore`, expected `stop` or `recreate`
@@ -680,9 +707,11 @@ const SQL_STATE: &str = "
 #[test]
 fn state_in_a_table_needs_a_connection_of_its_own_and_no_storage_account() {
     let config = read(&[MINIMAL, SQL_STATE, "HIGHWATER__POLLERS__ORDERS__LEASE__TTL = 2s"]);
-    let StateConfig::Sql { connection_setting, connection, table } = config.state else {
+    let StateConfig::Sql { connection_setting, connection, table, journal_table } = config.state
+    else {
         panic!("{:?}", config.state);
     };
+    assert_eq!(journal_table, "dbo.highwater_journal");
     assert_eq!(connection_setting, "SQL");
     assert_eq!(connection.database.as_deref(), Some("shop"));
     assert_eq!(table, "dbo.highwater_state");

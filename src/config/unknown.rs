@@ -1,5 +1,6 @@
 //! Settings under our prefix that nothing reads: a slip of the pen must not pass for a default.
 
+use super::handler::setting_of_step;
 use super::mistake::{Mistake, Shown};
 use super::poller::{FUNCTIONS, POLLERS, function_of, is_segment};
 use super::read::Reader;
@@ -27,7 +28,8 @@ fn is_known(name: &str) -> bool {
         // A bad segment is a mistake of its own, noted once for all its settings.
         return !is_segment(segment)
             || source::filter_param(rest).is_some()
-            || poller_tails().any(|tail| tail == rest);
+            || poller_tails().any(|tail| tail == rest)
+            || setting_of_step(rest).is_some_and(|of| poller_tails().any(|tail| tail == of));
     }
     function_of(name).is_some() || SETTINGS.iter().any(|setting| setting.name == name)
 }
@@ -41,7 +43,7 @@ fn poller_tails() -> impl Iterator<Item = &'static str> {
 fn suggest(name: &str) -> Option<String> {
     if let Some((segment, rest)) = name.strip_prefix(POLLERS).and_then(|rest| rest.split_once("__"))
     {
-        return closest(rest, poller_tails()).map(|tail| format!("{POLLERS}{segment}__{tail}"));
+        return suggest_tail(rest).map(|tail| format!("{POLLERS}{segment}__{tail}"));
     }
     if let Some((segment, _)) = name.strip_prefix(FUNCTIONS).and_then(|rest| rest.split_once("__"))
     {
@@ -51,6 +53,19 @@ fn suggest(name: &str) -> Option<String> {
     let tails = SETTINGS.iter().filter_map(|setting| setting.name.strip_prefix(PREFIX));
     let globals = tails.filter(|tail| !tail.contains('<'));
     closest(name.strip_prefix(PREFIX)?, globals).map(|tail| format!("{PREFIX}{tail}"))
+}
+
+/// Returns the setting of a poller that was most likely meant, for a step the same one of that step.
+fn suggest_tail(tail: &str) -> Option<String> {
+    let Some(of_handler) = setting_of_step(tail) else {
+        return closest(tail, poller_tails()).map(str::to_owned);
+    };
+    let known = poller_tails().filter(|known| {
+        known.starts_with("HANDLER__") && !known.contains("__STEP") && !known.contains("STALL_MAX")
+    });
+    let meant = closest(&of_handler, known)?.strip_prefix("HANDLER__")?;
+    let prefix = tail.strip_suffix(of_handler.strip_prefix("HANDLER__")?)?;
+    Some(format!("{prefix}{meant}"))
 }
 
 /// Returns the candidate that differs least, if it differs little or has `text` as its last part.
@@ -104,6 +119,11 @@ mod tests {
             ("HIGHWATER__POLLERS__A__TABLE", Some("HIGHWATER__POLLERS__A__SOURCE__TABLE")),
             ("HIGHWATER__POLLERS__A__BATCH_ROW_MAX", Some("HIGHWATER__POLLERS__A__BATCH_ROWS_MAX")),
             ("HIGHWATER__POLLERS__A__WHATEVER", None),
+            (
+                "HIGHWATER__POLLERS__A__HANDLER__STEP__B__TIME_OUT",
+                Some("HIGHWATER__POLLERS__A__HANDLER__STEP__B__TIMEOUT"),
+            ),
+            ("HIGHWATER__POLLERS__A__HANDLER__STEP", Some("HIGHWATER__POLLERS__A__HANDLER__STEPS")),
             ("HIGHWATER__FUNCTIONS__F__POLER", Some("HIGHWATER__FUNCTIONS__F__POLLER")),
         ] {
             assert_eq!(suggest(name).as_deref(), meant, "{name}");

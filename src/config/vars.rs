@@ -2,6 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::env::VarError;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use thiserror::Error;
 
 /// Named texts.
 pub trait Vars {
@@ -32,6 +38,91 @@ impl Vars for ProcessVars {
     }
 }
 
+/// The values of a `local.settings.json` below those of the environment, as Core Tools has it.
+#[derive(Clone, Debug)]
+pub struct LocalSettings {
+    over: ProcessVars,
+    under: BTreeMap<String, String>,
+}
+
+/// A file of settings cannot be read.
+#[derive(Debug, Error)]
+pub enum LocalSettingsError {
+    /// There is no such file, or it is not ours to read.
+    #[error("read settings from `{path}`")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It is no such file. What stands in it is not told: it may be a secret.
+    #[error(
+        "`{path}` is not a `local.settings.json`: expected `{{\"Values\":{{\"NAME\":\"text\"}}}}`; see line {line}"
+    )]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// Where it breaks.
+        line: usize,
+    },
+    /// Core Tools has encrypted it, with keys of this machine and user.
+    #[error(
+        "`{path}` is encrypted: decrypt it with `func settings decrypt`, or set the environment instead"
+    )]
+    Encrypted {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct LocalSettingsFile {
+    #[serde(default)]
+    is_encrypted: bool,
+    values: BTreeMap<String, String>,
+}
+
+impl LocalSettings {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`LocalSettingsError`] if it cannot be read, is of another form, or is encrypted.
+    pub fn read(path: &Path, over: ProcessVars) -> Result<Self, LocalSettingsError> {
+        let path = path.to_owned();
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(source) => return Err(LocalSettingsError::File { path, source }),
+        };
+        match serde_json::from_slice(&text) {
+            Ok(LocalSettingsFile { is_encrypted: false, values }) => {
+                Ok(Self { over, under: values })
+            }
+            Ok(LocalSettingsFile { is_encrypted: true, .. }) => {
+                Err(LocalSettingsError::Encrypted { path })
+            }
+            Err(error) => Err(LocalSettingsError::Content { path, line: error.line() }),
+        }
+    }
+}
+
+impl Vars for LocalSettings {
+    fn get(&self, name: &str) -> Option<String> {
+        self.over.get(name).or_else(|| self.under.get(name).cloned())
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names = self.over.names();
+        names.extend(self.under.keys().cloned());
+        names.sort();
+        names.dedup();
+        names
+    }
+}
+
 impl Vars for BTreeMap<String, String> {
     fn get(&self, name: &str) -> Option<String> {
         Self::get(self, name).cloned()
@@ -53,5 +144,32 @@ mod tests {
         assert!(ProcessVars.get("PATH").is_some());
         assert_eq!(ProcessVars.get("HIGHWATER__NOT_SET"), None);
         assert_eq!(ProcessVars.get("no=name"), None);
+    }
+
+    #[test]
+    fn a_file_counts_where_the_environment_has_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("local.settings.json");
+        let read = |text: &str| {
+            fs::write(&path, text).unwrap();
+            LocalSettings::read(&path, ProcessVars)
+        };
+        let settings = read(
+            r#"{"IsEncrypted":false,"Values":{"HIGHWATER__APP":"shop","PATH":"x"},"Host":{}}"#,
+        );
+        let settings = settings.unwrap();
+        assert_eq!(settings.get("HIGHWATER__APP").as_deref(), Some("shop"));
+        assert_eq!(settings.get("PATH"), ProcessVars.get("PATH"));
+        let names = settings.names();
+        assert_eq!(names.iter().filter(|name| *name == "PATH").count(), 1);
+        assert!(names.contains(&"HIGHWATER__APP".to_owned()));
+        for (text, expected) in [
+            (r#"{"IsEncrypted":true,"Values":{"A":"x"}}"#, "func settings decrypt"),
+            ("{\"Values\":{\n\"A\":\"hunter2\" oops}}", "see line 2"),
+            ("{}", "not a `local.settings.json`"),
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains(expected) && !error.contains("hunter2"), "{error}");
+        }
     }
 }

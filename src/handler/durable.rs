@@ -20,7 +20,7 @@
 //!
 //! # The input
 //!
-//! One object: `batch_id`, `poller`, `generation`, `fencing_token`, `attempt`, `replay_id`, `source`, `rows`
+//! One object: `batch_id`, `poller`, `generation`, `fencing_token`, `attempt`, `started_at`, `replay_id`, `source`, `rows`
 //! and `events`, as the handler `http` posts it.
 
 use std::fmt;

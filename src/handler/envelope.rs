@@ -1,6 +1,7 @@
 //! One JSON object around the events of a batch: what `http` and `durable` send. Pure.
 
 use serde::Serialize;
+use time::OffsetDateTime;
 
 use super::Delivery;
 use crate::event::{ChangeEvent, SourceLabel};
@@ -9,13 +10,24 @@ use crate::event::{ChangeEvent, SourceLabel};
 #[derive(Serialize)]
 struct Head<'a> {
     batch_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<Step<'a>>,
     poller: &'a str,
     generation: u64,
     fencing_token: u64,
     attempt: u32,
+    #[serde(with = "time::serde::rfc3339")]
+    started_at: OffsetDateTime,
     replay_id: Option<&'a str>,
     source: &'a SourceLabel,
     rows: usize,
+}
+
+/// Which step of a handler chain it is for.
+#[derive(Serialize)]
+struct Step<'a> {
+    name: &'a str,
+    of_batch: &'a str,
 }
 
 /// Returns one object around `events`, those of `delivery` or a part of them with a `batch_id` of its
@@ -27,10 +39,12 @@ pub(super) fn encode(
 ) -> Result<Vec<u8>, serde_json::Error> {
     let head = Head {
         batch_id,
+        step: delivery.step.map(|step| Step { name: step.name, of_batch: step.of_batch.as_str() }),
         poller: delivery.poller,
         generation: delivery.generation.0,
         fencing_token: delivery.fencing_token.0,
         attempt: delivery.attempt,
+        started_at: delivery.started_at,
         replay_id: delivery.replay_id,
         source: delivery.source,
         rows: events.len(),

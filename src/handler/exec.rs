@@ -12,6 +12,8 @@
 //! | `HIGHWATER_POLLER` | name of the poller |
 //! | `HIGHWATER_GENERATION`, `HIGHWATER_FENCING_TOKEN` | order of leases, compared as a pair; refuse a lower pair than the highest seen |
 //! | `HIGHWATER_ATTEMPT` | 1 for the first time this range is delivered, as far as is known |
+//! | `HIGHWATER_STARTED_AT` | when the batch was first announced; the same at each attempt, for a program that asks for "now" |
+//! | `HIGHWATER_STEP`, `HIGHWATER_OF_BATCH` | in a handler chain: name of the step, and the id of the batch that all steps get |
 //! | `HIGHWATER_ROWS` | number of lines; fewer before the end of input mean that the sender died |
 //! | `HIGHWATER_REPLAY_ID` | set while a range is delivered again on purpose |
 //! | `TRACEPARENT` | where a trace goes on |
@@ -48,6 +50,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use time::format_description::well_known::Rfc3339;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -107,8 +110,15 @@ impl Exec {
             .env("HIGHWATER_FENCING_TOKEN", delivery.fencing_token.to_string())
             .env("HIGHWATER_ATTEMPT", delivery.attempt.to_string())
             .env("HIGHWATER_ROWS", delivery.events.len().to_string());
-        let optional =
-            [("HIGHWATER_REPLAY_ID", delivery.replay_id), ("TRACEPARENT", delivery.traceparent)];
+        let step = delivery.step;
+        let started_at = delivery.started_at.format(&Rfc3339).ok();
+        let optional = [
+            ("HIGHWATER_STARTED_AT", started_at.as_deref()),
+            ("HIGHWATER_STEP", step.map(|step| step.name)),
+            ("HIGHWATER_OF_BATCH", step.map(|step| step.of_batch.as_str())),
+            ("HIGHWATER_REPLAY_ID", delivery.replay_id),
+            ("TRACEPARENT", delivery.traceparent),
+        ];
         for (name, value) in optional {
             // Those that this process got speak of something else.
             match value {

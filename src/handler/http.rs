@@ -9,9 +9,11 @@
 //! | field | |
 //! |---|---|
 //! | `batch_id` | content identity: the same id always means the same events |
+//! | `step` | only in a handler chain: `{name, of_batch}`, where `of_batch` is the id of the batch that all steps get |
 //! | `poller` | name of the poller |
 //! | `generation`, `fencing_token` | order of leases, compared as a pair; refuse a lower pair than the highest seen |
 //! | `attempt` | 1 for the first time this range is delivered, as far as is known |
+//! | `started_at` | when the batch was first announced; the same at each attempt, for a receiver that asks for "now" |
 //! | `replay_id` | set while a range is delivered again on purpose, else `null` |
 //! | `source` | `{poller, object, mode}` |
 //! | `rows` | number of events |
@@ -21,7 +23,7 @@
 //! batch id), `webhook-timestamp` (unix seconds of this try) and, where a secret is set,
 //! `webhook-signature`, with one signature for each secret. The batch id is also in `idempotency-key`. The rest repeats the body for receivers that route before they
 //! parse: `x-highwater-poller`, `x-highwater-generation`, `x-highwater-fencing-token`,
-//! `x-highwater-attempt`; and `traceparent` where a trace goes on.
+//! `x-highwater-attempt`, `x-highwater-started-at`, in a handler chain `x-highwater-step`; and `traceparent` where a trace goes on.
 //!
 //! # The reply
 //!
@@ -63,6 +65,7 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Request, Response};
+use time::format_description::well_known::Rfc3339;
 use url::Url;
 
 use self::auth::Auth;
@@ -98,6 +101,8 @@ const POLLER: HeaderName = HeaderName::from_static("x-highwater-poller");
 const GENERATION: HeaderName = HeaderName::from_static("x-highwater-generation");
 const FENCING_TOKEN: HeaderName = HeaderName::from_static("x-highwater-fencing-token");
 const ATTEMPT: HeaderName = HeaderName::from_static("x-highwater-attempt");
+const STARTED_AT: HeaderName = HeaderName::from_static("x-highwater-started-at");
+const STEP: HeaderName = HeaderName::from_static("x-highwater-step");
 
 /// How long the handler waits between tries within a tick.
 #[derive(Clone, Copy, Debug)]
@@ -357,6 +362,10 @@ fn headers(form: BodyForm, part: &Part<'_>) -> HeaderMap {
     put(GENERATION, &delivery.generation.to_string());
     put(FENCING_TOKEN, &delivery.fencing_token.to_string());
     put(ATTEMPT, &delivery.attempt.to_string());
+    put(STARTED_AT, &delivery.started_at.format(&Rfc3339).unwrap_or_default());
+    if let Some(step) = delivery.step {
+        put(STEP, step.name);
+    }
     if let Some(traceparent) = delivery.traceparent {
         put(TRACEPARENT, traceparent);
     }

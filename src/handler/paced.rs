@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::{Instant, sleep};
 
-use super::{Delivery, Handler, HandlerError, Progress};
+use super::{Delivery, Handler, HandlerError, Progress, Step};
 
 /// While it waits a handler reports progress this often, since it is not stuck.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
@@ -60,12 +60,26 @@ impl Pace {
 pub struct Paced {
     handler: Arc<dyn Handler>,
     pace: Arc<Pace>,
+    /// Whether rows wait here: once for all steps of a chain.
+    waits: bool,
+    /// Whether what is taken here is taken for good.
+    counts: bool,
+    steps: Vec<Step>,
 }
 
 impl Paced {
-    /// Returns `handler` at this pace.
+    /// Returns `handler` at this pace; rows wait before the first step of a chain, and count behind the
+    /// last one.
     pub fn new(handler: Arc<dyn Handler>, pace: Arc<Pace>) -> Self {
-        Self { handler, pace }
+        let last = handler.steps().len().saturating_sub(1);
+        let step = |(index, step): (usize, &Step)| {
+            let (handler, pace) = (Arc::clone(&step.handler), Arc::clone(&pace));
+            let (waits, counts) = (index == 0, index == last);
+            let handler = Arc::new(Self { handler, pace, waits, counts, steps: Vec::new() });
+            Step { name: step.name.clone(), handler }
+        };
+        let steps = handler.steps().iter().enumerate().map(step).collect();
+        Self { handler, pace, waits: true, counts: true, steps }
     }
 }
 
@@ -75,11 +89,19 @@ impl Handler for Paced {
         self.handler.reports_progress()
     }
 
+    fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         let rows = delivery.events.len();
-        self.pace.wait(rows, delivery.progress).await;
+        if self.waits {
+            self.pace.wait(rows, delivery.progress).await;
+        }
         self.handler.handle(delivery).await?;
-        self.pace.taken.fetch_add(u64::try_from(rows).unwrap_or(u64::MAX), Ordering::Relaxed);
+        if self.counts {
+            self.pace.taken.fetch_add(u64::try_from(rows).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
         Ok(())
     }
 }

@@ -373,7 +373,7 @@ impl Work<'_> {
         let mut new = BTreeSet::new();
         for chunk in ids.chunks(statement::ROWS_MAX) {
             let mut params = self.poller();
-            params.push(Param::Text(self.delivery.replay_id.unwrap_or_default().to_owned()));
+            params.push(Param::Text(self.scope()));
             params.extend(chunk.iter().cloned().map(Param::Bytes));
             let sql = statement::ledger(ledger, chunk.len());
             let noted = transaction.query(&sql, &params, read_id).await;
@@ -405,6 +405,16 @@ impl Work<'_> {
             written.map_err(|error| Failed::Sql(Step::Target, error))?;
         }
         Ok(())
+    }
+
+    /// Returns within what an event is applied once: each replay, and each step of a handler chain, which
+    /// may share the ledger with another one.
+    fn scope(&self) -> String {
+        let replay_id = self.delivery.replay_id.unwrap_or_default();
+        match self.delivery.step {
+            Some(step) => format!("{replay_id}@{}", step.name),
+            None => replay_id.to_owned(),
+        }
     }
 
     /// Returns the parameters that every statement on the ledger begins with.

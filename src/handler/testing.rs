@@ -2,6 +2,10 @@
 
 pub(crate) mod raw;
 
+use std::time::Duration;
+
+use time::OffsetDateTime;
+
 use super::{Delivery, Progress};
 use crate::cursor::{Cursor, KeyValues, RowVersion};
 use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested, Operation, SourceLabel};
@@ -46,6 +50,8 @@ impl Sample {
             poller: &self.source.poller,
             source: &self.source,
             batch_id: &self.batch_id,
+            step: None,
+            started_at: OffsetDateTime::UNIX_EPOCH + Duration::from_millis(1_500),
             generation: Generation(7),
             fencing_token: FencingToken(42),
             attempt: 2,

@@ -22,17 +22,27 @@ use tracing::{Instrument as _, error, error_span, info, warn};
 use super::{INVOCATION_ID_HEADER, Invocation, InvocationResponse};
 use crate::error::chain;
 use crate::poller::{Poller, StopSignal, TickReport, TickRequest, outcome_row};
+use crate::recovery::Controller;
 
 /// What the functions of this process do.
 #[derive(Debug)]
 pub enum Functions {
-    /// Each runs the tick of a poller.
-    Ready(BTreeMap<String, Arc<Poller>>),
+    /// Each does one thing.
+    Ready(BTreeMap<String, Function>),
     /// The settings are wrong: each fails with this text.
     ///
     /// The process stays up all the same, since a handler that exits three times takes the whole
     /// host down, and its log with it.
     Broken(String),
+}
+
+/// What one function does.
+#[derive(Clone, Debug)]
+pub enum Function {
+    /// It runs the tick of a poller.
+    Tick(Arc<Poller>),
+    /// It looks for pollers that cannot go on.
+    Recovery(Arc<Controller>),
 }
 
 /// Largest body of an invocation: a retry carries an exception dump of any length.
@@ -103,8 +113,8 @@ async fn invoke(
     let Ok(Path(function)) = function else { return unknown().await };
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let id = text(INVOCATION_ID_HEADER);
-    let pollers = match &shared.functions {
-        Functions::Ready(pollers) => pollers,
+    let functions = match &shared.functions {
+        Functions::Ready(functions) => functions,
         Functions::Broken(reason) => {
             error!(
                 event = "configuration_invalid",
@@ -119,7 +129,7 @@ async fn invoke(
             );
         }
     };
-    let Some(poller) = pollers.get(&function) else {
+    let Some(asked) = functions.get(&function) else {
         warn!(event = "unknown_function", invocation_id = id, function, "No function `{function}`");
         return reply(StatusCode::NOT_FOUND, &format!("no function `{function}` is configured"));
     };
@@ -132,7 +142,12 @@ async fn invoke(
         Err(rejection) => return refuse(rejection.status(), rejection.body_text()),
     };
     match Invocation::read(id, text("traceparent"), &body) {
-        Ok(invocation) => run(&shared, Arc::clone(poller), invocation).await,
+        Ok(invocation) => match asked {
+            Function::Tick(poller) => run(&shared, Arc::clone(poller), invocation).await,
+            Function::Recovery(controller) => {
+                recover(&shared, Arc::clone(controller), invocation).await
+            }
+        },
         Err(error) => refuse(StatusCode::BAD_REQUEST, chain(&error)),
     }
 }
@@ -181,6 +196,34 @@ async fn run(shared: &Shared, poller: Arc<Poller>, invocation: Invocation) -> Re
             reply(StatusCode::INTERNAL_SERVER_ERROR, &format!("poller `{name}` panicked"))
         }
     }
+}
+
+/// Runs the controller in a task of its own, as a tick.
+async fn recover(
+    shared: &Shared,
+    controller: Arc<Controller>,
+    invocation: Invocation,
+) -> Response<Body> {
+    let invocation_id = invocation.id;
+    let span = error_span!("recovery", invocation_id);
+    let running = Arc::clone(&shared.ticks).read_owned().await;
+    let run = async move {
+        let ended = controller.invoke().await;
+        drop(running);
+        ended
+    };
+    let reason = match tokio::spawn(run.instrument(span)).await {
+        Ok(Ok(report)) => return reply(StatusCode::OK, &report.summary()),
+        Ok(Err(error)) => chain(&error),
+        Err(failure) => failure.to_string(),
+    };
+    error!(
+        event = "recovery_failed",
+        invocation_id,
+        error = reason,
+        "The recovery controller came to no end: {reason}"
+    );
+    reply(StatusCode::INTERNAL_SERVER_ERROR, &format!("RecoveryError: {reason}"))
 }
 
 /// Only what is out of the ordinary: an ordinary tick has its own line.

@@ -21,6 +21,8 @@ pub struct Appender {
     poller: String,
     retention: Option<Duration>,
     end: Option<(Part, u64)>,
+    /// Whether the next append begins a part.
+    anew: bool,
 }
 
 /// Most requests to find the end that one append may follow.
@@ -34,7 +36,13 @@ impl Appender {
     /// Returns what appends to the journal of `poller`, and drops the parts of days that ended more than
     /// `retention` ago; `None` keeps all.
     pub fn new(store: Arc<dyn JournalStore>, poller: &str, retention: Option<Duration>) -> Self {
-        Self { store, poller: poller.to_owned(), retention, end: None }
+        Self { store, poller: poller.to_owned(), retention, end: None, anew: false }
+    }
+
+    /// Lets the next append begin a part of its own, so that those before it can be dropped.
+    pub fn begin_part(&mut self) {
+        self.anew = true;
+        self.end = None;
     }
 
     /// Appends lines to the part of their day.
@@ -52,6 +60,7 @@ impl Appender {
                 reason: "the journal took no lines in time".to_owned(),
             }),
         };
+        self.anew = false;
         if appended.is_err() {
             self.end = None;
         } else if begins_day {
@@ -89,6 +98,12 @@ impl Appender {
                 sleep(PAUSE).await;
             }
             let Ok(behind) = self.store.read(&part, position).await else { continue };
+            if behind.is_empty() && matches!(error, StoreError::Conflict { .. }) {
+                // Shorter than it was: the part was dropped, and the history goes on in another.
+                let Ok(end) = self.find_end(append.day).await else { continue };
+                (part, position) = end;
+                continue;
+            }
             position += length(&behind);
             if contains(&behind, &append.bytes) {
                 self.end = Some((part, position));
@@ -102,7 +117,8 @@ impl Appender {
         let last = parts.into_iter().rfind(|part| part.day == day);
         let part = last.unwrap_or_else(|| Part::of_day(&self.poller, day));
         let position = self.store.length(&part).await?;
-        Ok((part, position))
+        // Another that begins one at the same time has the same number: one of them follows then.
+        if self.anew && position > 0 { Ok((part.next(), 0)) } else { Ok((part, position)) }
     }
 
     /// Drops what is older than it must be kept; every day begins with a snapshot, so the rest can be
@@ -116,7 +132,7 @@ impl Appender {
         let dropped = async {
             for part in self.store.list(&self.poller).await? {
                 if part.day < oldest {
-                    self.store.remove(&part).await?;
+                    self.store.remove(&part, None).await?;
                 }
             }
             Ok::<(), StoreError>(())
@@ -219,8 +235,8 @@ mod tests {
             self.memory.list(poller).await
         }
 
-        async fn remove(&self, part: &Part) -> Result<(), StoreError> {
-            self.memory.remove(part).await
+        async fn remove(&self, part: &Part, length: Option<u64>) -> Result<(), StoreError> {
+            self.memory.remove(part, length).await
         }
     }
 
@@ -269,6 +285,18 @@ mod tests {
         other.append(&lines(DAY, "other")).await.unwrap();
         one.append(&lines(DAY, "two")).await.unwrap();
         assert_eq!(all(&*store).await, "one\nother\ntwo\n");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_the_part_was_dropped_the_last_one_is_gone_on_with() {
+        let store = Arc::new(Faulty::default());
+        let mut appender = Appender::new(store.clone(), "orders", None);
+        appender.append(&lines(DAY, "one")).await.unwrap();
+        let first = Part::of_day("orders", DAY);
+        store.append(&first.next(), 0, b"snapshot\n".to_vec()).await.unwrap();
+        store.remove(&first, Some(4)).await.unwrap();
+        appender.append(&lines(DAY, "two")).await.unwrap();
+        assert_eq!(all(&*store).await, "snapshot\ntwo\n");
     }
 
     #[tokio::test(start_paused = true)]

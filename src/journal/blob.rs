@@ -10,7 +10,7 @@ use std::fmt;
 use std::num::NonZero;
 
 use async_trait::async_trait;
-use azure_core::http::RequestContent;
+use azure_core::http::{Etag, RequestContent};
 use azure_storage_blob::AppendBlobClient;
 use azure_storage_blob::models::{
     AppendBlobClientAppendBlockOptions, AppendBlobClientCreateOptions, BlobClientDownloadOptions,
@@ -103,7 +103,8 @@ impl BlobJournal {
         }
     }
 
-    async fn length_once(&self, part: &Part) -> Result<u64, StoreError> {
+    /// Returns how many bytes a part has, and its version; `None` where there is no part.
+    async fn look(&self, part: &Part) -> Result<Option<(u64, Option<Etag>)>, StoreError> {
         let name = part.to_string();
         self.container.create_once().await?;
         let options = BlobClientGetPropertiesOptions {
@@ -112,12 +113,13 @@ impl BlobJournal {
         };
         let blob = self.container.folder().blob_client(&file_name(part));
         let found = match Box::pin(blob.get_properties(Some(options))).await {
-            Ok(found) => found.content_length(),
-            Err(error) if is_absent(&Failure::of(&error)) => return Ok(0),
+            Ok(found) => found.content_length().and_then(|length| Ok((length, found.etag()?))),
+            Err(error) if is_absent(&Failure::of(&error)) => return Ok(None),
             Err(error) => Err(error),
         };
-        let length = found.map_err(|error| self.container.failed(&name, &Failure::of(&error)))?;
-        Ok(length.unwrap_or_default())
+        let (length, etag) =
+            found.map_err(|error| self.container.failed(&name, &Failure::of(&error)))?;
+        Ok(Some((length.unwrap_or_default(), etag)))
     }
 
     async fn read_once(&self, part: &Part, position: u64) -> Result<Vec<u8>, StoreError> {
@@ -176,7 +178,8 @@ impl JournalStore for BlobJournal {
     }
 
     async fn length(&self, part: &Part) -> Result<u64, StoreError> {
-        self.container.in_time(&part.to_string(), self.length_once(part)).await
+        let found = self.container.in_time(&part.to_string(), self.look(part)).await?;
+        Ok(found.map_or(0, |(length, _)| length))
     }
 
     async fn read(&self, part: &Part, position: u64) -> Result<Vec<u8>, StoreError> {
@@ -192,10 +195,20 @@ impl JournalStore for BlobJournal {
         Ok(parts)
     }
 
-    async fn remove(&self, part: &Part) -> Result<(), StoreError> {
-        match self.container.remove(&part.to_string(), &file_name(part), None).await {
-            Err(StoreError::Conflict { .. }) => Ok(()),
-            removed => removed,
+    async fn remove(&self, part: &Part, length: Option<u64>) -> Result<(), StoreError> {
+        let name = part.to_string();
+        let Some(wanted) = length else {
+            return match self.container.remove(&name, &file_name(part), None).await {
+                Err(StoreError::Conflict { .. }) => Ok(()),
+                removed => removed,
+            };
+        };
+        match self.container.in_time(&name, self.look(part)).await? {
+            // An append in between changes the version.
+            Some((length, Some(etag))) if length == wanted => {
+                self.container.remove(&name, &file_name(part), Some(etag)).await
+            }
+            Some(_) | None => Err(StoreError::Conflict { key: name }),
         }
     }
 }

@@ -118,6 +118,7 @@ mod tests {
             batches: 1,
             duration_ms: 3,
             idle_before: 0,
+            longest_ms: std::collections::BTreeMap::new(),
             extra: Map::new(),
         }
     }

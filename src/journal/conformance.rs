@@ -27,6 +27,7 @@ where
     parts_are_kept_apart_and_listed_oldest_first(&make().await).await;
     odd_names_are_kept_apart_or_refused(&make().await).await;
     what_is_removed_is_gone(&make().await).await;
+    what_has_grown_is_not_removed(&make().await).await;
     large_appends_are_whole(&make().await).await;
     of_racing_appends_at_one_place_one_wins(Arc::new(make().await)).await;
 }
@@ -51,7 +52,7 @@ async fn what_is_not_there_is_empty(store: &dyn JournalStore) {
     assert_eq!(content(store, &part, 0).await, b"", "what is not there is empty");
     assert_eq!(store.length(&part).await.expect("a length"), 0);
     assert_eq!(store.list("a").await.expect("a list"), []);
-    store.remove(&part).await.expect("what is not there can be removed");
+    store.remove(&part, None).await.expect("what is not there can be removed");
 }
 
 async fn what_was_appended_is_read_in_order(store: &dyn JournalStore) {
@@ -114,10 +115,28 @@ async fn what_is_removed_is_gone(store: &dyn JournalStore) {
     let first = part("a");
     append(store, &first, 0, b"one\n").await;
     append(store, &first.next(), 0, b"two\n").await;
-    store.remove(&first).await.expect("a part can be removed");
+    store.remove(&first, None).await.expect("a part can be removed");
     assert_eq!(content(store, &first, 0).await, b"");
     assert_eq!(store.list("a").await.expect("a list"), [first.next()]);
     assert_eq!(append(store, &first, 0, b"new\n").await, 4);
+}
+
+async fn what_has_grown_is_not_removed(store: &dyn JournalStore) {
+    let part = part("a");
+    let conflicts = async |length: u64| {
+        let result = store.remove(&part, Some(length)).await;
+        let is_conflict = matches!(result, Err(StoreError::Conflict { .. }));
+        assert!(is_conflict, "a part of another length than {length} stays: {result:?}");
+    };
+    conflicts(4).await;
+    append(store, &part, 0, b"one\n").await;
+    append(store, &part, 4, b"two\n").await;
+    for length in [0, 4, 7, 9] {
+        conflicts(length).await;
+    }
+    assert_eq!(content(store, &part, 0).await, b"one\ntwo\n");
+    store.remove(&part, Some(8)).await.expect("a part of this length can be removed");
+    assert_eq!(store.list("a").await.expect("a list"), []);
 }
 
 async fn large_appends_are_whole(store: &dyn JournalStore) {

@@ -168,6 +168,9 @@ pub struct Details {
     /// Digest of its encoded rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digested>,
+    /// The step of a handler chain that was called, or whose result was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
     /// Which attempt it was, or how many failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
@@ -212,12 +215,14 @@ impl Details {
             }
             (_, Some(batch)) => {
                 let has_failed = event == Happened::HandlerFailed;
+                let kept = batch.steps.last().filter(|_| event == Happened::StepComplete);
                 Self {
                     batch_id: Some(batch.batch_id.clone()),
                     after: batch.after.clone(),
                     upto: Some(batch.upto.clone()),
                     rows: Some(batch.rows),
                     digest: Some(batch.digest.clone()),
+                    step: kept.map(|result| result.step.clone()),
                     attempt: Some(batch.attempt),
                     error: batch.last_error.clone().filter(|_| has_failed),
                     reason: next.paused.as_ref().map(|paused| paused.reason.clone()),

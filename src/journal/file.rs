@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use super::store::length;
 use super::{Appended, JournalStore, Part};
 use crate::state::StoreError;
+use crate::state::local::{lock, names_in, on_blocking_thread, path_in, refused};
 
 /// Keeps journals in files of one folder, safely between the processes of one machine.
 #[derive(Clone, Debug)]
@@ -29,15 +30,7 @@ impl FileJournal {
     }
 
     fn poller_folder(&self, poller: &str) -> Result<PathBuf, StoreError> {
-        let plain = !poller.is_empty()
-            && !poller.starts_with('.')
-            && !poller.contains(['/', '\\', '\0'])
-            && poller.len() <= NAME_BYTES_MAX;
-        if plain {
-            return Ok(self.folder.join(poller));
-        }
-        let reason = "the name is not a plain file name; use letters, digits and `_`".to_owned();
-        Err(StoreError::Refused { key: poller.to_owned(), reason })
+        path_in(&self.folder, poller)
     }
 
     fn path(&self, part: &Part) -> Result<PathBuf, StoreError> {
@@ -53,9 +46,7 @@ impl FileJournal {
         let path = self.path(part)?;
         let failed = |error: io::Error| refused(part, "append to", &error);
         fs::create_dir_all(self.poller_folder(&part.poller)?).map_err(failed)?;
-        // Held until the end of this function; freed by the operating system if the process dies.
-        let lock = File::create(path.with_extension("lock")).map_err(failed)?;
-        lock.lock().map_err(failed)?;
+        let _lock = lock(&path).map_err(failed)?;
         let mut file =
             OpenOptions::new().read(true).append(true).create(true).open(&path).map_err(failed)?;
         let whole = whole_length(&mut file).map_err(failed)?;
@@ -101,26 +92,23 @@ impl FileJournal {
 
     fn list_blocking(&self, poller: &str) -> Result<Vec<Part>, StoreError> {
         let folder = self.poller_folder(poller)?;
-        let failed = |error: io::Error| StoreError::Refused {
-            key: poller.to_owned(),
-            reason: format!("list folder: {error}; check the folder's rights"),
-        };
-        let entries = match fs::read_dir(&folder) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(failed(error)),
-        };
-        let mut parts = Vec::new();
-        for entry in entries {
-            let name = entry.map_err(failed)?.file_name();
-            parts.extend(name.to_str().and_then(|name| Part::parse(poller, name)));
-        }
+        let names = names_in(&folder, poller)?;
+        let mut parts: Vec<_> = names.iter().filter_map(|name| Part::parse(poller, name)).collect();
         parts.sort();
         Ok(parts)
     }
 
-    fn remove_blocking(&self, part: &Part) -> Result<(), StoreError> {
-        match fs::remove_file(self.path(part)?) {
+    fn remove_blocking(&self, part: &Part, wanted: Option<u64>) -> Result<(), StoreError> {
+        let path = self.path(part)?;
+        let conflict = || StoreError::Conflict { key: part.to_string() };
+        if !path.exists() {
+            return if wanted.is_some() { Err(conflict()) } else { Ok(()) };
+        }
+        let _lock = lock(&path).map_err(|error| refused(part, "remove", &error))?;
+        if wanted.is_some() && wanted != Some(self.length_blocking(part)?) {
+            return Err(conflict());
+        }
+        match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(refused(part, "remove", &error))
             }
@@ -145,14 +133,6 @@ fn whole_length(file: &mut File) -> io::Result<u64> {
         end = start;
     }
     Ok(0)
-}
-
-/// Longest name; file systems allow 255 bytes.
-const NAME_BYTES_MAX: usize = 200;
-
-fn refused(part: &Part, verb: &str, error: &io::Error) -> StoreError {
-    let reason = format!("{verb} file: {error}; check the folder's rights and free space");
-    StoreError::Refused { key: part.to_string(), reason }
 }
 
 #[async_trait]
@@ -182,18 +162,10 @@ impl JournalStore for FileJournal {
         on_blocking_thread(move || store.list_blocking(&poller)).await
     }
 
-    async fn remove(&self, part: &Part) -> Result<(), StoreError> {
+    async fn remove(&self, part: &Part, length: Option<u64>) -> Result<(), StoreError> {
         let (store, part) = (self.clone(), part.clone());
-        on_blocking_thread(move || store.remove_blocking(&part)).await
+        on_blocking_thread(move || store.remove_blocking(&part, length)).await
     }
-}
-
-async fn on_blocking_thread<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
-) -> Result<T, StoreError> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
-        Err(StoreError::Unknown { key: String::new(), reason: error.to_string() })
-    })
 }
 
 #[cfg(test)]
@@ -232,7 +204,7 @@ mod tests {
             let length = store.append(&part, 6, b"next\n".to_vec()).await.unwrap();
             assert_eq!(length, Appended::UpTo(11));
             assert_eq!(fs::read(&path).unwrap(), b"whole\nnext\n");
-            store.remove(&part).await.unwrap();
+            store.remove(&part, None).await.unwrap();
         }
     }
 

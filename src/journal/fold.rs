@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::{Entry, VERSION};
+use super::history::read_part;
+use super::{Entry, Happened, History};
 use crate::state::{Generation, StateDocument};
 
 /// What is wrong with a history; folding goes on behind it.
@@ -96,23 +97,9 @@ pub struct Folded {
 
 /// Reads the lines of `part`; what cannot be read is told and left out.
 pub fn read_lines(part: &str, bytes: &[u8]) -> (Vec<Entry>, Vec<Finding>) {
-    let mut entries = Vec::new();
-    let mut findings = Vec::new();
-    for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
-        if line.trim_ascii().is_empty() {
-            continue;
-        }
-        let reason = match serde_json::from_slice::<Entry>(line) {
-            Ok(entry) if entry.version == VERSION => {
-                entries.push(entry);
-                continue;
-            }
-            Ok(entry) => format!("it has version {}, this build reads {VERSION}", entry.version),
-            Err(error) => error.to_string(),
-        };
-        findings.push(Finding::Unreadable { part: part.to_owned(), line: index + 1, reason });
-    }
-    (entries, findings)
+    let history = History { lines: read_part(part, bytes), parts: Vec::new() };
+    let findings = history.unreadable().collect();
+    (history.lines.into_iter().filter_map(|line| line.entry.ok()).collect(), findings)
 }
 
 /// Returns the document as of the last of `entries`, which may come in any order.
@@ -122,6 +109,11 @@ pub fn read_lines(part: &str, bytes: &[u8]) -> (Vec<Entry>, Vec<Finding>) {
 pub fn fold(mut entries: Vec<Entry>) -> Folded {
     entries.retain(Entry::wrote);
     entries.sort_by_key(Entry::place);
+    let compacted = |entry: &Entry| entry.event == Happened::Compacted && entry.document.is_some();
+    if let Some(begin) = entries.iter().rposition(compacted) {
+        // What was appended late, of a history that was dropped.
+        entries.drain(..begin);
+    }
     let mut folded = Folded::default();
     for entry in entries {
         folded.add(entry);

@@ -51,8 +51,12 @@ impl JournalStore for MemoryJournal {
         Ok(self.parts().keys().filter(|part| part.poller == poller).cloned().collect())
     }
 
-    async fn remove(&self, part: &Part) -> Result<(), StoreError> {
-        self.parts().remove(part);
+    async fn remove(&self, part: &Part, wanted: Option<u64>) -> Result<(), StoreError> {
+        let mut parts = self.parts();
+        if wanted.is_some_and(|wanted| parts.get(part).map(|bytes| length(bytes)) != Some(wanted)) {
+            return Err(StoreError::Conflict { key: part.to_string() });
+        }
+        parts.remove(part);
         Ok(())
     }
 }

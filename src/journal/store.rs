@@ -105,12 +105,13 @@ pub trait JournalStore: fmt::Debug + Send + Sync {
     /// [`StoreError`] of any kind but `Conflict`.
     async fn list(&self, poller: &str) -> Result<Vec<Part>, StoreError>;
 
-    /// Drops a part; it is no error where there is none.
+    /// Drops a part: where `length` is given, only if it has so many bytes, in one step with the look.
+    /// Without one it is no error where there is no part.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] of any kind but `Conflict`.
-    async fn remove(&self, part: &Part) -> Result<(), StoreError>;
+    /// [`StoreError`]; `Conflict` only where the part has another length than the one given.
+    async fn remove(&self, part: &Part, length: Option<u64>) -> Result<(), StoreError>;
 }
 
 /// Returns how many bytes these are, as stores count.

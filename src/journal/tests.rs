@@ -152,6 +152,7 @@ impl World {
             batches: 1,
             duration_ms: self.writes,
             idle_before: 0,
+            longest_ms: BTreeMap::new(),
             extra: serde_json::Map::new(),
         };
         EndOfTick { recent, timings: vec![("fetch", Duration::from_millis(self.writes))] }

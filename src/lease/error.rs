@@ -30,6 +30,24 @@ pub enum LeaseError {
     Format(#[from] FormatError),
 }
 
+impl LeaseError {
+    /// Returns what this means of a renewal: one that found no answer until the deadline has lapsed.
+    pub(super) fn or_lapsed(self) -> Self {
+        match self {
+            Self::Store(StoreError::Unknown { .. } | StoreError::Unreachable { .. }) => {
+                Self::Lapsed
+            }
+            Self::Store(StoreError::Conflict { .. } | StoreError::Refused { .. })
+            | Self::Lost(_)
+            | Self::Gone
+            | Self::Lapsed
+            | Self::OutOfTime
+            | Self::Refused(_)
+            | Self::Format(_) => self,
+        }
+    }
+}
+
 impl From<Refusal> for LeaseError {
     fn from(refusal: Refusal) -> Self {
         match refusal {

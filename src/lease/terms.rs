@@ -1,12 +1,13 @@
 //! What a lease needs to know of the process and the tick that ask for it.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::journal::Recorder;
+use crate::metrics::Metrics;
 use crate::state::{StateKey, StateStore};
 
 /// How long a lease lives, and how often it is renewed.
@@ -32,12 +33,24 @@ impl LeaseTerms {
 pub struct Instance {
     owner_id: String,
     writes: AtomicU64,
+    metrics: Option<Arc<Metrics>>,
 }
 
 impl Instance {
     /// Returns an instance whose `owner_id` must be unique per process start.
     pub fn new(owner_id: impl Into<String>) -> Self {
-        Self { owner_id: owner_id.into(), writes: AtomicU64::new(0) }
+        Self { owner_id: owner_id.into(), writes: AtomicU64::new(0), metrics: None }
+    }
+
+    /// Measures the leases that this process asks for.
+    #[must_use]
+    pub fn measured(self, metrics: Arc<Metrics>) -> Self {
+        Self { metrics: Some(metrics), ..self }
+    }
+
+    /// Returns where leases are measured, if they are.
+    pub(super) fn metrics(&self) -> Option<&Arc<Metrics>> {
+        self.metrics.as_ref()
     }
 
     /// Returns the name under which leases are held.

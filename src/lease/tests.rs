@@ -5,7 +5,7 @@ use crate::cursor::{KeyValues, RowVersion, SourceFingerprint};
 use crate::journal::JournalMode;
 use crate::state::{
     AfterCommit, AuditStep, LeaseAge, MemoryStore, Paused, Precondition, StateKey, StateStore,
-    decode, encode,
+    StoreError, decode, encode,
 };
 use crate::testing::{Call, Fault, FaultyStore};
 

@@ -28,6 +28,21 @@ use crate::state::{
     ETag, Holder, Precondition, Refusal, StateDocument, StateKey, StateStore, StoreError, encode,
 };
 
+/// Writes `document` once, over what has the tag given, for somebody who holds no lease; `None` if
+/// another writer was first. The answer is looked for until the time given.
+///
+/// # Errors
+///
+/// [`LeaseError::Store`] if it is not known whether the write happened, or it cannot be made.
+pub(crate) async fn swap(
+    store: &dyn StateStore,
+    key: &StateKey,
+    document: StateDocument,
+    (etag, until): (&ETag, Instant),
+) -> Result<Option<Snapshot>, LeaseError> {
+    Writer { store, key, until }.replace(document, etag).await
+}
+
 /// One change of a document by the holder of its lease.
 pub(super) type Change<'a> =
     dyn Fn(&StateDocument, &Holder) -> Result<StateDocument, Refusal> + Send + Sync + 'a;

@@ -22,9 +22,6 @@ pub(super) type Client = tiberius::Client<Compat<TcpStream>>;
 const REDIRECTS_MAX: usize = 2;
 /// What a token for the database is asked for.
 const TOKEN_SCOPE: &str = "https://database.windows.net/.default";
-/// What is done first where the connection string asks for a token.
-pub(super) const TOKEN_ACTION: &str = "get a token for the database: check that the app has the \
-                                       identity that the connection string names";
 /// Longest wait for a lock. A wait that ends keeps its connection, a statement that does not costs it.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
 
@@ -53,9 +50,10 @@ pub(super) async fn connect(
     let limit = settings.connect_timeout;
     let deadline = Instant::now() + limit;
     // Told apart from a silent server: where there is no identity, nobody answers.
-    let auth = timeout_at(deadline, auth(settings, credential))
-        .await
-        .unwrap_or_else(|elapsed| Err(SqlError::timeout(TOKEN_ACTION, limit, elapsed)))?;
+    let auth =
+        timeout_at(deadline, auth(settings, credential)).await.unwrap_or_else(|elapsed| {
+            Err(SqlError::timeout(token_action(&settings.auth), limit, elapsed))
+        })?;
     timeout_at(deadline, async {
         let config = config(settings, auth);
         let mut client = open(settings, config, &action).await?;
@@ -141,8 +139,25 @@ async fn auth(
         ));
     };
     // The credential keeps its token until shortly before it expires.
-    let token = credential.get_token(&[TOKEN_SCOPE], None).await.map_err(SqlError::token)?;
+    let token = credential.get_token(&[TOKEN_SCOPE], None).await;
+    let token = token.map_err(|error| SqlError::token(token_action(&settings.auth), error))?;
     Ok(AuthMethod::aad_token(token.token.secret()))
+}
+
+/// Returns what is done first where the connection string asks for a token.
+fn token_action(auth: &SqlAuth) -> &'static str {
+    match auth {
+        // A refusal says what to check.
+        SqlAuth::EntraUser { .. } => "get a token for the database",
+        SqlAuth::Password { .. }
+        | SqlAuth::ManagedIdentity { .. }
+        | SqlAuth::WorkloadIdentity { .. }
+        | SqlAuth::ServicePrincipal { .. }
+        | SqlAuth::Default { .. } => {
+            "get a token for the database: check that the app has the identity that the connection \
+             string names"
+        }
+    }
 }
 
 fn config(settings: &SqlConnection, auth: AuthMethod) -> Config {

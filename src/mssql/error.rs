@@ -6,7 +6,6 @@ use thiserror::Error;
 
 use crate::error::{ErrorKind, chain};
 
-use super::connect::TOKEN_ACTION;
 use super::dial::DialError;
 use super::number::{Again, class};
 
@@ -128,10 +127,10 @@ impl SqlError {
         }
     }
 
-    /// Returns the error of a credential that gave no token.
-    pub(super) fn token(error: azure_core::Error) -> Self {
+    /// Returns the error of a credential that gave no token, met while doing `action`.
+    pub(super) fn token(action: &str, error: azure_core::Error) -> Self {
         let kind = if is_refusal(&error) { ErrorKind::Configuration } else { ErrorKind::Transient };
-        Self::caused(kind, TOKEN_ACTION, Cause::Token(error))
+        Self::caused(kind, action, Cause::Token(error))
     }
 
     /// Returns whether and how the same read may succeed within moments.
@@ -261,9 +260,9 @@ mod tests {
                 Azure::HttpResponse { status: status.into(), error_code: None, raw_response: None };
             let inner = azure_core::Error::with_message(answer, "no");
             let error = azure_core::Error::with_error(Azure::Credential, inner, "no token");
-            assert_eq!(SqlError::token(error).kind, kind, "{status}");
+            assert_eq!(SqlError::token("get a token", error).kind, kind, "{status}");
         }
         let lost = azure_core::Error::with_message(Azure::Io, "no answer");
-        assert_eq!(SqlError::token(lost).kind, ErrorKind::Transient);
+        assert_eq!(SqlError::token("get a token", lost).kind, ErrorKind::Transient);
     }
 }

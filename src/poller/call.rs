@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 use super::Poller;
 use super::batch::Batch;
 use super::observe::Observation;
-use crate::handler::{Delivery, HandlerError};
+use crate::handler::{Delivery, Handler, HandlerError};
 use crate::lease::Lease;
 use crate::policy::{Blame, Verdict};
 
@@ -34,14 +34,15 @@ impl Poller {
         (judged == Verdict::Probe).then_some(left / 2)
     }
 
-    /// Calls the handler, and stops it after `limit`.
+    /// Calls a handler, and stops it after `limit`.
     pub(super) async fn within(
         &self,
         limit: Option<Duration>,
+        to: &dyn Handler,
         delivery: Delivery<'_>,
     ) -> Result<(), HandlerError> {
-        let Some(limit) = limit else { return self.guarded(delivery).await };
-        let handled = timeout(limit, self.guarded(delivery)).await;
+        let Some(limit) = limit else { return self.guarded(to, delivery).await };
+        let handled = timeout(limit, self.guarded(to, delivery)).await;
         handled.unwrap_or_else(|_| {
             Err(HandlerError::Retryable(format!(
                 "no answer within {limit:.0?}, which is what a row that has failed so often gets"
@@ -49,12 +50,15 @@ impl Poller {
         })
     }
 
-    /// Calls the handler, and stops it where it reports progress and has made none for too long.
-    pub(super) async fn guarded(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
-        let handled = self.handler.handle(delivery);
-        let Some(stall_max) =
-            self.limits.handler_stall_max.filter(|_| self.handler.reports_progress())
-        else {
+    /// Calls a handler, and stops it where it reports progress and has made none for too long.
+    pub(super) async fn guarded(
+        &self,
+        to: &dyn Handler,
+        delivery: Delivery<'_>,
+    ) -> Result<(), HandlerError> {
+        let handled = to.handle(delivery);
+        let stall_max = self.limits.handler_stall_max;
+        let Some(stall_max) = stall_max.filter(|_| to.reports_progress()) else {
             return handled.await;
         };
         let mut handled = pin!(handled);

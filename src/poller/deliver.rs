@@ -96,6 +96,11 @@ impl Poller {
                     if let Some((front, behind)) = halves {
                         hand.batch.narrow_to(front, behind, self, lease);
                     }
+                    if let NotTaken::Front(rows, error) = &not_taken
+                        && self.take_what_a_step_took(lease, hand, (*rows, error), seen)
+                    {
+                        continue;
+                    }
                     let error = self.still_held(lease, &hand.batch, not_taken, seen).await?;
                     if self.answer(lease, hand, error, seen).await? {
                         return Ok(());
@@ -114,7 +119,7 @@ impl Poller {
         seen: &mut Observation<'_>,
     ) -> Result<HandlerError, TickError> {
         match not_taken {
-            NotTaken::Handler(error) => Ok(error),
+            NotTaken::Handler(error) | NotTaken::Front(_, error) => Ok(error),
             NotTaken::Lost(error) => Err(error),
             NotTaken::OutOfTime => {
                 let error = HandlerError::Retryable("stopped at the tick's end of time".to_owned());
@@ -225,6 +230,24 @@ impl Poller {
         seen.batch_halved(&hand.batch, &front, reason);
         hand.waiting.push(rest);
         hand.batch = front;
+        true
+    }
+
+    /// Keeps in hand what a step of a chain took of a batch, so that all its steps get that first; `false`
+    /// where there is no time for it.
+    fn take_what_a_step_took(
+        &self,
+        lease: &Lease<'_>,
+        hand: &mut Hand,
+        (rows, error): (usize, &HandlerError),
+        seen: &Observation<'_>,
+    ) -> bool {
+        if !self.may_still_try(lease, seen) {
+            return false;
+        }
+        let Some((front, behind)) = hand.batch.split(&self.name, lease, rows) else { return false };
+        seen.taken_in_part(&hand.batch, &front, error);
+        hand.take_front(front, behind);
         true
     }
 

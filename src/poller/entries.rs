@@ -26,7 +26,10 @@ impl Poller {
         let keys = self.store.list().await?;
         let of_ours = keys.into_iter().filter_map(|key| match key {
             StateKey::Quarantined { poller, event } if poller == self.of() => Some(event),
-            StateKey::Quarantined { .. } | StateKey::Document(_) | StateKey::Marker(_) => None,
+            StateKey::Quarantined { .. }
+            | StateKey::Document(_)
+            | StateKey::Marker(_)
+            | StateKey::Saved { .. } => None,
         });
         Ok(of_ours.collect())
     }

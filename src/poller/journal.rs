@@ -19,19 +19,21 @@ use crate::state::StateDocument;
 pub(super) struct Journal {
     /// Written to by the lease, in the task of the tick.
     pub(super) recorder: Mutex<Recorder>,
-    appender: Option<Box<tokio::sync::Mutex<Appender>>>,
+    pub(super) appender: Option<Box<tokio::sync::Mutex<Appender>>>,
+    /// Where it is read from, also where nothing is recorded now.
+    pub(super) store: Option<Arc<dyn JournalStore>>,
 }
 
 impl Journal {
     /// Returns the journal of a poller that keeps none.
     pub(super) fn off() -> Self {
-        Self { recorder: Mutex::new(Recorder::new(JournalMode::Off)), appender: None }
+        Self { recorder: Mutex::new(Recorder::new(JournalMode::Off)), appender: None, store: None }
     }
 }
 
 impl Poller {
-    /// Lets the poller keep a journal in `store`, and drop parts of days that ended longer ago than
-    /// `retention`; `None` keeps all.
+    /// Lets the poller keep a journal in `store`, as far as `mode` says, and drop parts of days that ended
+    /// longer ago than `retention`; `None` keeps all.
     #[must_use]
     pub fn with_journal(
         self,
@@ -39,9 +41,10 @@ impl Poller {
         store: Arc<dyn JournalStore>,
         retention: Option<Duration>,
     ) -> Self {
-        let appender = Appender::new(store, &self.name, retention);
+        let appender = Appender::new(Arc::clone(&store), &self.name, retention);
         let appender = Some(Box::new(tokio::sync::Mutex::new(appender)));
-        let journal = Journal { recorder: Mutex::new(Recorder::new(mode)), appender };
+        let recorder = Mutex::new(Recorder::new(mode));
+        let journal = Journal { recorder, appender, store: Some(store) };
         Self { journal, ..self }
     }
 
@@ -62,7 +65,7 @@ impl Poller {
         self.append_to_journal().await;
     }
 
-    fn recorder(&self) -> MutexGuard<'_, Recorder> {
+    pub(super) fn recorder(&self) -> MutexGuard<'_, Recorder> {
         self.journal.recorder.lock().expect("no holder of this lock panics")
     }
 
@@ -109,7 +112,7 @@ pub(super) fn tell_of_loss(lease: &Lease<'_>, batch: &Batch, not_taken: &NotTake
         }
         NotTaken::Lost(TickError::Handler(error)) => (Happened::StaleWriteBlocked, chain(error)),
         NotTaken::Lost(error) => (Happened::LeaseLost, chain(error)),
-        NotTaken::Handler(_) | NotTaken::OutOfTime => return,
+        NotTaken::Handler(_) | NotTaken::Front(..) | NotTaken::OutOfTime => return,
     };
     lease.note(event, || Details { error: Some(error), ..of_batch(batch, None) });
 }

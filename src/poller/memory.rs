@@ -131,11 +131,11 @@ impl Poller {
         }
     }
 
-    pub(super) async fn read_marker(&self) -> Result<Option<Marker>, TickError> {
+    pub(super) async fn read_marker(&self) -> Result<Option<Marker>, LoadError> {
         let key = StateKey::Marker(self.name.clone());
-        let loaded = self.store.load(&key).await.map_err(LoadError::Store)?;
-        let decoded = loaded.stored.map(|stored| decode_marker(&self.name, &stored.bytes));
-        Ok(decoded.transpose().map_err(LoadError::Format)?)
+        let stored = self.store.load(&key).await?.stored;
+        let decoded = stored.map(|stored| decode_marker(&self.name, &stored.bytes));
+        Ok(decoded.transpose()?)
     }
 
     /// Writes the marker of a document that has none yet.

@@ -3,6 +3,10 @@
 //! The steps call in here with facts; nothing here decides anything. A failure is logged and counted
 //! once, at the end of the tick.
 
+mod steps;
+mod took;
+
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use time::OffsetDateTime;
@@ -15,10 +19,10 @@ use super::{Poller, TickError, TickOutcome, TickReport, TickRequest, outcome_row
 use crate::cursor::Cursor;
 use crate::error::chain;
 use crate::event::BatchId;
-use crate::handler::{Delivery, HandlerError};
+use crate::handler::HandlerError;
 use crate::lease::{Lease, LeaseError, Snapshot};
 use crate::quarantine::Reason;
-use crate::state::{Checkpoint, ClosedWindow, EndOfTick, IdSum, RecentTick, StateDocument};
+use crate::state::{Checkpoint, ClosedWindow, IdSum, StateDocument};
 
 /// What has been seen of one tick so far.
 pub(super) struct Observation<'a> {
@@ -38,6 +42,8 @@ pub(super) struct Observation<'a> {
     lag: Option<Duration>,
     service_time: Option<OffsetDateTime>,
     timings: Vec<(&'static str, Duration)>,
+    /// Longest of each step, in milliseconds.
+    longest_ms: BTreeMap<String, u64>,
 }
 
 impl<'a> Observation<'a> {
@@ -64,6 +70,7 @@ impl<'a> Observation<'a> {
             lag: None,
             service_time: None,
             timings: Vec::new(),
+            longest_ms: poller.last_commit().into_iter().collect(),
         }
     }
 
@@ -97,7 +104,7 @@ impl<'a> Observation<'a> {
     }
 
     pub(super) fn fetched(&mut self, rows: usize, duration: Duration) {
-        self.timings.push(("fetch", duration));
+        self.took("fetch", duration);
         self.poller.metrics.fetched(&self.poller.name, duration);
         debug!(
             event = "fetch_complete",
@@ -130,26 +137,8 @@ impl<'a> Observation<'a> {
         );
     }
 
-    pub(super) fn execution_started(&mut self, delivery: &Delivery<'_>) {
-        let rows = u64::try_from(delivery.events.len()).unwrap_or(u64::MAX);
-        if delivery.attempt > 1 {
-            self.poller.metrics.redelivered(&self.poller.name, rows);
-        }
-        debug!(
-            event = "execution_started",
-            poller.name = self.poller.name,
-            invocation_id = self.request.invocation_id,
-            batch_id = delivery.batch_id.as_str(),
-            token = self.fencing_token,
-            attempt = delivery.attempt,
-            rows,
-            "Hand {rows} events to the handler, attempt {}",
-            delivery.attempt
-        );
-    }
-
     pub(super) fn handler_ran(&mut self, duration: Duration) {
-        self.timings.push(("handler", duration));
+        self.took("handler", duration);
         self.poller.metrics.handled(&self.poller.name, duration);
     }
 
@@ -165,7 +154,8 @@ impl<'a> Observation<'a> {
         self.counted = Some(batch.id.clone());
         self.lag = batch.lag;
         self.service_time = Some(at);
-        self.timings.push(("commit", duration));
+        self.took("commit", duration);
+        self.poller.keep_commit(ms(duration));
         let rows = batch.rows_taken();
         self.poller.metrics.committed(&self.poller.name, rows, Some(duration), batch.lag);
         let after = if batch.late { before } else { Some(&batch.upto) };
@@ -370,32 +360,17 @@ impl<'a> Observation<'a> {
         );
     }
 
-    /// Returns what the tick's last write notes of it; `batch` is the one that write commits.
-    pub(super) fn end_of_tick(
-        &mut self,
-        outcome: &str,
-        batch: Option<&Batch>,
-        lease: &Lease<'_>,
-    ) -> EndOfTick {
-        self.service_time = Some(lease.now());
-        let recent = RecentTick {
-            at: lease.now(),
-            outcome: outcome.to_owned(),
-            rows: self.rows + batch.map_or(0, Batch::rows_taken),
-            batches: self.batches + u64::from(batch.is_some()),
-            duration_ms: ms(self.began_at.elapsed()),
-            idle_before: self.idle_before,
-            extra: serde_json::Map::new(),
-        };
-        EndOfTick { recent, timings: std::mem::take(&mut self.timings) }
-    }
-
     /// Ends the tick: one log line, its metrics, its report.
     pub(super) fn finish(self, result: Result<TickOutcome, TickError>) -> TickReport {
         let duration = self.began_at.elapsed();
         let row = outcome_row(&result);
         let failure = row.error.filter(|_| result.is_err());
         let metrics = &self.poller.metrics;
+        if let Err(error) = &result
+            && let Some(by) = error.refused_by()
+        {
+            metrics.write_rejected(&self.poller.name, by);
+        }
         metrics.tick(&self.poller.name, row.outcome, failure, duration);
         if let (Ok(TickOutcome::Committed { .. } | TickOutcome::Idle), Some(at)) =
             (&result, self.service_time)

@@ -57,7 +57,7 @@ pub enum Resuming {
 }
 
 /// A change that is made, or an answer that needs none.
-enum Change<T> {
+pub(super) enum Change<T> {
     Write(Box<StateDocument>, T),
     Nothing(T),
 }
@@ -116,7 +116,7 @@ impl Poller {
 
     /// Applies a change to what is stored, and again to what is stored then, until it is written.
     /// Where nothing is stored a blank document is created first if `create` says so.
-    async fn change<T>(
+    pub(super) async fn change<T>(
         &self,
         told: (Happened, Operator<'_>),
         create: bool,
@@ -195,7 +195,8 @@ impl Poller {
     }
 }
 
-fn by_hand(outcome: &str, operator: Operator<'_>, at: OffsetDateTime) -> RecentTick {
+/// Returns the entry of the ring for what an operator did.
+pub(super) fn by_hand(outcome: &str, operator: Operator<'_>, at: OffsetDateTime) -> RecentTick {
     let mut extra = serde_json::Map::new();
     extra.insert("by".to_owned(), operator.by.into());
     extra.insert("reason".to_owned(), operator.reason.into());
@@ -206,6 +207,7 @@ fn by_hand(outcome: &str, operator: Operator<'_>, at: OffsetDateTime) -> RecentT
         batches: 0,
         duration_ms: 0,
         idle_before: 0,
+        longest_ms: std::collections::BTreeMap::new(),
         extra,
     }
 }

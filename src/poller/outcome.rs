@@ -8,6 +8,7 @@ use tracing::Level;
 use crate::error::ErrorKind;
 use crate::handler::HandlerError;
 use crate::lease::LeaseError;
+use crate::metrics::RefusedBy;
 use crate::normalize::NormalizeError;
 use crate::source::FetchError;
 use crate::state::{FormatError, Refusal, StoreError};
@@ -116,6 +117,20 @@ pub enum TickError {
     /// The batch was taken, but it is not known or not so that the checkpoint moved.
     #[error("commit checkpoint")]
     Commit(#[source] LeaseError),
+}
+
+impl TickError {
+    /// Returns who refused a write for its stale token, where that is how the tick ended.
+    pub(super) fn refused_by(&self) -> Option<RefusedBy> {
+        if matches!(self, Self::Handler(HandlerError::Fenced(_))) {
+            return Some(RefusedBy::Target);
+        }
+        let lost = matches!(
+            self,
+            Self::LeaseLost(LeaseError::Lost(_)) | Self::Commit(LeaseError::Lost(_))
+        );
+        lost.then_some(RefusedBy::State)
+    }
 }
 
 /// One line of the table: what an end means outside.

@@ -111,7 +111,7 @@ impl Poller {
             Err(NotTaken::Handler(error)) if blame(&error) == Blame::Target => {
                 Ok(Tasted::TargetAtFault)
             }
-            Err(NotTaken::Handler(_)) => Ok(Tasted::Refused),
+            Err(NotTaken::Handler(_) | NotTaken::Front(..)) => Ok(Tasted::Refused),
             Err(NotTaken::OutOfTime) => Ok(Tasted::TargetAtFault),
             Err(NotTaken::Lost(error)) => Err(error),
         }

@@ -286,6 +286,8 @@ impl Poller {
             poller: &self.name,
             source: &self.source.shape().label,
             batch_id: &batch_id,
+            step: None,
+            started_at: lease.now(),
             generation: lease.generation(),
             fencing_token: lease.token(),
             attempt: entry.attempts.saturating_add(1),
@@ -296,7 +298,8 @@ impl Poller {
             progress: &Progress::default(),
         };
         let limit = self.limits.handler_stop_after;
-        let handled = lease.hold_while(timeout(limit, self.guarded(delivery))).await?;
+        let handled =
+            lease.hold_while(timeout(limit, self.guarded(&*self.handler, delivery))).await?;
         Ok(handled.unwrap_or(Err(HandlerError::Stalled(limit))))
     }
 

@@ -1,6 +1,8 @@
 use super::*;
 use crate::cursor::Cursor;
 use crate::error::chain;
+use crate::handler::Delivery;
+use crate::journal::Happened;
 use crate::normalize::NormalizeError;
 use crate::state::{MemoryStore, Paused, Precondition, Refusal, StateDocument, decode, encode};
 use crate::testing::{Call, Calls, Fault, FaultyStore, RecordingHandler, TableSource};
@@ -11,12 +13,15 @@ mod failures;
 mod follow_up;
 mod init;
 mod journal;
+mod leases;
 mod operate;
 mod parts;
 mod range;
 mod remember;
 mod replay;
+mod restore;
 mod rules;
+mod steps;
 mod time_over;
 mod windows;
 
@@ -78,7 +83,7 @@ impl World {
             source,
             handler: self.handler.clone(),
             store: self.store.clone(),
-            instance: Arc::new(Instance::new(owner_id)),
+            instance: Arc::new(Instance::new(owner_id).measured(Arc::clone(&self.metrics))),
             terms: LeaseTerms::of(TTL),
             limits: self.limits,
             policy: self.policy,

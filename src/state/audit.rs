@@ -240,9 +240,9 @@ impl StateDocument {
     }
 
     /// Puts a batch in flight, with what is known of earlier tries.
-    pub(super) fn take_in_hand(&mut self, batch: InFlight) {
+    pub(super) fn take_in_hand(&mut self, batch: InFlight, now: OffsetDateTime) {
         let known = if batch.late { self.audit.not_taken() } else { self.in_flight.as_ref() };
-        self.in_flight = Some(batch.continuing(known));
+        self.in_flight = Some(batch.continuing(known).announced(now));
     }
 
     /// Late rows that were not taken keep nobody waiting: what is known of them goes to their window.

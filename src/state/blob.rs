@@ -202,6 +202,7 @@ fn file_name(key: &StateKey) -> String {
         StateKey::Quarantined { poller, event } => {
             format!("{}.quarantine.{}.json", encode(poller), encode(event.as_str()))
         }
+        StateKey::Saved { poller, before } => format!("{}.saved.{before}.json", encode(poller)),
     }
 }
 

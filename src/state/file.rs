@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 
+use super::local::{lock, names_in, on_blocking_thread, path_in, refused};
 use super::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Stored, Written};
 use crate::clock::Clock;
 use crate::cursor::hex;
@@ -50,17 +51,7 @@ impl FileStore {
     ///
     /// [`StoreError::Refused`] for a name that is not a plain file name.
     pub fn path(&self, key: &StateKey) -> Result<PathBuf, StoreError> {
-        let name = key.path();
-        let plain = !name.starts_with('.')
-            && !name.contains(['/', '\\', '\0'])
-            && name.len() <= NAME_BYTES_MAX;
-        if plain {
-            Ok(self.folder.join(name))
-        } else {
-            let reason =
-                "the name is not a plain file name; use letters, digits and `_`".to_owned();
-            Err(StoreError::Refused { key: name, reason })
-        }
+        path_in(&self.folder, &key.path())
     }
 
     fn load_blocking(&self, key: &StateKey) -> Result<Loaded, StoreError> {
@@ -78,9 +69,7 @@ impl FileStore {
         let path = self.path(key)?;
         let failed = |error: io::Error| refused(key, "write", &error);
         fs::create_dir_all(&self.folder).map_err(failed)?;
-        // Held until the end of this function; freed by the operating system if the process dies.
-        let lock = File::create(path.with_extension("lock")).map_err(failed)?;
-        lock.lock().map_err(failed)?;
+        let _lock = lock(&path).map_err(failed)?;
         let current = read(&path).map_err(failed)?;
         let holds = match (precondition, &current) {
             (Precondition::Absent, None) => true,
@@ -105,20 +94,8 @@ impl FileStore {
     }
 
     fn list_blocking(&self) -> Result<Vec<StateKey>, StoreError> {
-        let failed = |error: io::Error| StoreError::Refused {
-            key: self.folder.display().to_string(),
-            reason: format!("list folder: {error}; check the folder's rights"),
-        };
-        let entries = match fs::read_dir(&self.folder) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(failed(error)),
-        };
-        let mut keys = Vec::new();
-        for entry in entries {
-            let name = entry.map_err(failed)?.file_name();
-            keys.extend(name.to_str().and_then(StateKey::parse));
-        }
+        let names = names_in(&self.folder, &self.folder.display().to_string())?;
+        let mut keys: Vec<_> = names.iter().filter_map(|name| StateKey::parse(name)).collect();
         keys.sort();
         Ok(keys)
     }
@@ -130,8 +107,7 @@ impl FileStore {
         if !self.folder.exists() {
             return Err(conflict());
         }
-        let lock = File::create(path.with_extension("lock")).map_err(failed)?;
-        lock.lock().map_err(failed)?;
+        let _lock = lock(&path).map_err(failed)?;
         if read(&path).map_err(failed)?.is_none_or(|stored| stored.etag != *etag) {
             return Err(conflict());
         }
@@ -148,9 +124,6 @@ impl FileStore {
         fs::rename(&temporary, path)
     }
 }
-
-/// Longest name; file systems allow 255 bytes, and the temporary file needs some of them.
-const NAME_BYTES_MAX: usize = 200;
 
 fn read(path: &Path) -> io::Result<Option<Stored>> {
     let content = match fs::read(path) {
@@ -173,11 +146,6 @@ fn split(content: Vec<u8>, modified: OffsetDateTime) -> Stored {
     }
     let etag = ETag(format!("foreign-{}", hex(&Sha256::digest(&content))));
     Stored { bytes: content, etag, last_modified: modified }
-}
-
-fn refused(key: &StateKey, verb: &str, error: &io::Error) -> StoreError {
-    let reason = format!("{verb} file: {error}; check the folder's rights and free space");
-    StoreError::Refused { key: key.path(), reason }
 }
 
 #[async_trait]
@@ -210,14 +178,6 @@ impl StateStore for FileStore {
         let (store, key, etag) = (self.clone(), key.clone(), etag.clone());
         on_blocking_thread(move || store.remove_blocking(&key, &etag)).await
     }
-}
-
-async fn on_blocking_thread<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
-) -> Result<T, StoreError> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
-        Err(StoreError::Unknown { key: String::new(), reason: error.to_string() })
-    })
 }
 
 #[cfg(test)]

@@ -24,30 +24,31 @@
 //! - The table is never created here. `highwater state ddl` prints the statements, so that the user
 //!   of the connection needs no right but SELECT, INSERT, UPDATE and, to take rows out of the
 //!   quarantine, DELETE on this one table.
-//! - Several connections, since the pollers of a process must not wait for each other: the statement
-//!   that one of them waits for may be one that hangs.
 
 mod answer;
-mod failure;
+pub(crate) mod failure;
+pub(crate) mod pool;
 mod statement;
+mod table;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use azure_core::credentials::TokenCredential;
-use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::timeout;
 
 use super::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Written};
 use crate::config::SqlConnection;
-use crate::mssql::ident::QualifiedName;
-use crate::mssql::{Connection, Param, SqlError};
+use crate::mssql::{Param, SqlError};
 
 use answer::Tag;
+use pool::{Pool, Request};
 use statement::Statements;
 
-pub use statement::{TableNameError, create_table, grant, table_name};
+pub(crate) use answer::{cells, name as text, other_columns};
+pub use statement::{create_table, grant};
+pub(crate) use table::OwnTable;
+pub use table::{TableNameError, table_name};
 
 /// Where state is kept.
 #[derive(Clone, Debug)]
@@ -66,15 +67,10 @@ pub struct SqlStoreSettings {
 /// Keeps state in a table, one row for each key.
 #[derive(Debug)]
 pub struct SqlStore {
-    connection: SqlConnection,
-    credential: Option<Arc<dyn TokenCredential>>,
+    pool: Pool,
     app: String,
-    table: QualifiedName,
+    table: OwnTable,
     statements: Statements,
-    request_timeout: Duration,
-    permits: Semaphore,
-    /// Connections that nobody uses at the moment; never more than there are permits.
-    idle: Mutex<Vec<Connection>>,
 }
 
 impl SqlStore {
@@ -84,26 +80,26 @@ impl SqlStore {
     ///
     /// [`TableNameError`] if the name of the table is none.
     pub fn new(settings: SqlStoreSettings) -> Result<Self, TableNameError> {
-        let SqlStoreSettings { mut connection, table, app, request_timeout } = settings;
-        let table = table_name(&table)?;
-        connection.connect_timeout = connection.connect_timeout.min(request_timeout);
-        connection.command_timeout = connection.command_timeout.min(request_timeout);
-        Ok(Self {
-            connection,
-            credential: None,
-            app,
-            statements: Statements::new(&table),
-            table,
-            request_timeout,
-            permits: Semaphore::new(CONNECTIONS_MAX),
-            idle: Mutex::default(),
-        })
+        let SqlStoreSettings { connection, table, app, request_timeout } = settings;
+        let table = statement::own(table_name(&table)?);
+        let statements = Statements::new(&table.name);
+        Ok(Self { pool: Pool::new(connection, request_timeout), app, table, statements })
     }
 
     /// Logs in with tokens of `credential` where the connection string asks for tokens.
     #[must_use]
     pub fn with_credential(self, credential: Arc<dyn TokenCredential>) -> Self {
-        Self { credential: Some(credential), ..self }
+        Self { pool: self.pool.with_credential(credential), ..self }
+    }
+
+    /// Returns the connections, for what else is kept in the same database.
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Returns the application whose rows these are.
+    pub(crate) fn app(&self) -> &str {
+        &self.app
     }
 
     /// Returns the parameters that say which row is meant.
@@ -120,29 +116,6 @@ impl SqlStore {
         Err(StoreError::Refused { key: name.to_owned(), reason })
     }
 
-    async fn permit(&self, name: &str) -> Result<SemaphorePermit<'_>, StoreError> {
-        let permit = timeout(self.request_timeout, self.permits.acquire()).await;
-        permit.ok().and_then(Result::ok).ok_or_else(|| {
-            let reason = format!("all {CONNECTIONS_MAX} connections are busy");
-            StoreError::Unreachable { key: name.to_owned(), reason }
-        })
-    }
-
-    /// Takes a connection that nobody uses, or one that is not made yet. It is closed where it is not
-    /// given back, as when its user is dropped.
-    fn take(&self) -> Connection {
-        let idle = self.idle.lock().expect("no holder of this lock panics").pop();
-        idle.unwrap_or_else(|| Connection::new(self.connection.clone(), self.credential.clone()))
-    }
-
-    /// Gives a connection back, unless the operator has to act: what is mended may be the login, or
-    /// where the server's name leads after a fail-over, and an old connection would not see it.
-    fn give_back<T>(&self, connection: Connection, result: &Result<T, StoreError>) {
-        if !matches!(result, Err(StoreError::Refused { .. })) {
-            self.idle.lock().expect("no holder of this lock panics").push(connection);
-        }
-    }
-
     fn failed(&self, name: &str, error: &SqlError) -> StoreError {
         failure::of(name, &self.table, error)
     }
@@ -157,18 +130,14 @@ impl StateStore for SqlStore {
     async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
         let name = key.path();
         let params = self.row(&name)?;
-        let _permit = self.permit(&name).await?;
-        let mut connection = self.take();
-        // Sent again where a connection broke while it rested: a read does no harm.
-        let rows = connection.query(&self.statements.load, &params, answer::loaded).await;
-        let loaded = match rows {
+        let request = Request { name: &name, sql: &self.statements.load, params: &params };
+        let judge = |rows: Result<Vec<Loaded>, SqlError>| match rows {
             // Without its key the table holds what two of them have created.
             Ok(rows) if rows.len() > 1 => Err(failure::not_unique(&name, &self.table, rows.len())),
             Ok(mut rows) => rows.pop().ok_or_else(|| no_row(&name)),
             Err(error) => Err(self.failed(&name, &error)),
         };
-        self.give_back(connection, &loaded);
-        loaded
+        self.pool.read(request, answer::loaded, judge).await
     }
 
     async fn store(
@@ -195,33 +164,26 @@ impl StateStore for SqlStore {
                 &self.statements.replace
             }
         };
-        let _permit = self.permit(&name).await?;
-        let mut connection = self.take();
-        let rows = connection.query_once(sql, &params, answer::written).await;
-        let written = match (rows, precondition) {
-            (Ok(mut rows), Precondition::Matches(_)) => {
-                rows.pop().ok_or(StoreError::Conflict { key: name })
-            }
+        let conflict = || StoreError::Conflict { key: name.clone() };
+        let judge = |rows: Result<Vec<Written>, SqlError>| match (rows, precondition) {
+            (Ok(mut rows), Precondition::Matches(_)) => rows.pop().ok_or_else(conflict),
             (Ok(mut rows), Precondition::Absent) => rows.pop().ok_or_else(|| no_row(&name)),
-            (Err(error), Precondition::Absent) if failure::is_duplicate(&error) => {
-                Err(StoreError::Conflict { key: name })
-            }
+            (Err(error), Precondition::Absent) if failure::is_duplicate(&error) => Err(conflict()),
             (Err(error), _) => Err(self.failed(&name, &error)),
         };
-        self.give_back(connection, &written);
-        written
+        let request = Request { name: &name, sql, params: &params };
+        self.pool.write(request, answer::written, judge).await
     }
 
     async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
         let name = "the state table";
         let mut params = self.row(name)?;
         params.truncate(1);
-        let _permit = self.permit(name).await?;
-        let mut connection = self.take();
-        let names = connection.query(&self.statements.list, &params, answer::name).await;
-        let names = names.map_err(|error| self.failed(name, &error));
-        self.give_back(connection, &names);
-        let mut keys: Vec<_> = names?.iter().filter_map(|name| StateKey::parse(name)).collect();
+        let request = Request { name, sql: &self.statements.list, params: &params };
+        let judge =
+            |names: Result<Vec<String>, SqlError>| names.map_err(|error| self.failed(name, &error));
+        let names = self.pool.read(request, answer::name, judge).await?;
+        let mut keys: Vec<_> = names.iter().filter_map(|name| StateKey::parse(name)).collect();
         keys.sort();
         Ok(keys)
     }
@@ -233,15 +195,12 @@ impl StateStore for SqlStore {
         let Tag { version, last_modified } = Tag::parse(&etag.0).ok_or_else(conflict)?;
         let mut params = self.row(&name)?;
         params.extend([Param::Bytes(version.to_vec()), Param::Text(last_modified)]);
-        let _permit = self.permit(&name).await?;
-        let mut connection = self.take();
-        let rows = connection.query_once(&self.statements.remove, &params, answer::name).await;
-        let removed = match rows {
+        let request = Request { name: &name, sql: &self.statements.remove, params: &params };
+        let judge = |rows: Result<Vec<String>, SqlError>| match rows {
             Ok(mut rows) => rows.pop().map(|_name| ()).ok_or_else(conflict),
             Err(error) => Err(self.failed(&name, &error)),
         };
-        self.give_back(connection, &removed);
-        removed
+        self.pool.write(request, answer::name, judge).await
     }
 }
 
@@ -252,9 +211,6 @@ const GRAIN: Duration = Duration::from_millis(16);
 
 /// Largest document, the same as in Azure Blob Storage, so that state can move from one to the other.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
-
-/// Most connections at a time. A request takes milliseconds, so that many serve hundreds of pollers.
-const CONNECTIONS_MAX: usize = 8;
 
 fn no_row(name: &str) -> StoreError {
     StoreError::Unknown { key: name.to_owned(), reason: "answer without a row".to_owned() }

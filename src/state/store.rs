@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use thiserror::Error;
 use time::OffsetDateTime;
 
+use super::Generation;
 use crate::event::EventId;
 
 /// Opaque version of what is stored; it changes with every write, also of equal content.
@@ -27,6 +28,13 @@ pub enum StateKey {
         /// Id of the row's event.
         event: EventId,
     },
+    /// What stood in a document's place before another was put there.
+    Saved {
+        /// The poller.
+        poller: String,
+        /// Generation of the document that took its place.
+        before: Generation,
+    },
 }
 
 impl StateKey {
@@ -36,6 +44,11 @@ impl StateKey {
         if let Some((poller, event)) = name.split_once(".quarantine.") {
             let event = EventId::parse(event)?;
             return Some(Self::Quarantined { poller: poller.to_owned(), event });
+        }
+        if let Some((poller, before)) = name.split_once(".saved.") {
+            let before = Generation(before.parse().ok()?);
+            let key = Self::Saved { poller: poller.to_owned(), before };
+            return (key.path() == path).then_some(key);
         }
         let (poller, is_marker) = match name.strip_suffix(".marker") {
             Some(poller) => (poller, true),
@@ -48,9 +61,10 @@ impl StateKey {
     /// Returns the poller's name.
     pub fn poller(&self) -> &str {
         match self {
-            Self::Document(poller) | Self::Marker(poller) | Self::Quarantined { poller, .. } => {
-                poller
-            }
+            Self::Document(poller)
+            | Self::Marker(poller)
+            | Self::Quarantined { poller, .. }
+            | Self::Saved { poller, .. } => poller,
         }
     }
 
@@ -60,6 +74,7 @@ impl StateKey {
             Self::Document(poller) => format!("{poller}.json"),
             Self::Marker(poller) => format!("{poller}.marker.json"),
             Self::Quarantined { poller, event } => format!("{poller}.quarantine.{event}.json"),
+            Self::Saved { poller, before } => format!("{poller}.saved.{before}.json"),
         }
     }
 }

@@ -4,6 +4,8 @@
 //! lost compare-and-swap is handled by applying the same function to the document that won.
 
 mod failure;
+mod recovery;
+mod restore;
 
 use std::time::Duration;
 
@@ -167,7 +169,7 @@ impl StateDocument {
         if holder == owner_id {
             return Standing::Own;
         }
-        let idle = Duration::from_secs(lease.idle_before_seconds) + age.since_write;
+        let idle = self.idle(age);
         let lapses_after = Duration::from_secs(lease.ttl_seconds) + age.grain * 2 + LAPSE_MARGIN;
         if idle >= lapses_after {
             Standing::Lapsed
@@ -218,7 +220,7 @@ impl StateDocument {
         }
         next.put_late_rows_back();
         if let Some(batch) = request.in_flight {
-            next.take_in_hand(batch);
+            next.take_in_hand(batch, request.now);
         }
         let token = self.next_token()?;
         let lease = &mut next.lease;
@@ -254,7 +256,7 @@ impl StateDocument {
         now: OffsetDateTime,
     ) -> Result<Self, Refusal> {
         let mut next = self.renew(holder, now)?;
-        next.take_in_hand(batch);
+        next.take_in_hand(batch, now);
         Ok(next)
     }
 
@@ -281,14 +283,14 @@ impl StateDocument {
         }
         next.touch(commit.now);
         match commit.then {
-            AfterCommit::Handle(batch) if batch.late => next.take_in_hand(*batch),
-            AfterCommit::Handle(batch) => next.in_flight = Some(*batch),
+            AfterCommit::Handle(batch) if batch.late => next.take_in_hand(*batch, commit.now),
+            AfterCommit::Handle(batch) => next.in_flight = Some(batch.announced(commit.now)),
             AfterCommit::Release(tick) => {
                 next.in_flight = None;
                 next.give_up(commit.now, tick);
             }
             AfterCommit::Leave(batch, tick) => {
-                next.in_flight = Some(*batch);
+                next.in_flight = Some(batch.announced(commit.now));
                 next.put_late_rows_back();
                 next.give_up(commit.now, tick);
             }
@@ -471,25 +473,21 @@ impl InFlight {
     ///
     /// The counts belong to the position at which the poller is stuck, not to the batch: its last row
     /// may have changed meanwhile and so left it, and a row that changes all the time must not keep one
-    /// beside it, which is never taken, from being counted. They end when the checkpoint moves. The
-    /// results of steps belong to the bytes, so they stay only where the batch id is the same.
+    /// beside it, which is never taken, from being counted. They end when the checkpoint moves. What
+    /// belongs to the bytes stays only where the batch id is the same.
     pub(super) fn continuing(self, previous: Option<&Self>) -> Self {
+        let same = self.keeping_results(previous);
         match previous {
-            Some(previous) if previous.after == self.after => Self {
+            Some(previous) if previous.after == same.after => Self {
                 attempt: previous.attempt,
                 crashes: previous.crashes,
                 crashes_survived: previous.crashes_survived,
                 first_failed_at: previous.first_failed_at,
                 first_error: previous.first_error.clone(),
                 last_error: previous.last_error.clone(),
-                steps: if previous.batch_id == self.batch_id {
-                    previous.steps.clone()
-                } else {
-                    self.steps
-                },
-                ..self
+                ..same
             },
-            Some(_) | None => self,
+            Some(_) | None => same,
         }
     }
 }

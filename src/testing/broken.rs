@@ -1,10 +1,28 @@
 //! What breaks, and how that is told.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
-use super::Fault;
 use crate::handler::{Delivery, Handler, HandlerError};
 use crate::state::{StateKey, StoreError};
+
+/// How a store breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The request never reaches the store.
+    Unreachable,
+    /// The request is lost on its way, and the caller cannot know.
+    LostRequest,
+    /// The request is carried out, and the answer is lost.
+    LostAnswer,
+    /// The request is carried out this much later, when the caller has long been told "unknown".
+    Late(Duration),
+    /// The answer takes this long.
+    Slow(Duration),
+    /// The store refuses for good.
+    Refused,
+}
 
 /// Panics at every call, to show what that does to a process.
 #[derive(Debug)]

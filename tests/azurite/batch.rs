@@ -57,6 +57,8 @@ impl Batch {
             batch_id: &self.id,
             generation: Generation(7),
             fencing_token: FencingToken(42),
+            step: None,
+            started_at: time::OffsetDateTime::UNIX_EPOCH,
             attempt: 1,
             replay_id: None,
             beside: None,

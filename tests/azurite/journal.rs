@@ -43,7 +43,7 @@ async fn a_missing_container_is_refused_with_what_to_do() {
         journal.append(&part, 0, b"{}\n".to_vec()).await.map(|_| ()),
         journal.append(&part, 9, b"{}\n".to_vec()).await.map(|_| ()),
         journal.list("orders").await.map(|_| ()),
-        journal.remove(&part).await,
+        journal.remove(&part, None).await,
         journal.read(&part, 0).await.map(|_| ()),
     ] {
         let text = result.unwrap_err().to_string();

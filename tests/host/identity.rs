@@ -230,6 +230,17 @@ async fn a_service_principal_of_another_tenant_asks_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_of_entra_logs_in_with_a_password() {
+    let login = "Authentication=Active Directory Password;User ID=ada@acme.example;Password='p;1'";
+    let wanted = &[
+        "POST /acme/oauth2/v2.0/token ",
+        "grant_type=password&username=ada%40acme.example&password=p%3B1&",
+        "scope=https%3A%2F%2Fdatabase.windows.net%2F.default",
+    ];
+    logs_in(login, wanted).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_workload_identity_logs_in_with_the_assertion_of_its_cluster() {
     let login = "Authentication=Active Directory Workload Identity;User ID=app-2";
     let wanted = &[

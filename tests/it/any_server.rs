@@ -1,11 +1,11 @@
 //! A database on whichever SQL Server the tests are pointed at: the one that
 //! `HIGHWATER_TEST_SQLSERVER` names, or else the embedded one.
 //!
-//! A test that needs what only the embedded one has (faults, its clock) uses `sql::World`, and runs
-//! against it whatever the variable says.
+//! A test that needs what only the embedded one has (faults, its clock) uses `sql::World` or
+//! [`AnyServer::embedded`], and runs against it whatever the variable says.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use highwater::clock::{Clock, SystemClock};
@@ -14,6 +14,7 @@ use highwater::cursor::CursorMode;
 use highwater::devdb::{Database, Options, Server};
 use highwater::source::mssql::SourceSettings;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 use tokio_util::compat::{Compat, TokioAsyncWriteCompatExt as _};
 
 use crate::sql::{FLIGHT_COLUMNS, FLIGHTS_TABLE, flight_cells, insert_flights, settings};
@@ -25,7 +26,7 @@ pub(crate) const VARIABLE: &str = "HIGHWATER_TEST_SQLSERVER";
 const INSERTED_AT_ONCE: usize = 1_000;
 
 /// What the embedded server's clock tells at the start.
-const START: time::PrimitiveDateTime = time::macros::datetime!(2026-01-01 0:00);
+const START: time::PrimitiveDateTime = time::macros::datetime!(2026-01-01 10:00);
 
 /// Returns the connection string of the server to test against, where one is named.
 pub(crate) fn named_server() -> Option<String> {
@@ -46,6 +47,8 @@ pub(crate) struct AnyServer {
     embedded: Option<(Server, Database)>,
     /// How far the embedded server's clock has been moved.
     passed_ms: Arc<AtomicU64>,
+    /// When a test on the named server first spoke of a time.
+    began: OnceLock<Instant>,
 }
 
 /// Tells the embedded server's time.
@@ -63,8 +66,18 @@ impl AnyServer {
     pub(crate) async fn start(tsql: &str) -> Self {
         let server = match named_server() {
             Some(text) => Self::on(text).await,
-            None => Self::embedded(Database::concurrent().unwrap()).await,
+            None => Self::over(Database::concurrent().unwrap()).await,
         };
+        server.execute(tsql).await;
+        server
+    }
+
+    /// Makes a database of the embedded server, which alone has what `needs` says.
+    pub(crate) async fn embedded(tsql: &str, needs: &str) -> Self {
+        if named_server().is_some() {
+            say(&format!("skipped on the named server, run on the embedded one: needs {needs}"));
+        }
+        let server = Self::over(Database::concurrent().unwrap()).await;
         server.execute(tsql).await;
         server
     }
@@ -75,7 +88,7 @@ impl AnyServer {
             let database = Database::in_memory().unwrap();
             database.execute(FLIGHTS_TABLE).unwrap();
             insert_flights(&database, count);
-            return Self::embedded(database).await;
+            return Self::over(database).await;
         };
         let server = Self::on(text).await;
         let mut session = server.session().await;
@@ -89,12 +102,17 @@ impl AnyServer {
         server
     }
 
-    async fn embedded(database: Database) -> Self {
+    async fn over(database: Database) -> Self {
         let server = Server::start(database.clone(), Options::default()).await.unwrap();
         let text = server.connection_string();
         let embedded = Some((server, database));
-        let new =
-            Self { text, database: "Highwater".to_owned(), embedded, passed_ms: Arc::default() };
+        let new = Self {
+            text,
+            database: "Highwater".to_owned(),
+            embedded,
+            passed_ms: Arc::default(),
+            began: OnceLock::new(),
+        };
         new.pass(0).await;
         new
     }
@@ -103,7 +121,8 @@ impl AnyServer {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let database = format!("highwater_test_{}_{number}", std::process::id());
-        let new = Self { text, database, embedded: None, passed_ms: Arc::default() };
+        let (passed_ms, began) = (Arc::default(), OnceLock::new());
+        let new = Self { text, database, embedded: None, passed_ms, began };
         let mut session = Session::open(&new.text, "master").await;
         session.run(&format!("CREATE DATABASE [{}]", new.database)).await;
         let options = "READ_COMMITTED_SNAPSHOT ON WITH ROLLBACK IMMEDIATE";
@@ -114,6 +133,11 @@ impl AnyServer {
     /// Whether the server is the one that the environment names.
     pub(crate) fn is_named(&self) -> bool {
         self.embedded.is_none()
+    }
+
+    /// The embedded server's database, for what no other server can be made to do.
+    pub(crate) fn database(&self) -> &Database {
+        &self.embedded.as_ref().expect("a test of the embedded server").1
     }
 
     /// Opens a session of its own, as another application would.
@@ -138,11 +162,20 @@ impl AnyServer {
             return tokio::time::sleep(Duration::from_millis(milliseconds)).await;
         };
         let passed = self.passed_ms.fetch_add(milliseconds, Ordering::Relaxed) + milliseconds;
-        let now = START + Duration::from_millis(passed);
-        let format = time::macros::format_description!(
-            "[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:7]"
-        );
-        database.set_now(&now.format(format).unwrap()).unwrap();
+        set_clock(database, passed);
+    }
+
+    /// Lets it be `second` by the server's clock, counted from when a test first asked for a time.
+    ///
+    /// On the named server seconds are a tenth longer, for the time that the work between them takes.
+    pub(crate) async fn at(&self, second: u32) {
+        if let Some((_, database)) = &self.embedded {
+            let passed = u64::from(second) * 1_000;
+            self.passed_ms.store(passed, Ordering::Relaxed);
+            return set_clock(database, passed);
+        }
+        let began = *self.began.get_or_init(Instant::now);
+        tokio::time::sleep_until(began + Duration::from_millis(1_100) * second).await;
     }
 
     /// Returns the server's clock, for what is to go by the same time.
@@ -151,6 +184,11 @@ impl AnyServer {
             return Arc::new(SystemClock);
         }
         Arc::new(ServerClock(self.passed_ms.clone()))
+    }
+
+    /// How to connect to the database, as a setting has it.
+    pub(crate) fn connection_string(&self) -> String {
+        format!("{};Database={}", self.text.trim_end_matches(';'), self.database)
     }
 
     pub(crate) fn connection(&self) -> SqlConnection {
@@ -167,6 +205,14 @@ impl AnyServer {
     pub(crate) fn settings(&self, table: &str, mode: CursorMode, cursor: &str) -> SourceSettings {
         settings(self.connection(), table, mode, cursor)
     }
+}
+
+fn set_clock(database: &Database, passed_ms: u64) {
+    let now = START + Duration::from_millis(passed_ms);
+    let format = time::macros::format_description!(
+        "[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:7]"
+    );
+    database.set_now(&now.format(format).unwrap()).unwrap();
 }
 
 /// A row as `VALUES` has it.

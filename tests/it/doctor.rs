@@ -1,22 +1,42 @@
-//! `highwater doctor` over the real driver and the embedded server: each finding in its good and its bad
-//! case, as far as that server can show them.
+//! `highwater doctor` over the real driver and whichever server the tests are pointed at: each finding in
+//! its good and its bad case, as far as that server can show them.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
 
-use highwater::clock::TokioClock;
 use highwater::cursor::CursorMode::{ChangeTracking, IntegerPk, RowVersion, TimestampPk};
 use highwater::cursor::{Cursor, KeyValues, SourceState};
-use highwater::devdb::{Database, Options, Server};
 use highwater::doctor::{Finding, Level};
 use highwater::source::mssql::{Mssql, SourceSettings, Standing};
 
-use crate::sql::World;
+use crate::any_server::{AnyServer, say};
 
 const ORDERS: &str = "CREATE TABLE dbo.orders (id int NOT NULL PRIMARY KEY, at datetime2(3) NOT NULL, \
      price money NULL, rv rowversion NOT NULL); CREATE INDEX ix_at ON dbo.orders (at, id); \
      CREATE INDEX ix_rv ON dbo.orders (rv); \
      INSERT INTO dbo.orders (id, at) VALUES (1, '2026-01-01T09:00:00.123'), (2, '2026-01-01T09:00:00')";
+
+/// What is well of such a table.
+const GOOD: [&str; 14] = [
+    "clock",
+    "column types",
+    "connection",
+    "cursor text",
+    "encryption",
+    "index",
+    "mode",
+    "nullability",
+    "read",
+    "rights",
+    "row versioning",
+    "settle window",
+    "table",
+    "unique key",
+];
+
+/// What the embedded server does not know.
+const REAL: [&str; 5] =
+    ["edition", "least rights", "open transactions", "plan", "snapshot isolation"];
 
 struct Findings(Vec<Finding>);
 
@@ -41,60 +61,50 @@ impl Findings {
     }
 }
 
-async fn examined_at(settings: SourceSettings, after: Option<&Cursor>) -> Findings {
-    let clock = TokioClock::starting_at(time::macros::datetime!(2026-01-01 10:00 UTC));
+async fn examined_at(
+    world: &AnyServer,
+    settings: SourceSettings,
+    after: Option<&Cursor>,
+) -> Findings {
     let source = Mssql::new(settings).unwrap();
     let standing = Standing { fingerprint: None, after, state: &SourceState::new() };
-    Findings(source.examine(standing, &clock).await)
+    Findings(source.examine(standing, &*world.clock()).await)
 }
 
-async fn examined(settings: SourceSettings) -> Findings {
-    examined_at(settings, None).await
+async fn examined(world: &AnyServer, settings: SourceSettings) -> Findings {
+    examined_at(world, settings, None).await
 }
 
-async fn world(tsql: &str) -> World {
-    let world = World::start(tsql).await;
-    world.database.set_now("2026-01-01T10:00:00").unwrap();
-    world
+async fn world(tsql: &str) -> AnyServer {
+    AnyServer::start(tsql).await
 }
 
 #[tokio::test]
 async fn a_table_that_has_all_it_needs_is_found_well_but_for_what_only_a_real_server_knows() {
     let world = world(ORDERS).await;
-    let found = examined(world.settings("orders", TimestampPk, "at")).await;
-    let (mut good, mut real) = (Vec::new(), Vec::new());
-    for (check, level) in found.levels() {
-        match level {
-            Level::Ok => good.push(check),
-            Level::Unknown => real.push(check),
-            Level::Warning | Level::Error => panic!("{:#?}", found.of(check)),
+    let found = examined(&world, world.settings("orders", TimestampPk, "at")).await;
+    if world.is_named() {
+        // What it answers is its own matter, but for what the table says.
+        let wrong: Vec<_> = found.0.iter().filter(|it| it.level == Level::Error).collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        assert!(GOOD.iter().chain(&REAL).all(|check| found.levels().contains_key(check)));
+    } else {
+        let (mut good, mut real) = (Vec::new(), Vec::new());
+        for (check, level) in found.levels() {
+            match level {
+                Level::Ok => good.push(check),
+                Level::Unknown => real.push(check),
+                Level::Warning | Level::Error => panic!("{:#?}", found.of(check)),
+            }
         }
+        assert_eq!((good.as_slice(), real.as_slice()), (GOOD.as_slice(), REAL.as_slice()));
+        for check in REAL {
+            found.expect(check, Level::Unknown, "only a real server answers this");
+        }
+        found.expect("connection", Level::Ok, "Highwater development server");
     }
-    let expected = [
-        "clock",
-        "column types",
-        "connection",
-        "cursor text",
-        "encryption",
-        "index",
-        "mode",
-        "nullability",
-        "read",
-        "rights",
-        "row versioning",
-        "settle window",
-        "table",
-        "unique key",
-    ];
-    assert_eq!(good, expected);
-    let expected = ["edition", "least rights", "open transactions", "plan", "snapshot isolation"];
-    assert_eq!(real, expected);
-    for check in real {
-        found.expect(check, Level::Unknown, "only a real server answers this");
-    }
-    found.expect("connection", Level::Ok, "Highwater development server");
     found.expect("column types", Level::Ok, "price money as string of digits");
-    found.expect("cursor text", Level::Ok, "`2026-01-01T09:00:00.1230000`");
+    found.expect("cursor text", Level::Ok, "`2026-01-01T09:00:00.123");
     found.expect("read", Level::Ok, "rows are due");
     found.expect("index", Level::Ok, "`ix_at` gives rows in order of `at`, `id`");
     found.expect("row versioning", Level::Ok, "is on");
@@ -109,13 +119,13 @@ async fn a_missing_index_is_printed_as_the_statement_that_makes_it() {
     .await;
     let mut settings = world.settings("[my ]]t]", TimestampPk, "at");
     settings.key = vec!["i]d".to_owned()];
-    let found = examined(settings.clone()).await;
+    let found = examined(&world, settings.clone()).await;
     let statement = "CREATE INDEX [ix_my ]]t_at_i]]d] ON [dbo].[my ]]t] ([at], [i]]d])";
     found.expect("index", Level::Warning, statement);
     found.expect("index", Level::Warning, "each tick looks at every row");
     // What it prints is what it takes.
-    world.database.execute(statement).unwrap();
-    examined(settings).await.expect("index", Level::Ok, "ix_my ]t_at_i]d");
+    world.execute(statement).await;
+    examined(&world, settings).await.expect("index", Level::Ok, "ix_my ]t_at_i]d");
 }
 
 #[tokio::test]
@@ -125,10 +135,10 @@ async fn an_index_in_other_directions_only_leads() {
          CREATE INDEX ix ON dbo.t (at DESC, id)",
     )
     .await;
-    let found = examined(world.settings("t", TimestampPk, "at")).await;
+    let found = examined(&world, world.settings("t", TimestampPk, "at")).await;
     found.expect("index", Level::Warning, "`ix` leads with `at`");
-    world.database.execute("CREATE INDEX ix2 ON dbo.t (at DESC, id DESC)").unwrap();
-    let found = examined(world.settings("t", TimestampPk, "at")).await;
+    world.execute("CREATE INDEX ix2 ON dbo.t (at DESC, id DESC)").await;
+    let found = examined(&world, world.settings("t", TimestampPk, "at")).await;
     found.expect("index", Level::Ok, "`ix2`");
 }
 
@@ -138,12 +148,12 @@ async fn a_key_that_is_not_unique_can_skip_rows() {
         "CREATE TABLE dbo.t (id int NOT NULL, at datetime2(7) NOT NULL, rv rowversion NOT NULL)",
     )
     .await;
-    let found = examined(world.settings("t", TimestampPk, "at")).await;
+    let found = examined(&world, world.settings("t", TimestampPk, "at")).await;
     found.expect("unique key", Level::Error, "ALTER TABLE [dbo].[t] ADD UNIQUE ([id])");
-    let found = examined(world.settings("t", RowVersion, "rv")).await;
+    let found = examined(&world, world.settings("t", RowVersion, "rv")).await;
     found.expect("unique key", Level::Warning, "the same `rv`, `id`");
-    world.database.execute("CREATE UNIQUE INDEX uq ON dbo.t (id)").unwrap();
-    let found = examined(world.settings("t", TimestampPk, "at")).await;
+    world.execute("CREATE UNIQUE INDEX uq ON dbo.t (id)").await;
+    let found = examined(&world, world.settings("t", TimestampPk, "at")).await;
     found.expect("unique key", Level::Ok, "`uq`");
 }
 
@@ -159,15 +169,15 @@ async fn columns_that_can_be_null_are_counted() {
         let nulls = found.0.iter().filter(|finding| finding.check == "nullability");
         nulls.map(|finding| (finding.level, finding.found.clone())).collect::<Vec<_>>()
     };
-    let found = levels(&examined(settings.clone()).await);
+    let found = levels(&examined(&world, settings.clone()).await);
     assert!(found.iter().all(|(level, _)| *level == Level::Warning), "{found:?}");
     assert!(found[0].1.contains("cursor `at`") && found[1].1.contains("key `id`"), "{found:?}");
-    world.database.execute("INSERT INTO dbo.t (id, at) VALUES (2, NULL), (3, NULL)").unwrap();
-    let found = levels(&examined(settings.clone()).await);
+    world.execute("INSERT INTO dbo.t (id, at) VALUES (2, NULL), (3, NULL)").await;
+    let found = levels(&examined(&world, settings.clone()).await);
     assert_eq!(found[0].0, Level::Error);
     assert!(found[0].1.contains("2 rows have NULL in cursor `at` and are never read"), "{found:?}");
-    world.database.execute("INSERT INTO dbo.t (id, at) VALUES (NULL, '2026-01-02')").unwrap();
-    let found = levels(&examined(settings).await);
+    world.execute("INSERT INTO dbo.t (id, at) VALUES (NULL, '2026-01-02')").await;
+    let found = levels(&examined(&world, settings).await);
     assert!(
         found[1].0 == Level::Error && found[1].1.contains("1 rows have NULL in key"),
         "{found:?}"
@@ -181,7 +191,7 @@ async fn columns_that_cannot_be_read_are_all_named() {
     )
     .await;
     let mut settings = world.settings("t", RowVersion, "rv");
-    let found = examined(settings.clone()).await;
+    let found = examined(&world, settings.clone()).await;
     let errors: Vec<&Finding> =
         found.0.iter().filter(|finding| finding.level == Level::Error).collect();
     assert_eq!(errors.len(), 2, "{errors:#?}");
@@ -189,71 +199,87 @@ async fn columns_that_cannot_be_read_are_all_named() {
     assert!(errors[1].fix.as_ref().unwrap().contains("AsTextZM"), "{errors:#?}");
     // Nor do they hide what else is wrong.
     let key = vec!["di".to_owned()];
-    let found = examined(SourceSettings { key, ..settings.clone() }).await;
+    let found = examined(&world, SourceSettings { key, ..settings.clone() }).await;
     found.expect("settings", Level::Error, "key column `di` is not in `dbo.t`");
     settings.columns = Some(vec!["id".to_owned()]);
-    examined(settings).await.expect("column types", Level::Ok, "id int as number");
+    examined(&world, settings).await.expect("column types", Level::Ok, "id int as number");
 }
 
 #[tokio::test]
 async fn what_the_settings_name_has_to_be_there() {
     let world = world(ORDERS).await;
-    let found = examined(world.settings("missing", RowVersion, "rv")).await;
+    let found = examined(&world, world.settings("missing", RowVersion, "rv")).await;
     found.expect("table", Level::Error, "table `dbo.missing` not found");
-    let found = examined(world.settings("orders", RowVersion, "at")).await;
+    let found = examined(&world, world.settings("orders", RowVersion, "at")).await;
     found.expect("settings", Level::Error, "mode `rowversion` needs a `rowversion` column");
     let mut auto = world.settings("orders", RowVersion, "rv");
     (auto.mode, auto.cursor_column) = (None, None);
-    examined(auto).await.expect("mode", Level::Ok, "`rowversion` by `rv`");
+    examined(&world, auto).await.expect("mode", Level::Ok, "`rowversion` by `rv`");
 }
 
 #[tokio::test]
 async fn the_clock_of_the_database_is_held_against_this_one() {
     let world = world(ORDERS).await;
     let settings = world.settings("orders", TimestampPk, "at");
-    examined(settings.clone()).await.expect("clock", Level::Ok, "the database");
-    world.database.set_now("2026-01-01T09:59:50").unwrap();
-    examined(settings.clone()).await.expect("clock", Level::Warning, "the database is behind");
+    examined(&world, settings.clone()).await.expect("clock", Level::Ok, "the database");
+    if world.is_named() {
+        return say("skipped the other half: needs a clock that can be set");
+    }
+    world.database().set_now("2026-01-01T09:59:50").unwrap();
+    examined(&world, settings.clone()).await.expect(
+        "clock",
+        Level::Warning,
+        "the database is behind",
+    );
     // A rowversion is stamped by the database alone.
-    examined(world.settings("orders", RowVersion, "rv")).await.expect("clock", Level::Ok, "");
+    examined(&world, world.settings("orders", RowVersion, "rv")).await.expect(
+        "clock",
+        Level::Ok,
+        "",
+    );
 }
 
 #[tokio::test]
 async fn an_open_transaction_holds_rowversions_back() {
-    let database = Database::concurrent().unwrap();
-    database.execute(ORDERS).unwrap();
-    let server = Server::start(database.clone(), Options::default()).await.unwrap();
-    let world = World { server, database };
+    let world = world(ORDERS).await;
     let settings = world.settings("orders", RowVersion, "rv");
-    examined(settings.clone()).await.expect("hold-back", Level::Ok, "no open transaction");
-    let mut writer = highwater::mssql::Connection::new(world.connection(), None);
-    let open = "BEGIN TRAN; INSERT INTO dbo.orders (id, at) VALUES (3, '2026-01-01')";
-    writer.query(open, &[], |_| Ok(())).await.unwrap();
-    examined(settings).await.expect("hold-back", Level::Warning, "holds back up to 1 rowversions");
+    examined(&world, settings.clone()).await.expect("hold-back", Level::Ok, "no open transaction");
+    let mut writer = world.session().await;
+    writer.run("BEGIN TRAN; INSERT INTO dbo.orders (id, at) VALUES (3, '2026-01-01')").await;
+    examined(&world, settings).await.expect(
+        "hold-back",
+        Level::Warning,
+        "holds back up to 1 rowversions",
+    );
 }
 
 #[tokio::test]
 async fn change_tracking_is_asked_of_database_and_table() {
     let world = world(ORDERS).await;
     let settings = world.settings("orders", ChangeTracking, "");
-    let found = examined(settings.clone()).await;
+    let found = examined(&world, settings.clone()).await;
     found.expect(
         "change tracking",
         Level::Error,
         "ALTER TABLE [dbo].[orders] ENABLE CHANGE_TRACKING",
     );
     found.expect("read", Level::Error, "are not tracked");
-    world.database.execute("ALTER TABLE dbo.orders ENABLE CHANGE_TRACKING").unwrap();
-    let found = examined(settings.clone()).await;
+    world.track("dbo.orders").await;
+    let found = examined(&world, settings.clone()).await;
     found.expect("change tracking", Level::Ok, "changes are kept from version");
-    found.expect("retention", Level::Unknown, "only a real server");
+    if !world.is_named() {
+        found.expect("retention", Level::Unknown, "only a real server");
+    }
     let rights = found.0.iter().filter(|finding| finding.check == "rights").count();
     assert_eq!(rights, 2, "SELECT and VIEW CHANGE TRACKING");
+    if world.is_named() {
+        return say("skipped the rest: needs a clean-up of changes on demand");
+    }
     // What lay behind the checkpoint is gone.
-    world.database.execute("UPDATE dbo.orders SET at = at").unwrap();
+    world.execute("UPDATE dbo.orders SET at = at").await;
     let behind = Cursor { mode: ChangeTracking, value: "0".to_owned(), key: KeyValues::new() };
-    world.database.forget_changes("dbo.orders").unwrap();
-    let found = examined_at(settings, Some(&behind)).await;
+    world.database().forget_changes("dbo.orders").unwrap();
+    let found = examined_at(&world, settings, Some(&behind)).await;
     found.expect("read", Level::Error, "some were cleaned up before they were read");
 }
 
@@ -266,26 +292,32 @@ async fn a_checkpoint_that_the_database_has_not_reached_is_an_error() {
     .await;
     let settings = world.settings("t", IntegerPk, "id");
     let at = |id| Cursor::integer(id, KeyValues::from_iter([("id".to_owned(), id.into())]));
-    examined_at(settings.clone(), Some(&at(1))).await.expect("read", Level::Ok, "no row is due");
-    let found = examined_at(settings, Some(&at(2))).await;
+    examined_at(&world, settings.clone(), Some(&at(1))).await.expect(
+        "read",
+        Level::Ok,
+        "no row is due",
+    );
+    let found = examined_at(&world, settings, Some(&at(2))).await;
     found.expect("read", Level::Error, "emptied, reseeded or restored");
 }
 
 #[tokio::test]
 async fn of_a_view_the_tables_are_to_be_indexed() {
-    let world =
-        world(&format!("{ORDERS}; CREATE VIEW dbo.v AS SELECT o.id, o.at FROM dbo.orders AS o"))
-            .await;
-    let found = examined(world.settings("v", TimestampPk, "at")).await;
+    let world = world(ORDERS).await;
+    world.execute("CREATE VIEW dbo.v AS SELECT o.id, o.at FROM dbo.orders AS o").await;
+    let found = examined(&world, world.settings("v", TimestampPk, "at")).await;
     found.expect("index", Level::Unknown, "index the tables that it reads by `at`, `id`");
 }
 
 #[tokio::test]
 async fn nothing_more_is_asked_of_a_server_that_does_not_answer() {
-    let world = world(ORDERS).await;
-    let settings = world.settings("orders", RowVersion, "rv");
-    drop(world);
-    let found = examined(settings).await;
+    let other = AnyServer::embedded(ORDERS, "a server that goes").await;
+    let settings = other.settings("orders", RowVersion, "rv");
+    let clock = other.clock();
+    drop(other);
+    let source = Mssql::new(settings).unwrap();
+    let standing = Standing { fingerprint: None, after: None, state: &SourceState::new() };
+    let found = Findings(source.examine(standing, &*clock).await);
     found.expect("connection", Level::Error, "check `Server` and port");
     assert!(found.0.len() == 1 && found.0[0].unreachable, "{:#?}", found.0);
 }
@@ -311,8 +343,8 @@ fn program(connection: &str, folder: &std::path::Path, arguments: &[&str]) -> Ou
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_prints_findings_and_ends_with_what_they_come_to() {
-    let world = World::start(ORDERS).await;
-    let connection = world.server.connection_string();
+    let world = world(ORDERS).await;
+    let connection = world.connection_string();
     let folder = std::env::temp_dir().join(format!("highwater-doctor-{}", std::process::id()));
     let run = |arguments: &[&str]| program(&connection, &folder, arguments);
 
@@ -336,12 +368,15 @@ async fn the_program_prints_findings_and_ends_with_what_they_come_to() {
     let document = found.iter().find(|finding| finding["check"] == "state document").unwrap();
     assert_eq!(document["level"], "ok");
 
-    world.database.execute("DROP TABLE dbo.orders").unwrap();
+    world.execute("DROP TABLE dbo.orders").await;
     let output = run(&[]);
     assert_eq!(output.status.code(), Some(1));
     let output = run(&["--poller", "customers"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8(output.stderr).unwrap().contains("the settings have `orders`"));
+    if world.is_named() {
+        return say("skipped the rest: needs a server that goes");
+    }
     drop(world);
     let output = run(&[]);
     let text = String::from_utf8(output.stdout).unwrap();

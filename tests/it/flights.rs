@@ -18,21 +18,23 @@ use crate::sql::{World, flights_in_order};
 const ALL: usize = 27_004;
 const MODES: [CursorMode; 2] = [CursorMode::RowVersion, CursorMode::TimestampPk];
 
-pub(crate) struct Drain {
-    pub(crate) world: World,
+pub(crate) struct Drain<W> {
+    pub(crate) world: W,
     pub(crate) handler: Arc<RecordingHandler>,
     poller: Poller,
 }
 
-impl Drain {
+impl Drain<World> {
     async fn new(mode: CursorMode, batch_rows_max: usize, rows: usize) -> Self {
         let world = World::with_flights(rows).await;
         let settings = world.flights(mode);
         Self::over(world, settings, batch_rows_max)
     }
+}
 
+impl<W> Drain<W> {
     /// A poller over any table.
-    pub(crate) fn over(world: World, settings: SourceSettings, batch_rows_max: usize) -> Self {
+    pub(crate) fn over(world: W, settings: SourceSettings, batch_rows_max: usize) -> Self {
         let handler = Arc::new(RecordingHandler::default());
         let second = Duration::from_secs(1);
         let poller = Poller::new(PollerParts {

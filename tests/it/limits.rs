@@ -1,5 +1,6 @@
 //! What is too large: named, never skipped, and never sent by the server.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,16 +11,17 @@ use highwater::source::mssql::{Mssql, SizeLimits, SourceSettings};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::any_server::AnyServer;
 use crate::flights::Drain;
-use crate::sql::{World, drain, events, failure, fetch};
+use crate::sql::{drain, events, failure, fetch};
 
-fn limited(world: &World, value_bytes_max: usize, batch_bytes_max: usize) -> SourceSettings {
+fn limited(world: &AnyServer, value_bytes_max: usize, batch_bytes_max: usize) -> SourceSettings {
     let limits = SizeLimits { value_bytes_max, batch_bytes_max };
     SourceSettings { limits, ..world.settings("t", RowVersion, "rv") }
 }
 
-async fn world_with(declared: &str) -> World {
-    World::start(&format!(
+async fn world_with(declared: &str) -> AnyServer {
+    AnyServer::start(&format!(
         "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL, c {declared} NULL)"
     ))
     .await
@@ -41,7 +43,7 @@ async fn a_value_over_the_limit_is_named_and_nothing_is_skipped() {
         let insert = format!(
             "INSERT INTO dbo.t (id, c) VALUES (1, NULL), (2, {at_limit}), (3, {over_limit}), (4, NULL)"
         );
-        world.database.execute(&insert).unwrap();
+        world.execute(&insert).await;
         let settings = limited(&world, 10, 1 << 20);
         let source = Mssql::new(settings.clone()).unwrap();
         let (before, more) = events(&source, None, 10).await;
@@ -64,7 +66,7 @@ async fn a_value_over_the_limit_is_named_and_nothing_is_skipped() {
         let raised = SizeLimits { value_bytes_max: bytes, ..settings.limits };
         let raised = Mssql::new(SourceSettings { limits: raised, ..settings }).unwrap();
         assert_eq!(drain(&raised, 10).await, [1, 2, 3, 4]);
-        world.database.execute("UPDATE dbo.t SET c = NULL WHERE id = 3").unwrap();
+        world.execute("UPDATE dbo.t SET c = NULL WHERE id = 3").await;
         assert_eq!(drain(&source, 10).await, [1, 2, 4, 3]);
     }
 }
@@ -73,7 +75,7 @@ async fn a_value_over_the_limit_is_named_and_nothing_is_skipped() {
 async fn a_poller_waits_before_a_value_over_the_limit_until_somebody_acts() {
     let world = world_with("nvarchar(max)").await;
     let insert = "INSERT INTO dbo.t (id, c) VALUES (1, N'a'), (2, N'b'), (3, N'too long'), (4, N'd'), (5, N'e')";
-    world.database.execute(insert).unwrap();
+    world.execute(insert).await;
     let settings = limited(&world, 10, 1 << 20);
     let drain = Drain::over(world, settings, 10);
     for _ in 0..3 {
@@ -82,14 +84,14 @@ async fn a_poller_waits_before_a_value_over_the_limit_until_somebody_acts() {
         assert!(text.contains("column `c` of `dbo.t` has a value of 16 bytes"), "{text}");
         assert_eq!(drain.handler.ids(), [1, 2], "once, and nothing behind it");
     }
-    drain.world.database.execute("UPDATE dbo.t SET c = N'short' WHERE id = 3").unwrap();
+    drain.world.execute("UPDATE dbo.t SET c = N'short' WHERE id = 3").await;
     drain.tick().await.result.unwrap();
     assert_eq!(drain.handler.ids(), [1, 2, 4, 5, 3]);
 }
 
 #[tokio::test]
 async fn a_key_is_read_whatever_the_limit() {
-    let world = World::start(
+    let world = AnyServer::start(
         "CREATE TABLE dbo.t (id nvarchar(50) NOT NULL PRIMARY KEY, rv rowversion NOT NULL, \
          c varbinary(max)); \
          INSERT INTO dbo.t (id, c) VALUES (N'a key longer than that', 0x000000)",
@@ -111,7 +113,7 @@ struct Counter {
 
 impl Counter {
     /// Returns the port of a proxy in front of the server.
-    async fn start(&self, world: &World) -> u16 {
+    async fn start(&self, world: &AnyServer) -> u16 {
         let server = (world.connection().host, world.connection().port);
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -145,11 +147,25 @@ impl Counter {
     }
 }
 
+/// Inserts rows with as many bytes each: the server makes them where it can.
+async fn insert_large(world: &AnyServer, ids: RangeInclusive<i64>, bytes: usize) {
+    if !world.is_named() {
+        let rows = ids.map(|id| vec![Stored::Int(id), Stored::Bytes(vec![7; bytes])]);
+        world.database().insert_rows("dbo.t", &["id", "c"], rows).unwrap();
+        return;
+    }
+    let mut session = world.session().await;
+    for id in ids {
+        let value = format!("REPLICATE(CAST('a' AS varchar(max)), {bytes})");
+        let value = format!("CAST({value} AS varbinary(max))");
+        session.run(&format!("INSERT INTO dbo.t (id, c) VALUES ({id}, {value})")).await;
+    }
+}
+
 #[tokio::test]
 async fn the_server_does_not_send_a_value_over_the_limit() {
     let world = world_with("varbinary(max)").await;
-    let row = vec![Stored::Int(1), Stored::Bytes(vec![7; 16 << 20])];
-    world.database.insert_rows("dbo.t", &["id", "c"], [row]).unwrap();
+    insert_large(&world, 1..=1, 16 << 20).await;
     let counter = Counter::default();
     let mut settings = limited(&world, 1 << 20, 1 << 20);
     settings.connection.port = counter.start(&world).await;
@@ -163,8 +179,7 @@ async fn the_server_does_not_send_a_value_over_the_limit() {
 async fn reading_stops_where_a_batch_is_full_and_then_asks_for_what_fits() {
     const ROWS: i64 = 64;
     let world = world_with("varbinary(max)").await;
-    let rows = (1..=ROWS).map(|id| vec![Stored::Int(id), Stored::Bytes(vec![7; 1 << 20])]);
-    world.database.insert_rows("dbo.t", &["id", "c"], rows).unwrap();
+    insert_large(&world, 1..=ROWS, 1 << 20).await;
     let counter = Counter::default();
     let mut settings = limited(&world, 1 << 20, 5 << 20);
     settings.connection.port = counter.start(&world).await;
@@ -194,10 +209,7 @@ async fn reading_stops_where_a_batch_is_full_and_then_asks_for_what_fits() {
 #[tokio::test]
 async fn one_row_may_have_more_than_a_batch() {
     let world = world_with("varbinary(max)").await;
-    world
-        .database
-        .execute("INSERT INTO dbo.t (id, c) VALUES (1, 0x00000000), (2, 0x00), (3, 0x00)")
-        .unwrap();
+    world.execute("INSERT INTO dbo.t (id, c) VALUES (1, 0x00000000), (2, 0x00), (3, 0x00)").await;
     let source = Mssql::new(limited(&world, 100, 3)).unwrap();
     let (all, more) = events(&source, None, 10).await;
     assert_eq!((all.len(), more), (1, true));

@@ -129,6 +129,22 @@ fn the_page_of_the_http_handler_names_all_tests_of_bad_input() {
     assert_names_all(part, "handler::http::tests::bad_input::");
 }
 
+#[test]
+fn the_page_of_steps_names_tests_that_exist() {
+    let (library, it) = (tests_of("lib"), tests_of("it"));
+    let page = page("steps.md");
+    let (_, rules) = page.split_once("## The rules of durable checkpoints").unwrap();
+    let rows = rows(rules);
+    assert!(rows.len() >= 10, "{} rules", rows.len());
+    for cells in rows {
+        let [_, _, tests] = cells[..] else { panic!("rule, how it holds, tests: {cells:?}") };
+        for (name, after) in quoted(tests) {
+            let known = if after.starts_with(" (it)") { &it } else { &library };
+            assert!(known.contains(name), "the page names `{name}`, which is no test");
+        }
+    }
+}
+
 /// Each row of a page must name one test of a module in its last cell, and all rows all of them.
 fn assert_names_all(page: &str, module: &str) {
     let library = tests_of("lib");

@@ -6,23 +6,24 @@ use std::path::PathBuf;
 
 use highwater::config::{Config, connection_keys_table, settings_table};
 use highwater::mssql::errors_table;
+use highwater::recovery::table::conditions_table;
 
 fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-fn read(name: &str) -> String {
+pub(crate) fn read(name: &str) -> String {
     fs::read_to_string(path(name)).unwrap()
 }
 
-fn example() -> BTreeMap<String, String> {
+pub(crate) fn example() -> BTreeMap<String, String> {
     let json: serde_json::Value =
         serde_json::from_str(&read("local.settings.json.example")).unwrap();
     serde_json::from_value(json["Values"].clone()).unwrap()
 }
 
 /// Holds a document to a table that it shows between two comments of one name.
-fn holds(document: &str, name: &str, table: &str) {
+pub(crate) fn holds(document: &str, name: &str, table: &str) {
     let text = read(document);
     let (first, last) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
     let (before, rest) = text.split_once(&first).unwrap();
@@ -47,11 +48,35 @@ fn the_page_of_connections_shows_the_keys_and_errors_of_the_code() {
 }
 
 #[test]
+fn the_page_of_the_recovery_controller_shows_the_table_of_the_code() {
+    holds("docs/recovery.md", "conditions", &conditions_table());
+}
+
+#[test]
+fn every_instrument_is_on_the_page_of_metrics() {
+    let page = read("docs/metrics.md");
+    let code = read("src/metrics.rs");
+    let names = code.split('"').filter(|text| {
+        let known = ["failures_total", "lag_seconds", "last_success_timestamp"];
+        let ours = text.starts_with("highwater.") || text.ends_with("_total");
+        known.contains(text) || ours && !text.contains(' ')
+    });
+    let names: std::collections::BTreeSet<&str> = names.collect();
+    assert!(names.len() > 20, "{names:?}");
+    for name in names {
+        assert!(page.contains(&format!("`{name}`")), "`{name}` is not on the page");
+    }
+}
+
+#[test]
 fn the_example_settings_are_good_and_every_function_has_a_poller() {
     let config = Config::from_vars(&example()).unwrap_or_else(|error| panic!("{error}"));
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("function-definitions");
     for entry in fs::read_dir(folder).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
+        if name == highwater::recovery::FUNCTION {
+            continue;
+        }
         assert!(config.poller_of_function(&name).is_some(), "function `{name}` has no poller");
         let definition = read(&format!("function-definitions/{name}/function.json"));
         let json: serde_json::Value = serde_json::from_str(&definition).unwrap();
@@ -62,7 +87,11 @@ fn the_example_settings_are_good_and_every_function_has_a_poller() {
 
 #[test]
 fn no_retry_policy_of_the_host_is_shipped_since_it_would_multiply_attempts() {
-    for name in ["host.json", "function-definitions/orders/function.json"] {
+    for name in [
+        "host.json",
+        "function-definitions/orders/function.json",
+        "function-definitions/highwater_recovery/function.json",
+    ] {
         let json: serde_json::Value = serde_json::from_str(&read(name)).unwrap();
         assert!(json.get("retry").is_none(), "{name} has a retry policy");
     }

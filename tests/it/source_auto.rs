@@ -45,7 +45,7 @@ async fn a_poller_stays_with_what_it_chose_when_the_table_gets_better() {
     .await;
     ticks.tick_at(0).await;
     ticks.tick_at(5).await;
-    ticks.run("ALTER TABLE dbo.t ADD rv rowversion; INSERT INTO dbo.t (x) VALUES (2)");
+    ticks.run("ALTER TABLE dbo.t ADD rv rowversion; INSERT INTO dbo.t (x) VALUES (2)").await;
     ticks.tick_at(10).await;
     ticks.tick_at(15).await;
     assert_eq!((ticks.handler.ids(), mode(&ticks).await), (vec![1, 2], IntegerPk));
@@ -72,7 +72,7 @@ async fn a_table_with_nothing_to_go_by_is_an_error_that_says_what_to_add() {
     let mut ticks = auto("CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY)").await;
     let error = ticks.failure().await;
     assert!(error.contains("ALTER TABLE [dbo].[t] ADD rv ROWVERSION"), "{error}");
-    ticks.run("DROP TABLE dbo.t");
+    ticks.run("DROP TABLE dbo.t").await;
     let error = ticks.failure().await;
     assert!(error.contains("table `dbo.t` not found"), "{error}");
 }

@@ -16,26 +16,26 @@ const NUMBERED: &str =
 #[tokio::test]
 async fn a_mark_settles_though_no_process_outlives_its_tick() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
-    ticks.run("INSERT INTO dbo.t (note) VALUES ('a'), ('b'), ('c')");
+    ticks.run("INSERT INTO dbo.t (note) VALUES ('a'), ('b'), ('c')").await;
     assert_eq!(
         ticks.tick_at(0).await,
         (vec![], 2),
         "the mark is written at once, over a blank one"
     );
     assert_eq!(ticks.tick_at(4).await, (vec![], 0), "it has not settled");
-    ticks.run("INSERT INTO dbo.t (note) VALUES ('d')");
+    ticks.run("INSERT INTO dbo.t (note) VALUES ('d')").await;
     let (ids, writes) = ticks.tick_at(5).await;
     assert_eq!(ids, [1, 2, 3], "two batches of what was there when the mark was taken");
     assert_eq!(writes, 4, "marker, acquire, two commits: the next mark rides on one of them");
     assert_eq!(ticks.tick_at(10).await, (vec![4], 2));
-    assert_eq!(ticks.tick_at(60).await, (vec![], 0), "idle ticks write nothing");
+    assert_eq!(ticks.tick_at(16).await, (vec![], 0), "idle ticks write nothing");
 }
 
 #[tokio::test]
 async fn rows_that_commit_late_but_within_the_window_are_not_passed_by() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
-    let late = ticks.at(0).begin("INSERT INTO dbo.t (note) VALUES ('late')").await;
-    ticks.run("INSERT INTO dbo.t (note) VALUES ('early')");
+    let late = ticks.at(0).await.begin("INSERT INTO dbo.t (note) VALUES ('late')").await;
+    ticks.run("INSERT INTO dbo.t (note) VALUES ('early')").await;
     assert_eq!(ticks.tick().await.0, [0; 0]);
     commit(late).await;
     assert_eq!(ticks.tick_at(5).await.0, [1, 2]);
@@ -44,7 +44,11 @@ async fn rows_that_commit_late_but_within_the_window_are_not_passed_by() {
 #[tokio::test]
 async fn an_answer_that_was_cut_moves_no_mark() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
-    ticks.at(10).run("INSERT INTO dbo.t (note) VALUES ('abcdefghi'), ('bcdefghi'), ('cdefghi')");
+    ticks
+        .at(10)
+        .await
+        .run("INSERT INTO dbo.t (note) VALUES ('abcdefghi'), ('bcdefghi'), ('cdefghi')")
+        .await;
     let state = SourceState::from_iter([
         ("waiting".to_owned(), "3".into()),
         ("taken_at".to_owned(), "2026-01-01T10:00:00".into()),
@@ -56,7 +60,7 @@ async fn an_answer_that_was_cut_moves_no_mark() {
         assert_eq!((rows.rows.len(), rows.more), (count, count < 3));
         assert_eq!(settles(&rows), count == 3, "{rows:?}");
     }
-    ticks.run("UPDATE dbo.t SET note = 'a' WHERE id = 1");
+    ticks.run("UPDATE dbo.t SET note = 'a' WHERE id = 1").await;
     ticks.settings.limits = SizeLimits { value_bytes_max: 14, batch_bytes_max: 999 };
     let rows = Mssql::new(ticks.settings.clone()).unwrap().fetch(window).await.unwrap();
     let told = (rows.rows.len(), rows.more, settles(&rows));
@@ -72,17 +76,17 @@ fn settles(rows: &Rows) -> bool {
 async fn without_the_window_late_commits_are_lost_so_it_has_to_be_asked_for() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
     ticks.settings.settle = Duration::ZERO;
-    let late = ticks.at(0).begin("INSERT INTO dbo.t (note) VALUES ('late')").await;
-    ticks.run("INSERT INTO dbo.t (note) VALUES ('early')");
+    let late = ticks.at(0).await.begin("INSERT INTO dbo.t (note) VALUES ('late')").await;
+    ticks.run("INSERT INTO dbo.t (note) VALUES ('early')").await;
     assert_eq!(ticks.tick().await.0, [2]);
     commit(late).await;
-    assert_eq!(ticks.tick_at(60).await.0, [0; 0], "row 1 is lost");
+    assert_eq!(ticks.tick_at(16).await.0, [0; 0], "row 1 is lost");
 }
 
 #[tokio::test]
 async fn a_batch_of_numbers_that_failed_is_read_again_as_it_was() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
-    ticks.run("INSERT INTO dbo.t (note) VALUES ('a'), ('b')");
+    ticks.run("INSERT INTO dbo.t (note) VALUES ('a'), ('b')").await;
     ticks.tick_at(0).await;
     ticks.handler.then_fail(highwater::handler::HandlerError::Retryable("503".to_owned()));
     ticks.failure_at(5).await;
@@ -98,13 +102,15 @@ async fn a_batch_of_numbers_that_failed_is_read_again_as_it_was() {
 #[tokio::test]
 async fn numbers_that_were_taken_back_stop_the_poller() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
-    ticks.run("INSERT INTO dbo.t (note) VALUES ('a'), ('b')");
+    ticks.run("INSERT INTO dbo.t (note) VALUES ('a'), ('b')").await;
     ticks.tick_at(0).await;
     assert_eq!(ticks.tick_at(5).await.0, [1, 2]);
     // Rows that were deleted are no reason to stop.
-    ticks.run("DELETE FROM dbo.t");
+    ticks.run("DELETE FROM dbo.t").await;
     assert_eq!(ticks.tick_at(6).await.0, [0; 0]);
-    ticks.run(&format!("DROP TABLE dbo.t; {NUMBERED}; INSERT INTO dbo.t (note) VALUES ('z')"));
+    ticks
+        .run(&format!("DROP TABLE dbo.t; {NUMBERED}; INSERT INTO dbo.t (note) VALUES ('z')"))
+        .await;
     let report = ticks.report().await;
     let error = chain(report.result.as_ref().unwrap_err());
     assert!(error.contains("checkpoint is at `2`, the last identity of `dbo.t` is `1`"), "{error}");
@@ -117,7 +123,7 @@ async fn numbers_that_were_taken_back_stop_the_poller() {
 async fn with_the_lease_first_the_mark_rides_on_the_release() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
     ticks.lease_first = true;
-    ticks.run("INSERT INTO dbo.t (note) VALUES ('a')");
+    ticks.run("INSERT INTO dbo.t (note) VALUES ('a')").await;
     assert_eq!(ticks.tick_at(0).await.0, [0; 0]);
     assert_eq!(ticks.tick_at(5).await.0, [1]);
 }
@@ -128,8 +134,8 @@ async fn one_process_needs_no_more_writes_for_its_marks() {
     let poller = ticks.process();
     let mut expected = Vec::new();
     for round in 0..5 {
-        ticks.run("INSERT INTO dbo.t (note) VALUES ('a')");
-        ticks.at(round * 10);
+        ticks.run("INSERT INTO dbo.t (note) VALUES ('a')").await;
+        ticks.at(round * 10).await;
         let report = poller.tick(&TickRequest::default()).await;
         assert!(report.result.is_ok(), "{}", report.summary);
         assert_eq!(ticks.handler.ids(), expected);

@@ -65,7 +65,7 @@ async fn a_range_holds_what_was_delivered_between_two_positions_and_is_divided_b
 async fn numbers_of_the_past_need_no_mark_to_settle() {
     let ticks = Ticks::numbered("CREATE TABLE dbo.t (id int IDENTITY NOT NULL PRIMARY KEY)").await;
     for _ in 0..9 {
-        ticks.run("INSERT INTO dbo.t DEFAULT VALUES");
+        ticks.run("INSERT INTO dbo.t DEFAULT VALUES").await;
     }
     let source = Mssql::new(ticks.settings.clone()).unwrap();
     let at = |number| Cursor::integer(number, KeyValues::new());
@@ -82,10 +82,10 @@ async fn changes_come_again_as_long_as_they_are_kept_and_each_row_by_its_last_on
                  ALTER TABLE dbo.t ENABLE CHANGE_TRACKING";
     let ticks = Ticks::concurrent(table, ChangeTracking).await;
     for id in 1..=5 {
-        ticks.run(&format!("INSERT INTO dbo.t VALUES ({id}, 'a')"));
+        ticks.run(&format!("INSERT INTO dbo.t VALUES ({id}, 'a')")).await;
     }
-    ticks.run("UPDATE dbo.t SET note = 'b' WHERE id = 3");
-    ticks.run("DELETE FROM dbo.t WHERE id = 4");
+    ticks.run("UPDATE dbo.t SET note = 'b' WHERE id = 3").await;
+    ticks.run("DELETE FROM dbo.t WHERE id = 4").await;
     let source = Mssql::new(ticks.settings.clone()).unwrap();
     let at = |version: &str| Cursor::tracked(version.parse().unwrap(), KeyValues::new());
     let ids = |told: &Told| -> Vec<i64> {
@@ -96,7 +96,7 @@ async fn changes_come_again_as_long_as_they_are_kept_and_each_row_by_its_last_on
     let told = ask(&source, Some(&at("1")), &at("7"), 3).await;
     assert_eq!((ids(&told), told.counted), (vec![2, 5, 3, 4], 3));
     assert_eq!(told.last, None, "changes are not divided");
-    ticks.world.database.forget_changes("dbo.t").unwrap();
+    ticks.world.database().forget_changes("dbo.t").unwrap();
     let state = SourceState::new();
     let (after, upto) = (at("1"), at("5"));
     let window = FetchWindow { after: Some(&after), upto: Some(&upto), rows_max: 9, state: &state };

@@ -7,7 +7,7 @@ use highwater::source::mssql::{Mssql, SourceSettings};
 use serde_json::Value as Json;
 
 use crate::any_server::AnyServer;
-use crate::sql::{World, events, fetch, logged};
+use crate::sql::{events, fetch, logged};
 use crate::ticks::Ticks;
 
 const TABLE: &str = "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL, \
@@ -138,13 +138,13 @@ async fn a_poller_that_is_to_stop_does_until_the_columns_or_the_setting_change()
 }
 
 async fn ticks(mode: CursorMode) -> Ticks {
-    let world = World::start(TABLE).await;
-    world.database.execute("ALTER TABLE dbo.t ENABLE CHANGE_TRACKING").unwrap();
+    let world = AnyServer::start(TABLE).await;
+    world.track("dbo.t").await;
     let cursor = if mode == RowVersion { "rv" } else { "id" };
     let settings = world.settings("t", mode, cursor);
     let settle = std::time::Duration::ZERO;
     let ticks = Ticks::new(world, SourceSettings { settle, ..settings });
-    ticks.at(0);
+    ticks.at(0).await;
     ticks
 }
 
@@ -156,10 +156,10 @@ async fn a_change_between_two_processes_is_noticed() {
         let (ids, writes) = ticks.tick().await;
         assert_eq!((ids, writes), (vec![1], 4), "{mode}: no write more than without");
         let fingerprint = ticks.document().await.source_fingerprint;
-        ticks.run("INSERT INTO dbo.t (id) VALUES (2)");
+        ticks.run("INSERT INTO dbo.t (id) VALUES (2)").await;
         assert_eq!(ticks.tick().await.0, [2], "{mode}");
-        ticks.run("ALTER TABLE dbo.t ADD c int NULL");
-        ticks.run("INSERT INTO dbo.t (id, c) VALUES (3, 7)");
+        ticks.run("ALTER TABLE dbo.t ADD c int NULL").await;
+        ticks.run("INSERT INTO dbo.t (id, c) VALUES (3, 7)").await;
         for _ in 0..2 {
             let report = ticks.report().await;
             assert_eq!(outcome_row(&report.result).event, "schema_changed", "{mode}");
@@ -171,7 +171,7 @@ async fn a_change_between_two_processes_is_noticed() {
         assert_eq!(log.matches("event=\"schema_changed\"").count(), 1, "{mode}: {log}");
         // What was followed is what is known, also to a poller that is to stop.
         ticks.settings.on_schema_change = OnSchemaChange::Stop;
-        ticks.run("INSERT INTO dbo.t (id) VALUES (4)");
+        ticks.run("INSERT INTO dbo.t (id) VALUES (4)").await;
         let ((ids, _), log) = logged(ticks.tick()).await;
         assert_eq!((ids, log.contains("schema_changed")), (vec![4], false), "{mode}");
         assert_eq!(ticks.document().await.source_fingerprint, fingerprint);
@@ -181,11 +181,11 @@ async fn a_change_between_two_processes_is_noticed() {
 #[tokio::test]
 async fn a_key_that_was_retyped_between_two_processes_stops() {
     let mut ticks = ticks(RowVersion).await;
-    ticks.run("CREATE VIEW dbo.v AS SELECT id, rv FROM dbo.t");
+    ticks.run("CREATE VIEW dbo.v AS SELECT id, rv FROM dbo.t").await;
     ticks.settings = ticks.world.settings("v", RowVersion, "rv");
     assert_eq!(ticks.tick().await.0, [1]);
-    ticks.run("DROP VIEW dbo.v");
-    ticks.run("CREATE VIEW dbo.v AS SELECT CAST(id AS nvarchar(9)) AS id, rv FROM dbo.t");
+    ticks.run("DROP VIEW dbo.v").await;
+    ticks.run("CREATE VIEW dbo.v AS SELECT CAST(id AS nvarchar(9)) AS id, rv FROM dbo.t").await;
     let report = ticks.report().await;
     assert_eq!(outcome_row(&report.result).event, "position_lost");
     let text = highwater::error::chain(&report.result.unwrap_err());

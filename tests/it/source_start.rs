@@ -26,16 +26,16 @@ async fn poller_of(mode: CursorMode) -> Ticks {
 async fn in_every_mode_what_comes_after_the_start_is_delivered_and_nothing_before() {
     for mode in [RowVersion, TimestampPk, IntegerPk, ChangeTracking] {
         let mut ticks = poller_of(mode).await;
-        ticks.at(0).run("INSERT INTO dbo.t (x) VALUES (1), (2)");
-        ticks.at(60);
+        ticks.at(0).await.run("INSERT INTO dbo.t (x) VALUES (1), (2)").await;
+        ticks.at(6).await;
         let started = ticks.process().init().await.unwrap();
         let Init::Started { after: Some(after) } = started else { panic!("{started:?}") };
         assert_eq!((after.mode, after.key.len()), (mode, 0), "behind all rows that have it");
         assert_eq!(ticks.tick().await.0, [0; 0], "{mode}");
-        ticks.run("INSERT INTO dbo.t (x) VALUES (3)");
-        ticks.tick_at(61).await;
-        ticks.run("INSERT INTO dbo.t (x) VALUES (4)");
-        for second in [67, 74, 81] {
+        ticks.run("INSERT INTO dbo.t (x) VALUES (3)").await;
+        ticks.tick_at(7).await;
+        ticks.run("INSERT INTO dbo.t (x) VALUES (4)").await;
+        for second in [13, 20, 27] {
             ticks.tick_at(second).await;
         }
         assert_eq!(ticks.handler.ids(), [3, 4], "{mode}");
@@ -48,8 +48,8 @@ async fn in_every_mode_what_comes_after_the_start_is_delivered_and_nothing_befor
 async fn what_was_written_before_the_start_and_commits_after_it_comes_where_the_mode_can_tell() {
     for mode in [RowVersion, ChangeTracking] {
         let mut ticks = poller_of(mode).await;
-        let late = ticks.at(0).begin("INSERT INTO dbo.t (x) VALUES (1)").await;
-        ticks.run("INSERT INTO dbo.t (x) VALUES (2)");
+        let late = ticks.at(0).await.begin("INSERT INTO dbo.t (x) VALUES (1)").await;
+        ticks.run("INSERT INTO dbo.t (x) VALUES (2)").await;
         ticks.process().init().await.unwrap();
         commit(late).await;
         assert!(ticks.tick_at(1).await.0.contains(&1), "{mode}");
@@ -59,17 +59,18 @@ async fn what_was_written_before_the_start_and_commits_after_it_comes_where_the_
 #[tokio::test]
 async fn times_that_a_type_cannot_tell_apart_are_not_skipped() {
     for declared in ["date", "smalldatetime", "datetime", "datetime2(0)", "datetimeoffset(3)"] {
-        let mut ticks = Ticks::concurrent(
+        let mut ticks = Ticks::embedded(
             &format!("CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, at {declared} NOT NULL)"),
             TimestampPk,
+            "its clock, which can pass a day",
         )
         .await;
         ticks.settings.cursor_column = Some("at".to_owned());
         ticks.start_now = true;
-        ticks.at(30);
+        ticks.at(30).await;
         ticks.process().init().await.unwrap();
-        ticks.at(31).run("INSERT INTO dbo.t VALUES (1, SYSUTCDATETIME())");
-        ticks.world.database.set_now("2026-01-03T00:00:00").unwrap();
+        ticks.at(31).await.run("INSERT INTO dbo.t VALUES (1, SYSUTCDATETIME())").await;
+        ticks.world.database().set_now("2026-01-03T00:00:00").unwrap();
         assert_eq!(ticks.tick().await.0, [1], "{declared}");
     }
 }
@@ -77,7 +78,7 @@ async fn times_that_a_type_cannot_tell_apart_are_not_skipped() {
 #[tokio::test]
 async fn no_tick_starts_from_now_by_itself_nor_after_the_state_was_lost() {
     let mut ticks = poller_of(RowVersion).await;
-    ticks.run("INSERT INTO dbo.t (x) VALUES (1)");
+    ticks.run("INSERT INTO dbo.t (x) VALUES (1)").await;
     let report = ticks.report().await;
     let row = outcome_row(&report.result);
     assert_eq!((row.event, row.status), ("not_started", 500));
@@ -87,7 +88,7 @@ async fn no_tick_starts_from_now_by_itself_nor_after_the_state_was_lost() {
         let after = ticks.document().await.checkpoint.cursor;
         Init::Started { after }
     });
-    ticks.run("INSERT INTO dbo.t (x) VALUES (2)");
+    ticks.run("INSERT INTO dbo.t (x) VALUES (2)").await;
     assert_eq!(ticks.tick().await.0, [2]);
     ticks.lose_document().await;
     let error = chain(&ticks.process().init().await.unwrap_err());
@@ -98,7 +99,7 @@ async fn no_tick_starts_from_now_by_itself_nor_after_the_state_was_lost() {
 async fn a_poller_that_starts_at_the_beginning_may_be_started_too() {
     let mut ticks = poller_of(RowVersion).await;
     ticks.start_now = false;
-    ticks.run("INSERT INTO dbo.t (x) VALUES (1)");
+    ticks.run("INSERT INTO dbo.t (x) VALUES (1)").await;
     assert_eq!(ticks.process().init().await.unwrap(), Init::Started { after: None });
     assert_eq!(ticks.tick().await.0, [1]);
 }
@@ -106,7 +107,7 @@ async fn a_poller_that_starts_at_the_beginning_may_be_started_too() {
 #[tokio::test]
 async fn an_untracked_table_has_no_present_end() {
     let mut ticks = poller_of(ChangeTracking).await;
-    ticks.run("ALTER TABLE dbo.t DISABLE CHANGE_TRACKING");
+    ticks.run("ALTER TABLE dbo.t DISABLE CHANGE_TRACKING").await;
     let error = chain(&ticks.process().init().await.unwrap_err());
     assert!(error.contains("changes of `dbo.t` are not tracked"), "{error}");
 }

@@ -15,7 +15,15 @@ const TRACKED: &str = "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, note nva
 
 async fn tracked(rows: &str) -> Ticks {
     let ticks = Ticks::concurrent(TRACKED, ChangeTracking).await;
-    ticks.at(0).run(rows);
+    ticks.at(0).await.run(rows).await;
+    ticks
+}
+
+/// Changes that can be forgotten on demand.
+async fn forgetful(rows: &str) -> Ticks {
+    let needs = "a clean-up of changes on demand";
+    let ticks = Ticks::embedded(TRACKED, ChangeTracking, needs).await;
+    ticks.at(0).await.run(rows).await;
     ticks
 }
 
@@ -42,8 +50,8 @@ async fn the_tables_rows_come_first_and_then_what_changed_with_deletes() {
     let mut ticks = tracked("INSERT INTO dbo.t VALUES (1, 'a'), (2, 'b'), (3, 'c')").await;
     assert_eq!(ticks.changes().await, [1, 2, 3]);
     assert_eq!(ticks.document().await.checkpoint.cursor.unwrap().value, "snapshot@1");
-    ticks.run("UPDATE dbo.t SET note = 'z' WHERE id = 2; DELETE FROM dbo.t WHERE id = 1");
-    ticks.run("INSERT INTO dbo.t VALUES (4, 'd')");
+    ticks.run("UPDATE dbo.t SET note = 'z' WHERE id = 2; DELETE FROM dbo.t WHERE id = 1").await;
+    ticks.run("INSERT INTO dbo.t VALUES (4, 'd')").await;
     // The new row lies behind the last one read, and is a change all the same: it comes once.
     assert_eq!(ticks.changes().await, [2, -1, 4]);
     assert_eq!(ticks.document().await.checkpoint.cursor.unwrap().value, "4");
@@ -54,8 +62,8 @@ async fn the_tables_rows_come_first_and_then_what_changed_with_deletes() {
 async fn changes_of_one_transaction_are_not_torn_by_the_end_of_a_batch() {
     let mut ticks = tracked("INSERT INTO dbo.t VALUES (0, 'a')").await;
     ticks.changes().await;
-    ticks.run("INSERT INTO dbo.t VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd'), (5, 'e')");
-    ticks.run("DELETE FROM dbo.t WHERE id IN (2, 4)");
+    ticks.run("INSERT INTO dbo.t VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd'), (5, 'e')").await;
+    ticks.run("DELETE FROM dbo.t WHERE id IN (2, 4)").await;
     // Batches are of two; all but the deletes share a version.
     assert_eq!(ticks.changes().await, [1, 3, 5, -2, -4]);
     assert_eq!(ticks.changes().await, [0; 0]);
@@ -64,10 +72,10 @@ async fn changes_of_one_transaction_are_not_torn_by_the_end_of_a_batch() {
 #[tokio::test]
 async fn what_changes_while_the_rows_are_read_comes_again() {
     let mut ticks = tracked("INSERT INTO dbo.t VALUES (1, 'a'), (2, 'b'), (3, 'c')").await;
-    let database = ticks.world.database.clone();
+    let mut writer = ticks.world.session().await;
     ticks.handler.then(async move {
-        database.execute("UPDATE dbo.t SET note = 'z' WHERE id = 1").unwrap();
-        database.execute("DELETE FROM dbo.t WHERE id = 3").unwrap();
+        writer.run("UPDATE dbo.t SET note = 'z' WHERE id = 1").await;
+        writer.run("DELETE FROM dbo.t WHERE id = 3").await;
         Ok::<(), highwater::handler::HandlerError>(())
     });
     assert_eq!(ticks.changes().await, [1, 2, 1, -3], "row 3 was gone before it was read");
@@ -78,7 +86,7 @@ async fn late_commits_get_later_versions_and_are_not_passed_by() {
     let mut ticks = tracked("INSERT INTO dbo.t VALUES (9, 'a')").await;
     ticks.changes().await;
     let late = ticks.begin("INSERT INTO dbo.t VALUES (1, 'late')").await;
-    ticks.run("INSERT INTO dbo.t VALUES (2, 'early')");
+    ticks.run("INSERT INTO dbo.t VALUES (2, 'early')").await;
     assert_eq!(ticks.changes().await, [2]);
     commit(late).await;
     assert_eq!(ticks.changes().await, [1]);
@@ -86,12 +94,12 @@ async fn late_commits_get_later_versions_and_are_not_passed_by() {
 
 #[tokio::test]
 async fn a_position_whose_changes_were_cleaned_up_stops_and_skips_nothing() {
-    let mut ticks = tracked("INSERT INTO dbo.t VALUES (1, 'a')").await;
+    let mut ticks = forgetful("INSERT INTO dbo.t VALUES (1, 'a')").await;
     ticks.changes().await;
-    ticks.run("UPDATE dbo.t SET note = 'b'");
+    ticks.run("UPDATE dbo.t SET note = 'b'").await;
     ticks.changes().await;
-    ticks.run("DELETE FROM dbo.t");
-    ticks.world.database.forget_changes("dbo.t").unwrap();
+    ticks.run("DELETE FROM dbo.t").await;
+    ticks.world.database().forget_changes("dbo.t").unwrap();
     for _ in 0..2 {
         let report = ticks.report().await;
         let row = outcome_row(&report.result);
@@ -111,20 +119,21 @@ fn read_into_small_batches(ticks: &mut Ticks) -> Mssql {
 #[tokio::test]
 async fn an_answer_that_was_cut_is_checked_before_it_is_delivered() {
     let noted = "'abcdefghi'";
-    let mut ticks = tracked(&format!("INSERT INTO dbo.t VALUES (1, {noted}), (2, {noted})")).await;
+    let mut ticks =
+        forgetful(&format!("INSERT INTO dbo.t VALUES (1, {noted}), (2, {noted})")).await;
     ticks.changes().await;
     let at = ticks.document().await.checkpoint.cursor;
     let state = highwater::cursor::SourceState::new();
     let window = FetchWindow { after: at.as_ref(), upto: None, rows_max: 10, state: &state };
     for (id, note) in [(3, "a"), (4, "b"), (5, "c"), (6, "d"), (7, "e"), (8, "f")] {
-        ticks.run(&format!("INSERT INTO dbo.t VALUES ({id}, '{note}bcdefghi')"));
+        ticks.run(&format!("INSERT INTO dbo.t VALUES ({id}, '{note}bcdefghi')")).await;
     }
     let source = read_into_small_batches(&mut ticks);
     let rows = source.fetch(window).await.unwrap();
     assert!((1..6).contains(&rows.rows.len()) && rows.more, "cut: {rows:?}");
     let known = rows.remember.is_some_and(|it| it.state.contains_key("complete_to"));
     assert!(!known, "what lies behind was not read");
-    ticks.world.database.forget_changes("dbo.t").unwrap();
+    ticks.world.database().forget_changes("dbo.t").unwrap();
     let source = read_into_small_batches(&mut ticks);
     let error = source.fetch(window).await.unwrap_err();
     assert!(error.position_lost, "{error}");
@@ -146,21 +155,22 @@ async fn a_value_over_the_limit_is_named_among_rows_and_among_changes() {
     let named = "column `note` of `dbo.t` has a value of 18 bytes in the row with key {\"id\":1}";
     let error = ticks.failure().await;
     assert!(error.contains(named), "{error}");
-    ticks.run("UPDATE dbo.t SET note = 'a' WHERE id = 1");
+    ticks.run("UPDATE dbo.t SET note = 'a' WHERE id = 1").await;
     assert_eq!(ticks.changes().await, [1]);
     ticks
-        .run("INSERT INTO dbo.t VALUES (2, 'b'); UPDATE dbo.t SET note = 'abcdefghi' WHERE id = 1");
-    ticks.run("DELETE FROM dbo.t WHERE id = 2");
+        .run("INSERT INTO dbo.t VALUES (2, 'b'); UPDATE dbo.t SET note = 'abcdefghi' WHERE id = 1")
+        .await;
+    ticks.run("DELETE FROM dbo.t WHERE id = 2").await;
     let error = ticks.failure().await;
     assert!(error.contains(named), "{error}");
-    ticks.run("DELETE FROM dbo.t WHERE id = 1");
+    ticks.run("DELETE FROM dbo.t WHERE id = 1").await;
     assert_eq!(ticks.changes().await, [-2, -1]);
 }
 
 #[tokio::test]
 async fn rows_that_are_still_being_read_when_their_changes_expire_stop_the_poller_too() {
-    let mut ticks = tracked("INSERT INTO dbo.t VALUES (1, 'a'), (2, 'b'), (3, 'c')").await;
-    let database = ticks.world.database.clone();
+    let mut ticks = forgetful("INSERT INTO dbo.t VALUES (1, 'a'), (2, 'b'), (3, 'c')").await;
+    let database = ticks.world.database().clone();
     ticks.handler.then(async move {
         database.execute("DELETE FROM dbo.t WHERE id = 1").unwrap();
         database.forget_changes("dbo.t").unwrap();
@@ -172,17 +182,19 @@ async fn rows_that_are_still_being_read_when_their_changes_expire_stop_the_polle
 
 #[tokio::test]
 async fn a_resting_tables_position_is_renewed_before_it_expires() {
-    let mut ticks = tracked("INSERT INTO dbo.t VALUES (1, 'a')").await;
+    let mut ticks = forgetful("INSERT INTO dbo.t VALUES (1, 'a')").await;
     ticks.changes().await;
-    ticks.run("UPDATE dbo.t SET note = 'b'");
+    ticks.run("UPDATE dbo.t SET note = 'b'").await;
     ticks.changes().await;
-    ticks.run("CREATE TABLE dbo.u (id int PRIMARY KEY); ALTER TABLE dbo.u ENABLE CHANGE_TRACKING");
-    ticks.run("INSERT INTO dbo.u VALUES (1)");
+    ticks
+        .run("CREATE TABLE dbo.u (id int PRIMARY KEY); ALTER TABLE dbo.u ENABLE CHANGE_TRACKING")
+        .await;
+    ticks.run("INSERT INTO dbo.u VALUES (1)").await;
     assert_eq!(ticks.tick_at(100).await, (vec![], 0), "not each tick writes");
     assert_eq!(ticks.tick_at(301).await, (vec![], 1));
     assert_eq!(ticks.tick_at(700).await, (vec![], 0), "nothing happened since");
-    ticks.world.database.forget_changes("dbo.t").unwrap();
-    ticks.run("INSERT INTO dbo.t VALUES (2, 'c')");
+    ticks.world.database().forget_changes("dbo.t").unwrap();
+    ticks.run("INSERT INTO dbo.t VALUES (2, 'c')").await;
     assert_eq!(ticks.changes().await, [2]);
 }
 
@@ -193,9 +205,9 @@ async fn a_failed_batch_comes_again_as_it_was() {
     ticks.handler.then_fail(refuse());
     ticks.failure().await;
     // A version later, the rows still are those of the first one.
-    ticks.run("INSERT INTO dbo.t VALUES (3, 'c')");
+    ticks.run("INSERT INTO dbo.t VALUES (3, 'c')").await;
     assert_eq!(ticks.changes().await, [1, 2, 3, 3]);
-    ticks.run("DELETE FROM dbo.t WHERE id = 1; UPDATE dbo.t SET note = 'z'");
+    ticks.run("DELETE FROM dbo.t WHERE id = 1; UPDATE dbo.t SET note = 'z'").await;
     ticks.handler.then_fail(refuse());
     ticks.failure().await;
     assert_eq!(ticks.changes().await, [-1, 2, 3]);
@@ -210,11 +222,11 @@ async fn tracking_that_is_off_or_was_off_is_an_error() {
     let mut ticks = tracked("ALTER TABLE dbo.t DISABLE CHANGE_TRACKING").await;
     let error = ticks.failure().await;
     assert!(error.contains("run `ALTER TABLE [dbo].[t] ENABLE CHANGE_TRACKING`"), "{error}");
-    ticks.run("ALTER TABLE dbo.t ENABLE CHANGE_TRACKING; INSERT INTO dbo.t VALUES (1, 'a')");
+    ticks.run("ALTER TABLE dbo.t ENABLE CHANGE_TRACKING; INSERT INTO dbo.t VALUES (1, 'a')").await;
     assert_eq!(ticks.changes().await, [1]);
-    ticks.run("UPDATE dbo.t SET note = 'b'");
+    ticks.run("UPDATE dbo.t SET note = 'b'").await;
     assert_eq!(ticks.changes().await, [1]);
-    ticks.run("ALTER TABLE dbo.t DISABLE CHANGE_TRACKING");
+    ticks.run("ALTER TABLE dbo.t DISABLE CHANGE_TRACKING").await;
     let error = ticks.failure().await;
     assert!(error.contains("what changed meanwhile is not known"), "{error}");
 }
@@ -224,8 +236,8 @@ async fn a_filter_keeps_rows_out_but_no_deletes() {
     let mut ticks = tracked("INSERT INTO dbo.t VALUES (1, 'eu'), (2, 'us'), (3, 'eu')").await;
     ticks.settings.filter = Some("id > 0 AND note = 'eu' -- only these".to_owned());
     assert_eq!(ticks.changes().await, [1, 3]);
-    ticks.run("UPDATE dbo.t SET note = 'us' WHERE id = 1; DELETE FROM dbo.t WHERE id = 2");
-    ticks.run("UPDATE dbo.t SET note = 'eu' WHERE id = 3");
+    ticks.run("UPDATE dbo.t SET note = 'us' WHERE id = 1; DELETE FROM dbo.t WHERE id = 2").await;
+    ticks.run("UPDATE dbo.t SET note = 'eu' WHERE id = 3").await;
     assert_eq!(ticks.changes().await, [-2, 3]);
 }
 
@@ -236,7 +248,7 @@ async fn the_key_has_to_be_the_primary_key() {
     ticks.settings.key = vec!["a".to_owned()];
     let error = ticks.failure().await;
     assert!(error.contains("needs the primary key of `dbo.u`, `a`, `b`: name"), "{error}");
-    ticks.run("CREATE TABLE dbo.v (a int)");
+    ticks.run("CREATE TABLE dbo.v (a int)").await;
     ticks.settings.relation = Relation::Table("v".to_owned());
     let error = ticks.failure().await;
     assert!(error.contains("`dbo.v` has no primary key"), "{error}");
@@ -273,7 +285,7 @@ async fn a_composite_key_is_read_back_from_a_deleted_row() {
         first.iter().map(pk).collect::<Vec<_>>(),
         [("p".into(), 1.into()), ("p".into(), 2.into())]
     );
-    ticks.run("DELETE FROM dbo.[u v] WHERE c = 1");
+    ticks.run("DELETE FROM dbo.[u v] WHERE c = 1").await;
     let (rows, second) = fetch(Some(first[1].cursor.clone())).await;
     assert_eq!(
         second.iter().map(pk).collect::<Vec<_>>(),

@@ -105,6 +105,8 @@ pub(crate) async fn deliver_as(
         batch_id: &BatchId::of(&identity),
         generation: Generation(generation),
         fencing_token: FencingToken(token),
+        step: None,
+        started_at: time::OffsetDateTime::UNIX_EPOCH,
         attempt: 1,
         replay_id,
         beside: rows.map(|rows| Beside { poller: &source.poller, rows }),

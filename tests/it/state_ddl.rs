@@ -1,4 +1,4 @@
-//! What `highwater state ddl` prints, and `fence ddl` and `ledger ddl`.
+//! What `highwater state ddl` prints, and `journal ddl`, `fence ddl` and `ledger ddl`.
 
 use std::process::{Command, Output};
 
@@ -52,6 +52,31 @@ fn fence_and_ledger_are_printed_with_the_rights_they_need() {
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("`--table`: table `other.dbo.fence` names a database"), "{text}");
+}
+
+#[test]
+fn the_table_of_journals_is_printed_with_its_index_and_no_right_to_change_what_was_appended() {
+    let output = ddl_of("journal", &["--table", "ops.[my journal]", "--user", "my]app"]);
+    assert!(output.status.success() && output.stderr.is_empty());
+    expect![[r#"
+        CREATE TABLE [ops].[my journal] (
+            [app] nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+            [poller] nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+            [part] nvarchar(40) COLLATE Latin1_General_100_BIN2 NOT NULL,
+            [begins_at] bigint NOT NULL,
+            [ends_at] bigint NOT NULL,
+            [content] varbinary(max) NOT NULL,
+            [appended_at] datetime2(7) NOT NULL,
+            PRIMARY KEY CLUSTERED ([app], [poller], [part], [ends_at])
+        );
+        CREATE UNIQUE INDEX [ix_begins_at] ON [ops].[my journal] ([app], [poller], [begins_at], [part]);
+        GRANT SELECT ON [ops].[my journal] TO [my]]app];
+        GRANT INSERT ON [ops].[my journal] TO [my]]app];
+        GRANT DELETE ON [ops].[my journal] TO [my]]app];
+    "#]]
+    .assert_eq(&String::from_utf8(output.stdout).unwrap());
+    let output = ddl_of("journal", &["--table", "other.dbo.journal"]);
+    assert_eq!(output.status.code(), Some(2));
 }
 
 #[test]

@@ -31,7 +31,7 @@ impl World {
         world
     }
 
-    async fn without_table() -> Self {
+    pub(crate) async fn without_table() -> Self {
         let database = Database::in_memory().unwrap();
         let server = Server::start(database.clone(), Options::default()).await.unwrap();
         Self { server, database }
@@ -41,7 +41,7 @@ impl World {
         self.database.execute(&create_table(&table_name(table).unwrap())).unwrap();
     }
 
-    fn settings(&self, table: &str, app: &str) -> SqlStoreSettings {
+    pub(crate) fn settings(&self, table: &str, app: &str) -> SqlStoreSettings {
         SqlStoreSettings {
             connection: SqlConnection::parse(&self.server.connection_string()).unwrap(),
             table: table.to_owned(),
@@ -81,13 +81,13 @@ async fn content(store: &SqlStore, key: &StateKey) -> Option<String> {
 async fn conforms() {
     let world = World::without_table().await;
     let made = AtomicU32::new(0);
-    conformance::run(&|| {
+    let new_store = || {
         let table = format!("ops.[state {}]", made.fetch_add(1, Ordering::Relaxed));
         world.create(&table);
         let store = SqlStore::new(world.settings(&table, "app")).unwrap();
         async move { store }
-    })
-    .await;
+    };
+    Box::pin(conformance::run(&new_store)).await;
 }
 
 #[tokio::test]

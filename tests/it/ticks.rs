@@ -4,11 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater::cursor::CursorMode::{self, IntegerPk};
-use highwater::devdb::{Database, Options, Server};
 use highwater::error::chain;
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
-use highwater::mssql::Connection;
 use highwater::poller::{Limits, Poller, PollerParts, TickReport, TickRequest};
 use highwater::source::mssql::{Mssql, SourceSettings};
 use highwater::state::{
@@ -16,12 +14,14 @@ use highwater::state::{
 };
 use highwater::testing::{Calls, FaultyStore, RecordingHandler};
 
-use crate::any_server::{named_server, say};
-use crate::sql::World;
+use crate::any_server::{AnyServer, Session};
+
+/// A real server's database must have leave to track changes before a table's are.
+const TRACKING: &str = "ALTER DATABASE CURRENT SET CHANGE_TRACKING = ON";
 
 /// A poller of which nothing lives on between two ticks but its state document.
 pub(crate) struct Ticks {
-    pub(crate) world: World,
+    pub(crate) world: AnyServer,
     pub(crate) settings: SourceSettings,
     pub(crate) handler: Arc<RecordingHandler>,
     pub(crate) lease_first: bool,
@@ -32,7 +32,7 @@ pub(crate) struct Ticks {
 }
 
 impl Ticks {
-    pub(crate) fn new(world: World, settings: SourceSettings) -> Self {
+    pub(crate) fn new(world: AnyServer, settings: SourceSettings) -> Self {
         let memory = Arc::new(MemoryStore::default());
         let store = Arc::new(FaultyStore::new(memory.clone()));
         let handler = Arc::default();
@@ -53,14 +53,16 @@ impl Ticks {
         Self::concurrent(tsql, IntegerPk).await
     }
 
+    /// As [`Ticks::numbered`], in any mode.
     pub(crate) async fn concurrent(tsql: &str, mode: CursorMode) -> Self {
-        if named_server().is_some() {
-            say("on the embedded server: needs its clock, and what it can forget or take back");
-        }
-        let database = Database::concurrent().unwrap();
-        database.execute(tsql).unwrap();
-        let server = Server::start(database.clone(), Options::default()).await.unwrap();
-        let world = World { server, database };
+        let world = AnyServer::start(&format!("{TRACKING}; {tsql}")).await;
+        let settings = world.settings("t", mode, "id");
+        Self::new(world, settings)
+    }
+
+    /// As [`Ticks::concurrent`], on the embedded server, which alone has what `needs` says.
+    pub(crate) async fn embedded(tsql: &str, mode: CursorMode, needs: &str) -> Self {
+        let world = AnyServer::embedded(tsql, needs).await;
         let settings = world.settings("t", mode, "id");
         Self::new(world, settings)
     }
@@ -109,12 +111,12 @@ impl Ticks {
     }
 
     pub(crate) async fn tick_at(&mut self, second: u32) -> (Vec<i64>, u64) {
-        self.at(second);
+        self.at(second).await;
         self.tick().await
     }
 
     pub(crate) async fn failure_at(&mut self, second: u32) -> String {
-        self.at(second);
+        self.at(second).await;
         self.failure().await
     }
 
@@ -147,24 +149,23 @@ impl Ticks {
         self.memory = memory;
     }
 
-    pub(crate) fn at(&self, second: u32) -> &Self {
-        let (minute, second) = (second / 60, second % 60);
-        self.world.database.set_now(&format!("2026-01-01T10:{minute:02}:{second:02}")).unwrap();
+    pub(crate) async fn at(&self, second: u32) -> &Self {
+        self.world.at(second).await;
         self
     }
 
-    pub(crate) fn run(&self, tsql: &str) {
-        self.world.database.execute(tsql).unwrap();
+    pub(crate) async fn run(&self, tsql: &str) {
+        self.world.execute(tsql).await;
     }
 
-    pub(crate) async fn begin(&self, tsql: &str) -> Connection {
-        let mut writer = Connection::new(self.world.connection(), None);
-        let sql = format!("BEGIN TRAN; {tsql}");
-        writer.query(&sql, &[], |_| Ok(())).await.unwrap();
+    /// Leaves a transaction open behind `tsql`.
+    pub(crate) async fn begin(&self, tsql: &str) -> Session {
+        let mut writer = self.world.session().await;
+        writer.run(&format!("BEGIN TRAN; {tsql}")).await;
         writer
     }
 }
 
-pub(crate) async fn commit(mut writer: Connection) {
-    writer.query("COMMIT", &[], |_| Ok(())).await.unwrap();
+pub(crate) async fn commit(mut writer: Session) {
+    writer.run("COMMIT").await;
 }

@@ -33,8 +33,8 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("handler", &["event", "state"], &[]),
     ("normalize", &["cursor", "event", "source", "value"], &[]),
     // Engine.
-    ("lease", &["cursor", "event", "journal", "state"], &[]),
     ("metrics", &[], &["opentelemetry"]),
+    ("lease", &["cursor", "event", "journal", "metrics", "state"], &[]),
     ("doctor", &["clock", "cursor", "error", "state"], &[]),
     (
         "poller",
@@ -55,13 +55,19 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         ],
         &["tokio::sync"],
     ),
+    (
+        "recovery",
+        &["cursor", "error", "journal", "lease", "metrics", "poller", "state"],
+        &["futures_util", "tokio::sync"],
+    ),
     // Adapters: a port, their own crate, and nothing of each other.
     ("journal::appender", &["state"], &[]),
     ("journal::conformance", &["state"], &["tokio::spawn"]),
-    ("journal::file", &["state"], &["tokio::task"]),
+    ("journal::file", &["state"], &[]),
     ("journal::memory", &["state"], &[]),
     ("state::memory", &["clock"], &[]),
-    ("state::file", &["clock", "cursor"], &["sha2", "tokio::task"]),
+    ("state::local", &[], &["tokio::task"]),
+    ("state::file", &["clock", "cursor"], &["sha2"]),
     (
         "azure",
         &["clock", "config"],
@@ -90,6 +96,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["config", "cursor", "error", "mssql"],
         &["azure_core", "tiberius", "tokio::sync"],
     ),
+    ("journal::sql", &["mssql", "state"], &["tiberius"]),
     (
         "source::mssql",
         &["clock", "config", "cursor", "doctor", "error", "event", "mssql", "source", "value"],
@@ -116,6 +123,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["config", "event", "handler"],
         &["rustix", "tokio::io", "tokio::process", "tokio::signal"],
     ),
+    ("handler::fanout", &["handler"], &[]),
     (
         "handler::http",
         &["azure", "clock", "config", "cursor", "error", "event", "handler", "state"],
@@ -139,9 +147,15 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("handler::stdout", &["error", "event", "handler"], &["tokio::io", "tokio::sync"]),
     ("handler::testing", &["cursor", "event", "handler", "state", "value"], &[]),
     // Edges.
-    ("host", &["error", "poller"], &["axum", "hyper", "tokio::net", "tokio::spawn", "tokio::sync"]),
+    (
+        "host",
+        &["error", "poller", "recovery"],
+        &["axum", "hyper", "tokio::net", "tokio::spawn", "tokio::sync"],
+    ),
     ("telemetry", &[], &["tracing_subscriber"]),
-    ("package", &[], &[]),
+    ("project", &["config", "schedule"], &[]),
+    ("timers", &["clock", "schedule"], &["tokio::spawn", "tokio::sync", "tokio::task"]),
+    ("package", &["project"], &[]),
     // The development stand-in knows nothing of the product.
     ("devdb", &[], &["rcgen", "rusqlite", "rustls", "tokio", "tokio_rustls", "uuid"]),
     (

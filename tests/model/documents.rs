@@ -293,6 +293,7 @@ impl Documents {
             next_attempt_at: None,
             first_error: None,
             last_error: None,
+            started_at: None,
             steps: Vec::new(),
             extra: serde_json::Map::new(),
         }

@@ -94,6 +94,13 @@
 //! - pause ignored
 //! - back-off ignored
 //! - broken lease keeps its owner
+//! - recovery releases a live lease
+//! - recovery ignores the margin
+//! - recovery moves a checkpoint
+//! - recovery keeps the token
+//! - recovery counts no crash
+//! - recovery ends a back-off that was asked for
+//! - recovery acts on a document that changed
 //! - fence admits anyone
 //! - fence without generation
 //! - fence refuses its own
@@ -162,6 +169,8 @@
 //! - unknown error tried again
 //! - token never replaced
 //! - token used to its end
+//! - service asked before its pause is over
+//! - password told by a refusal
 //! - blob named without its content
 //! - native lease taken for a blob that is there
 //! - message larger than a queue takes
@@ -236,6 +245,16 @@
 //! - end of a line that is too long not looked at
 //! - failures further inside passed over
 //! - failures further inside ignored
+//! - result of other bytes counts
+//! - results kept for other bytes
+//! - results survive into the next batch
+//! - result kept before the step ran
+//! - step called before the last result is written
+//! - steps done called again
+//! - batch begins anew at each attempt
+//! - front that one step took committed
+//! - step accepts for the chain
+//! - steps share the batch id
 //!
 //! By hand, with the simulation alone, and the number of cases it took:
 //!

@@ -66,6 +66,8 @@ impl Batch {
             batch_id: &self.id,
             generation: Generation(self.generation),
             fencing_token: FencingToken(self.token),
+            step: None,
+            started_at: time::OffsetDateTime::UNIX_EPOCH,
             attempt: 1,
             replay_id: None,
             beside: None,

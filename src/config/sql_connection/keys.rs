@@ -65,9 +65,13 @@ const KEYS: &[Entry] = &[
     entry(
         Key::User,
         &["User ID", "UID", "User"],
-        "the login; with `Authentication`, the client id of the identity",
+        "the login; with `Authentication`, the client id of the identity, or the user",
     ),
-    entry(Key::Password, &["Password", "PWD"], "the login's password, or the application's secret"),
+    entry(
+        Key::Password,
+        &["Password", "PWD"],
+        "the password of the login or the user, or the application's secret",
+    ),
     entry(Key::Authentication, &["Authentication"], "see [below](#authentication)"),
     entry(
         Key::Encrypt,

@@ -159,6 +159,22 @@ fn a_service_principal_has_a_tenant_of_its_own_or_the_processs() {
 }
 
 #[test]
+fn a_user_of_entra_has_the_tenant_of_the_process_or_of_the_name() {
+    let text = "Server=db;Authentication=Active Directory Password;User ID=ada@acme.example;PWD=";
+    for (of_process, expected) in [(None, "organizations"), (Some("acme"), "acme")] {
+        let text = format!("{text}secret-1");
+        let auth = SqlConnection::parse_for_tenant(&text, of_process).unwrap().auth;
+        assert!(!format!("{auth:?}").contains("secret-1"));
+        let SqlAuth::EntraUser { user, password, tenant } = auth else { panic!("{auth:?}") };
+        assert_eq!((user.as_str(), tenant.as_str()), ("ada@acme.example", expected));
+        assert_eq!(password.expose_secret(), "secret-1");
+    }
+    let text = mistakes("Server=db;Authentication=ActiveDirectoryPassword");
+    assert!(text.contains("`User ID`, the user's name like `ada@acme.example`, is"), "{text}");
+    assert!(text.contains("`Password` is missing"), "{text}");
+}
+
+#[test]
 fn the_rest_of_an_unquoted_password_is_never_shown() {
     let text = mistakes("Server=db;Uid=u;Password=top;se=cret;secrecy=x;Colour=secret");
     assert!(
@@ -185,11 +201,10 @@ fn each_mistake_is_told_with_what_to_do() {
         ("Server=db;Port=1", "`Server=tcp:host,port`"),
         ("Server=db;Integrated Security=SSPI", "Windows authentication is not supported"),
         ("Server=db;Trusted_Connection=yes", "Windows authentication is not supported"),
-        ("Server=db;Authentication=Active Directory Password", "no second factor"),
         ("Server=db;Authentication=Active Directory Interactive", "nobody is there to log in"),
         ("Server=db;Authentication=ActiveDirectoryDeviceCodeFlow", "nobody is there to log in"),
         ("Server=db;Authentication=Active Directory Integrated", "in no Windows domain"),
-        ("Server=db;Authentication=Kerberos", "`Sql Password` or `Active Directory` with"),
+        ("Server=db;Authentication=Kerberos", "`Service Principal`, `Password` or `Default`"),
         ("Server=db;MultiSubnetFailover=maybe", "must be `true` or `false`"),
         ("Server=db;Driver='{ODBC Driver 18 for SQL Server}'", "use the one for ADO.NET"),
         ("Server=db;Authentication=Active Directory Default", "`Password` has no use"),

@@ -4,7 +4,7 @@ use super::{lexer::Token, parser::Parser};
 use crate::devdb::types::SqlError;
 
 /// Hints behind a table that are ignored, since here they would change nothing.
-const HINTS: [&str; 14] = [
+const HINTS: [&str; 15] = [
     "FORCESEEK",
     "HOLDLOCK",
     "INDEX",
@@ -17,6 +17,7 @@ const HINTS: [&str; 14] = [
     "ROWLOCK",
     "SERIALIZABLE",
     "TABLOCK",
+    "TABLOCKX",
     "UPDLOCK",
     "XLOCK",
 ];

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 
 use super::*;
+use crate::handler::ChainStep;
 use crate::handler::testing::Sample;
 
 /// Returns a handler that runs a script of the shell, with `arguments` as `$0` and on.
@@ -59,13 +60,17 @@ async fn a_process_gets_the_events_as_lines_and_finds_about_the_batch() {
         HIGHWATER_GENERATION=7
         HIGHWATER_POLLER=orders
         HIGHWATER_ROWS=3
+        HIGHWATER_STARTED_AT=1970-01-01T00:00:01.5Z
         TRACEPARENT=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01
     "]]
     .assert_eq(&seen.replace(sample.batch_id.as_str(), "batch_…"));
 
-    let again = Delivery { replay_id: Some("again"), traceparent: None, ..sample.delivery() };
+    let step = Some(ChainStep { name: "notify", of_batch: &sample.batch_id });
+    let again = Delivery { replay_id: Some("again"), traceparent: None, step, ..sample.delivery() };
     handler.handle(again).await.unwrap();
     let seen = std::fs::read_to_string(&variables).unwrap();
+    let of_batch = format!("HIGHWATER_OF_BATCH={}\n", sample.batch_id);
+    assert!(seen.contains("HIGHWATER_STEP=notify\n") && seen.contains(&of_batch), "{seen}");
     assert!(seen.contains("HIGHWATER_REPLAY_ID=again\n") && !seen.contains("TRACEPARENT"));
 }
 

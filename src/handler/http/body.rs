@@ -54,9 +54,9 @@ mod tests {
     use serde_json::Value as Json;
 
     use super::*;
-    use crate::handler::Delivery;
     use crate::handler::http::lanes::whole;
     use crate::handler::testing::Sample;
+    use crate::handler::{ChainStep, Delivery};
 
     #[test]
     fn the_body_is_one_object_around_the_events() {
@@ -69,11 +69,24 @@ mod tests {
         assert!(body.len() + 2 >= body.capacity());
         let text = String::from_utf8(body).unwrap();
         let (head, events) = text.split_once(r#""events":["#).unwrap();
-        expect![[r#"{"batch_id":"batch_…","poller":"orders","generation":7,"fencing_token":42,"attempt":2,"replay_id":"again","source":{"poller":"orders","object":"dbo.orders","mode":"rowversion"},"rows":2,"#]].assert_eq(&head.replace(sample.batch_id.as_str(), "batch_…"));
+        expect![[r#"{"batch_id":"batch_…","poller":"orders","generation":7,"fencing_token":42,"attempt":2,"started_at":"1970-01-01T00:00:01.5Z","replay_id":"again","source":{"poller":"orders","object":"dbo.orders","mode":"rowversion"},"rows":2,"#]].assert_eq(&head.replace(sample.batch_id.as_str(), "batch_…"));
         let json: Vec<&str> = sample.events.iter().map(|event| event.json.as_str()).collect();
         assert_eq!(events, format!("{}]}}", json.join(",")));
         let parsed: Json = serde_json::from_str(&text).unwrap();
         assert_eq!(parsed["events"][1]["pk"]["id"], 2);
+    }
+
+    #[test]
+    fn a_step_of_a_chain_is_told_with_the_batch_that_all_steps_get() {
+        let sample = Sample::new(1);
+        let (of_batch, batch_id) = (&sample.batch_id, sample.batch_id.of_step("notify"));
+        let step = Some(ChainStep { name: "notify", of_batch });
+        let delivery = Delivery { batch_id: &batch_id, step, ..sample.delivery() };
+        let body = encode(BodyForm::Highwater, &whole(delivery)).unwrap();
+        let parsed: Json = serde_json::from_slice(&body).unwrap();
+        assert_eq!(parsed["batch_id"], batch_id.as_str());
+        let step = serde_json::json!({ "name": "notify", "of_batch": of_batch.as_str() });
+        assert_eq!(parsed["step"], step);
     }
 
     #[test]

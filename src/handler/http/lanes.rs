@@ -102,14 +102,15 @@ fn lane_of(event: &ChangeEvent, lanes: usize) -> usize {
 fn part_id(batch: &Delivery<'_>, events: &[&ChangeEvent]) -> BatchId {
     let digest = Digested::of(events.iter().copied());
     let Some(last) = events.last() else { return batch.batch_id.clone() };
-    BatchId::of(&BatchIdentity {
+    let id = BatchId::of(&BatchIdentity {
         poller: batch.poller,
         generation: batch.generation.0,
         replay_id: batch.replay_id,
         after: None,
         upto: &last.cursor,
         digest: &digest,
-    })
+    });
+    batch.step.map_or_else(|| id.clone(), |step| id.of_step(step.name))
 }
 
 /// Orders errors by how much they stop: the poller, then all of its requests, then some rows.
@@ -139,6 +140,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::handler::ChainStep;
     use crate::handler::testing::Sample;
 
     #[test]
@@ -224,6 +226,9 @@ mod tests {
         // The added event changes the lane that it is in, and no other.
         let same = ids(&one).iter().zip(&ids(&other)).filter(|(one, other)| one == other).count();
         assert_eq!(same, 1);
+        let step = Some(ChainStep { name: "notify", of_batch: &one.batch_id });
+        let of_step = divide(Delivery { step, ..one.delivery() }, 2);
+        assert!(of_step.iter().all(|part| !ids(&one).contains(&part.id)), "nor a step's");
     }
 
     #[test]

@@ -138,6 +138,7 @@ async fn a_request_is_as_the_contract_says() {
         x-highwater-fencing-token: 42
         x-highwater-generation: 7
         x-highwater-poller: orders
+        x-highwater-started-at: 1970-01-01T00:00:01.5Z
     "]]
     .assert_eq(&text.replace(env!("CARGO_PKG_VERSION"), "<version>"));
 }

@@ -48,7 +48,7 @@ impl World {
             policy: crate::policy::FailurePolicy::default(),
             metrics: Arc::new(Metrics::default()),
         }));
-        let functions = BTreeMap::from([("orders".to_owned(), poller.clone())]);
+        let functions = BTreeMap::from([("orders".to_owned(), Function::Tick(poller.clone()))]);
         let shared = Arc::new(Shared {
             functions: Functions::Ready(functions),
             stop: StopSignal::new(),

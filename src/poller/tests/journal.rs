@@ -8,14 +8,14 @@ use crate::journal::{
 use crate::policy::OnFailure;
 use crate::state::{Fence, FencingToken, Generation, StaleWrite};
 
-struct Journaled {
-    world: World,
-    journal: Arc<MemoryJournal>,
+pub(super) struct Journaled {
+    pub(super) world: World,
+    pub(super) journal: Arc<MemoryJournal>,
     mode: JournalMode,
 }
 
 impl Journaled {
-    fn new(mode: JournalMode) -> Self {
+    pub(super) fn new(mode: JournalMode) -> Self {
         Self { world: World::new(), journal: Arc::default(), mode }
     }
 
@@ -23,11 +23,11 @@ impl Journaled {
         poller.with_journal(self.mode, self.journal.clone(), None)
     }
 
-    fn instance(&self, owner_id: &str) -> Poller {
+    pub(super) fn instance(&self, owner_id: &str) -> Poller {
         self.of(self.world.instance(owner_id))
     }
 
-    async fn entries(&self) -> Vec<Entry> {
+    pub(super) async fn entries(&self) -> Vec<Entry> {
         let mut entries = Vec::new();
         for part in self.journal.list("p").await.unwrap() {
             let bytes = self.journal.read(&part, 0).await.unwrap();
@@ -38,7 +38,7 @@ impl Journaled {
         entries
     }
 
-    async fn events(&self) -> Vec<Happened> {
+    pub(super) async fn events(&self) -> Vec<Happened> {
         self.entries().await.iter().map(|entry| entry.event).collect()
     }
 
@@ -46,12 +46,12 @@ impl Journaled {
         fold(self.entries().await)
     }
 
-    async fn verdict(&self) -> Verdict {
+    pub(super) async fn verdict(&self) -> Verdict {
         verify(self.mode, &self.folded().await, Some(&self.world.document().await))
     }
 
     /// Says that the journal leads to exactly what is stored.
-    async fn assert_tells_all(&self) {
+    pub(super) async fn assert_tells_all(&self) {
         let folded = self.folded().await;
         assert_eq!(folded.findings, []);
         assert_eq!(folded.document, Some(self.world.document().await));
@@ -131,6 +131,25 @@ async fn a_failure_a_refusal_and_a_pause_are_told_with_their_reasons() {
     tick(&poller).await.unwrap_err();
     assert_eq!(journaled.events().await.last(), Some(&LeaseReleased));
     journaled.assert_tells_all().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_by_a_tick_is_told_also_where_failures_are_not() {
+    let gone = || HandlerError::Gone("410".to_owned());
+    let stops =
+        FailurePolicy { on_failure: OnFailure::Stop, attempts_max: 1, ..FailurePolicy::default() };
+    for (policy, error) in
+        [(FailurePolicy::default(), gone()), (stops, HandlerError::Retryable("503".to_owned()))]
+    {
+        let mut journaled = Journaled::new(JournalMode::Commits);
+        journaled.world.policy = policy;
+        let poller = journaled.instance("a");
+        journaled.world.source.fill(1);
+        journaled.world.handler.then_fail(error);
+        tick(&poller).await.unwrap_err();
+        assert_eq!(journaled.events().await, [Happened::Paused]);
+        journaled.assert_tells_all().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -104,6 +104,38 @@ impl Watched {
         total
     }
 
+    /// Returns how often a histogram of seconds was told something, and the sum of it.
+    pub(super) fn measured(&self, metric: &str) -> (u64, f64) {
+        self.provider.force_flush().unwrap();
+        let Some(last) = self.exporter.get_finished_metrics().unwrap().pop() else {
+            return (0, 0.0);
+        };
+        let metrics = last.scope_metrics().flat_map(ScopeMetrics::metrics);
+        let mut total = (0, 0.0);
+        for found in metrics.filter(|found| found.name() == metric) {
+            let AggregatedMetrics::F64(MetricData::Histogram(told)) = found.data() else {
+                continue;
+            };
+            for point in told.data_points() {
+                total = (total.0 + point.count(), total.1 + point.sum());
+            }
+        }
+        total
+    }
+
+    /// Returns what a counter that goes up and down stands at.
+    pub(super) fn stands_at(&self, metric: &str) -> i64 {
+        self.provider.force_flush().unwrap();
+        let Some(last) = self.exporter.get_finished_metrics().unwrap().pop() else { return 0 };
+        let metrics = last.scope_metrics().flat_map(ScopeMetrics::metrics);
+        let mut total = 0;
+        for found in metrics.filter(|found| found.name() == metric) {
+            let AggregatedMetrics::I64(MetricData::Sum(sum)) = found.data() else { continue };
+            total += sum.data_points().map(SumDataPoint::value).sum::<i64>();
+        }
+        total
+    }
+
     fn failures(&self, error: &str) -> u64 {
         self.counted("failures_total", Some(("error.type", error)))
     }
@@ -259,7 +291,7 @@ async fn w4_lease_lost_during_processing() {
 }
 
 /// Grants the lease to somebody else, who gives it up at once.
-async fn steal(memory: &MemoryStore) {
+pub(super) async fn steal(memory: &MemoryStore) {
     let key = StateKey::Document("p".to_owned());
     let stored = memory.load(&key).await.unwrap().stored.unwrap();
     let broken = decode("p", &stored.bytes).unwrap().break_lease().unwrap();

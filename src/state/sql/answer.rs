@@ -66,14 +66,15 @@ pub(super) fn written(row: Row) -> Result<Written, SqlError> {
 }
 
 /// Reads the one name of a row.
-pub(super) fn name(row: Row) -> Result<String, SqlError> {
+pub(crate) fn name(row: Row) -> Result<String, SqlError> {
     match cells(row)? {
         [ColumnData::String(Some(name))] => Ok(name.into_owned()),
         _ => Err(other_columns()),
     }
 }
 
-fn cells<const N: usize>(row: Row) -> Result<[ColumnData<'static>; N], SqlError> {
+/// Returns the cells of a row that must have so many.
+pub(crate) fn cells<const N: usize>(row: Row) -> Result<[ColumnData<'static>; N], SqlError> {
     let cells: Vec<_> = row.into_token_row().into_iter().collect();
     cells.try_into().map_err(|_cells: Vec<_>| other_columns())
 }
@@ -100,7 +101,7 @@ fn instant(value: DateTime2) -> Result<OffsetDateTime, SqlError> {
         .ok_or_else(other_columns)
 }
 
-fn other_columns() -> SqlError {
+pub(crate) fn other_columns() -> SqlError {
     SqlError::new(ErrorKind::Configuration, "columns of other types")
 }
 

@@ -1,23 +1,23 @@
-//! What an error of the server means for a read or a write of state.
+//! What an error of the server means for a read or a write of one of our tables.
 
+use super::OwnTable;
 use crate::error::ErrorKind;
 use crate::mssql::SqlError;
-use crate::mssql::ident::QualifiedName;
 use crate::state::StoreError;
 
 /// Whether the row that was to be created is there already.
-pub(super) fn is_duplicate(error: &SqlError) -> bool {
+pub(crate) fn is_duplicate(error: &SqlError) -> bool {
     !error.is_unsent() && matches!(error.number(), Some(2627 | 2601))
 }
 
 /// Judges a request that failed for another reason than its precondition.
-pub(super) fn of(name: &str, table: &QualifiedName, error: &SqlError) -> StoreError {
+pub(crate) fn of(name: &str, table: &OwnTable, error: &SqlError) -> StoreError {
     let key = name.to_owned();
     let verdict = match (error.number(), error.is_unsent()) {
         (_, true) if error.kind == ErrorKind::Configuration => Verdict::Refused(None),
         // An answer that came, and is none of ours.
         (None, false) if error.kind == ErrorKind::Configuration => {
-            Verdict::Refused(Some(other_table(table, &ddl(table))))
+            Verdict::Refused(Some(other_table(table)))
         }
         (_, true) => Verdict::NotWritten,
         (Some(number), false) => judge(number, error.kind, table),
@@ -46,27 +46,27 @@ enum Verdict {
 /// Judges an error of the server to a statement that was sent.
 ///
 /// <https://learn.microsoft.com/sql/relational-databases/errors-events/database-engine-events-and-errors>
-fn judge(number: u32, kind: ErrorKind, table: &QualifiedName) -> Verdict {
-    let ddl = ddl(table);
+fn judge(number: u32, kind: ErrorKind, table: &OwnTable) -> Verdict {
+    let (ddl, name) = (table.ddl(), &table.name);
     Verdict::Refused(Some(match number {
         // Deadlock, lock time-out, changed since its snapshot: the server has rolled the statement
         // back, and it was a transaction of its own. So this is certain, other than a lost answer.
         1205 | 1222 | 3960 => return Verdict::NotWritten,
         208 => format!(
-            "the table `{table}` is not in this database, or the user has no right to it: run \
+            "the table `{name}` is not in this database, or the user has no right to it: run \
              what {ddl} prints"
         ),
         229 | 230 => format!(
-            "grant SELECT, INSERT, UPDATE and DELETE on `{table}` to the user of the connection \
-             string, as {ddl} prints"
+            "grant {} on `{name}` to the user of the connection string, as {ddl} prints",
+            table.rights_text()
         ),
-        334 => format!("the table `{table}` has a trigger: remove it"),
+        334 => format!("the table `{name}` has a trigger: remove it"),
         3906 => "the database can only be read: connect to the primary replica".to_owned(),
         // A value that must not be NULL or does not fit, a conversion that does not exist, a column that
         // cannot be set, a constraint: a table of ours has none of these.
-        257 | 271 | 273 | 515 | 529 | 547 | 2628 | 4405 | 4406 | 8152 => other_table(table, &ddl),
+        257 | 271 | 273 | 515 | 529 | 547 | 2628 | 4405 | 4406 | 8152 => other_table(table),
         _ => match kind {
-            ErrorKind::Configuration | ErrorKind::Data => other_table(table, &ddl),
+            ErrorKind::Configuration | ErrorKind::Data => other_table(table),
             // A fail-over or a full log, say: whether it came before or after the commit is open.
             ErrorKind::Transient | ErrorKind::Internal => return Verdict::Unknown,
         },
@@ -74,28 +74,25 @@ fn judge(number: u32, kind: ErrorKind, table: &QualifiedName) -> Verdict {
 }
 
 /// Judges an answer with more rows than the one that a key can have.
-pub(super) fn not_unique(name: &str, table: &QualifiedName, rows: usize) -> StoreError {
-    let reason = format!("{rows} rows: {}", other_table(table, &ddl(table)));
+pub(crate) fn not_unique(name: &str, table: &OwnTable, rows: usize) -> StoreError {
+    let reason = format!("{rows} rows: {}", other_table(table));
     StoreError::Refused { key: name.to_owned(), reason }
 }
 
-fn ddl(table: &QualifiedName) -> String {
-    format!("`highwater state ddl --table {}`", table.as_argument())
-}
-
-fn other_table(table: &QualifiedName, ddl: &str) -> String {
-    format!("the table `{table}` is not as {ddl} prints it")
+fn other_table(table: &OwnTable) -> String {
+    format!("the table `{}` is not as {} prints it", table.name, table.ddl())
 }
 
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
 
+    use super::super::{statement, table_name};
     use super::*;
 
     #[test]
     fn errors_of_the_server_are_judged_by_number() {
-        let table = QualifiedName::parse("ops.state").unwrap();
+        let table = statement::own(table_name("ops.state").unwrap());
         let numbers = [
             (208, ErrorKind::Configuration),
             (207, ErrorKind::Configuration),
@@ -135,7 +132,7 @@ mod tests {
 
     #[test]
     fn what_was_never_sent_is_told_from_what_may_have_run() {
-        let table = QualifiedName::parse("ops.state").unwrap();
+        let table = statement::own(table_name("ops.state").unwrap());
         let error = |kind| SqlError::new(kind, "reset");
         let judged = [
             of("orders.json", &table, &error(ErrorKind::Transient)),

@@ -1,8 +1,7 @@
 //! The statements of the store, and those that make its table.
 
-use thiserror::Error;
-
-use crate::mssql::ident::{NameError, QualifiedName, quote};
+use super::OwnTable;
+use crate::mssql::ident::QualifiedName;
 
 /// Longest name of an application that the table holds, in UTF-16 units.
 pub(super) const APP_UNITS_MAX: usize = 128;
@@ -10,28 +9,9 @@ pub(super) const APP_UNITS_MAX: usize = 128;
 /// bytes.
 pub(super) const NAME_UNITS_MAX: usize = 200;
 
-/// A name that the state table cannot have.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum TableNameError {
-    /// It is no name of a table.
-    #[error(transparent)]
-    Name(#[from] NameError),
-    /// It names a database; the connection string is the place for that.
-    #[error("table `{0}` names a database: name it in the connection string instead")]
-    Database(String),
-}
-
-/// Reads the name of the state table.
-///
-/// # Errors
-///
-/// [`TableNameError`] if the text is none, or names a database.
-pub fn table_name(text: &str) -> Result<QualifiedName, TableNameError> {
-    let table = QualifiedName::parse(text)?;
-    if table.database.is_some() {
-        return Err(TableNameError::Database(text.to_owned()));
-    }
-    Ok(table)
+/// Returns what there is to say of the state table.
+pub(super) fn own(name: QualifiedName) -> OwnTable {
+    OwnTable { name, command: "state", rights: &["SELECT", "INSERT", "UPDATE", "DELETE"] }
 }
 
 /// Returns the statement that makes the state table.
@@ -51,9 +31,7 @@ pub fn create_table(table: &QualifiedName) -> String {
 
 /// Returns the statements that give a user of the database the rights that the store needs.
 pub fn grant(table: &QualifiedName, user: &str) -> String {
-    let (table, user) = (table.quoted(), quote(user));
-    let rights = ["SELECT", "INSERT", "UPDATE", "DELETE"];
-    rights.map(|right| format!("GRANT {right} ON {table} TO {user};")).join("\n")
+    own(table.clone()).grant(user)
 }
 
 /// What the store sends. `@P1` is the application and `@P2` the name, in all of them.
@@ -105,6 +83,7 @@ impl Statements {
 mod tests {
     use expect_test::expect;
 
+    use super::super::table_name;
     use super::*;
 
     #[test]
@@ -136,17 +115,5 @@ mod tests {
             GRANT UPDATE ON [dbo].[highwater_state] TO [an app]]];
             GRANT DELETE ON [dbo].[highwater_state] TO [an app]]];"#]]
         .assert_eq(&format!("{}\n{}", create_table(&table), grant(&table, "an app]")));
-    }
-
-    #[test]
-    fn a_name_with_a_database_or_none_at_all_is_refused() {
-        for (text, expected) in [
-            ("other.dbo.state", "table `other.dbo.state` names a database"),
-            ("a.b.c.d", "must be like `table`"),
-            ("", "has an empty part"),
-        ] {
-            let error = table_name(text).unwrap_err().to_string();
-            assert!(error.contains(expected), "{error}");
-        }
     }
 }

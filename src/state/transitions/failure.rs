@@ -33,7 +33,7 @@ impl StateDocument {
     pub fn fail(&self, holder: &Holder, failure: Failure) -> Result<Self, Refusal> {
         let mut next = self.held_by(holder)?;
         if let Some(narrowed) = failure.narrowed {
-            next.in_flight = Some(*narrowed);
+            next.in_flight = Some(narrowed.being_part_of(self.in_flight.as_ref(), failure.now));
         }
         if let Some(in_flight) = &mut next.in_flight {
             if failure.counted {
@@ -67,7 +67,7 @@ impl StateDocument {
         now: OffsetDateTime,
     ) -> Result<Self, Refusal> {
         let mut next = self.renew(holder, now)?;
-        next.in_flight = Some(part);
+        next.in_flight = Some(part.being_part_of(self.in_flight.as_ref(), now));
         Ok(next)
     }
 }

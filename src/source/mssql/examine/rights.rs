@@ -22,7 +22,7 @@ const MEMBER: &str = "SELECT IS_SRVROLEMEMBER(N'sysadmin') AS a, IS_ROLEMEMBER(N
 impl Examination<'_> {
     pub(super) async fn rights(&mut self, table: &Table) {
         let user = match &self.source.settings.connection.auth {
-            SqlAuth::Password { user, .. } => quote(user),
+            SqlAuth::Password { user, .. } | SqlAuth::EntraUser { user, .. } => quote(user),
             SqlAuth::ManagedIdentity { .. }
             | SqlAuth::WorkloadIdentity { .. }
             | SqlAuth::ServicePrincipal { .. }

@@ -1,0 +1,205 @@
+//! Tokens for a user of Microsoft Entra who has a password: the OAuth 2.0 grant of that name.
+//! <https://learn.microsoft.com/entra/identity-platform/v2-oauth-ropc>
+//!
+//! # Why so
+//!
+//! The identity library has no such credential, on purpose: a password passes no second factor, and an
+//! app that has one can be told apart from its user by nothing. Connection strings with
+//! `Authentication=Active Directory Password` exist all the same, and move here as they are. What is
+//! refused says what to use instead.
+//!
+//! Neither the password nor what the service says in its own words, which might hold it, gets into an
+//! error as it stands.
+
+mod refusal;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions};
+use azure_core::error::{Error, ErrorKind};
+use azure_core::http::headers::{CONTENT_TYPE, Headers, RETRY_AFTER};
+use azure_core::http::{HttpClient, Method, Request, StatusCode};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::Deserialize;
+use tokio::time::{Instant, sleep};
+use url::{Url, form_urlencoded};
+
+use super::ConnectError;
+use crate::clock::Clock;
+
+/// Where the public cloud's users log in.
+/// <https://learn.microsoft.com/entra/identity-platform/authentication-national-cloud>
+const AUTHORITY: &str = "https://login.microsoftonline.com";
+/// The public client that logs in: Microsoft.Data.SqlClient, which every tenant knows already.
+/// `ActiveDirectoryAuthentication.AdoClientId` in <https://github.com/dotnet/SqlClient>
+const CLIENT_ID: &str = "2fd908ad-0664-4344-b9be-cd3e8b574c38";
+/// Longest pause that is waited for while somebody wants to connect.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Pause that is kept where the service is busy and names none.
+const PAUSE_DEFAULT: Duration = Duration::from_secs(1);
+/// How often one token is asked for at most.
+const TRIES_MAX: u32 = 3;
+
+/// Who logs in, and where.
+#[derive(Clone, Debug)]
+pub struct User {
+    /// Such as `ada@acme.example`.
+    pub name: String,
+    /// The user's own.
+    pub password: SecretString,
+    /// The tenant's id or domain, or `organizations` for that of the name.
+    pub tenant: String,
+    /// Address of the cloud's login service, https only; the public cloud's where absent.
+    pub authority: Option<String>,
+}
+
+/// The credential of one user.
+pub(super) struct UserPassword {
+    user: User,
+    endpoint: Url,
+    http: Arc<dyn HttpClient>,
+    clock: Arc<dyn Clock>,
+    /// The service asked to be left alone until then.
+    not_before: Mutex<Option<Instant>>,
+}
+
+impl fmt::Debug for UserPassword {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("UserPassword")
+            .field("endpoint", &self.endpoint.as_str())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What one request came to.
+enum Answer {
+    Token(AccessToken),
+    /// Worth another request, and not before that.
+    Busy(Duration, Error),
+}
+
+#[derive(Deserialize)]
+struct Granted {
+    access_token: String,
+    /// Seconds.
+    expires_in: i64,
+}
+
+impl UserPassword {
+    /// Returns the credential of `user`, which asks through `http`; sends nothing yet.
+    pub(super) fn new(
+        user: User,
+        http: Arc<dyn HttpClient>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, ConnectError> {
+        let endpoint = endpoint(&user)?;
+        Ok(Self { user, endpoint, http, clock, not_before: Mutex::default() })
+    }
+
+    async fn ask(&self, scopes: &[&str]) -> azure_core::Result<Answer> {
+        let mut request = Request::new(self.endpoint.clone(), Method::Post);
+        request.insert_header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+        let form = form_urlencoded::Serializer::new(String::new())
+            .append_pair("client_id", CLIENT_ID)
+            .append_pair("grant_type", "password")
+            .append_pair("username", &self.user.name)
+            .append_pair("password", self.user.password.expose_secret())
+            .append_pair("scope", &scopes.join(" "))
+            .finish();
+        request.set_body(form);
+        let response = self.http.execute_request(&request).await?;
+        let (status, headers, body) = response.deconstruct();
+        let body = body.collect().await?;
+        if status.is_success() {
+            return self.granted(&body).map(Answer::Token);
+        }
+        let error = refusal::error(status, &body, &self.user);
+        match pause(status, &headers) {
+            Some(pause) => Ok(Answer::Busy(pause, error)),
+            None => Err(error),
+        }
+    }
+
+    fn granted(&self, body: &[u8]) -> azure_core::Result<AccessToken> {
+        // What is wrong with the answer is not told: it may hold the token.
+        let unreadable = "Microsoft Entra granted something that is no token";
+        let granted: Granted = serde_json::from_slice(body)
+            .ok()
+            .ok_or_else(|| Error::with_message(ErrorKind::DataConversion, unreadable))?;
+        let expires_on = self.clock.now() + time::Duration::seconds(granted.expires_in);
+        Ok(AccessToken::new(granted.access_token, expires_on))
+    }
+
+    /// Returns how long the service still wants to be left alone.
+    fn rest(&self) -> Option<Duration> {
+        let not_before = *self.not_before.lock().unwrap_or_else(PoisonError::into_inner);
+        not_before?.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())
+    }
+
+    fn leave_alone_for(&self, pause: Duration) {
+        let mut not_before = self.not_before.lock().unwrap_or_else(PoisonError::into_inner);
+        *not_before = Some(Instant::now() + pause);
+    }
+}
+
+#[async_trait]
+impl TokenCredential for UserPassword {
+    async fn get_token(
+        &self,
+        scopes: &[&str],
+        _: Option<TokenRequestOptions<'_>>,
+    ) -> azure_core::Result<AccessToken> {
+        let mut tries = 0;
+        loop {
+            if let Some(rest) = self.rest() {
+                return Err(refusal::left_alone(rest));
+            }
+            let (pause, error) = match self.ask(scopes).await? {
+                Answer::Token(token) => return Ok(token),
+                Answer::Busy(pause, error) => (pause, error),
+            };
+            tries += 1;
+            if pause > PAUSE_MAX {
+                self.leave_alone_for(pause);
+                return Err(error);
+            }
+            if tries == TRIES_MAX {
+                return Err(error);
+            }
+            sleep(pause).await;
+        }
+    }
+}
+
+/// Returns how long to wait where the service says that it is too busy now.
+fn pause(status: StatusCode, headers: &Headers) -> Option<Duration> {
+    let busy = [StatusCode::TooManyRequests, StatusCode::ServiceUnavailable].contains(&status);
+    let asked = || headers.get_optional_str(&RETRY_AFTER)?.trim().parse().ok();
+    busy.then(|| asked().map_or(PAUSE_DEFAULT, Duration::from_secs))
+}
+
+fn endpoint(user: &User) -> Result<Url, ConnectError> {
+    let authority = user.authority.as_deref().unwrap_or(AUTHORITY);
+    let tenant = user.tenant.as_str();
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-';
+    if tenant.is_empty() || !tenant.chars().all(is_name) {
+        return Err(ConnectError(format!(
+            "tenant `{tenant}` must be an id or a domain of Microsoft Entra: check `AZURE_TENANT_ID`"
+        )));
+    }
+    Url::parse(authority)
+        .ok()
+        .filter(|url| url.scheme() == "https")
+        .and_then(|url| url.join(&format!("/{tenant}/oauth2/v2.0/token")).ok())
+        .ok_or_else(|| {
+            ConnectError(format!(
+                "`AZURE_AUTHORITY_HOST` is `{authority}`, must be like `{AUTHORITY}`"
+            ))
+        })
+}

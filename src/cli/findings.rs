@@ -1,0 +1,45 @@
+//! How findings are printed: those of `doctor` and of `validate`.
+
+use super::output::Exit;
+use crate::doctor::{Finding, Level, Verdict, verdict};
+
+/// Returns what people read of findings, each under a heading: a line for each, the fix below it, and
+/// a last line with the sum.
+///
+/// No table: a fix is a statement to be copied, so nothing may be cut.
+#[expect(single_use_lifetimes, reason = "an elided one is not stable there")]
+pub(super) fn text<'a>(found: impl IntoIterator<Item = (String, &'a Finding)>) -> String {
+    let mut lines = Vec::new();
+    let mut current = None;
+    let mut counts = [0; 4];
+    for (heading, finding) in found {
+        if current.as_ref() != Some(&heading) {
+            lines.extend(current.map(|_| String::new()));
+            lines.push(heading.clone());
+            current = Some(heading);
+        }
+        let Finding { check, level, found, fix, .. } = finding;
+        lines.push(format!("  {level:<8}{check}: {}", plain(found)));
+        lines.extend(fix.iter().map(|fix| format!("          fix: {}", plain(fix))));
+        let place = [Level::Error, Level::Warning, Level::Unknown, Level::Ok];
+        let counted = counts.iter_mut().zip(place).find(|(_, of)| of == level);
+        counted.into_iter().for_each(|(count, _)| *count += 1);
+    }
+    let [errors, warnings, unknown, ok] = counts;
+    lines.push(format!("\n{errors} errors, {warnings} warnings, {unknown} unknown, {ok} ok"));
+    lines.join("\n")
+}
+
+/// Some of it are a server's own words, which must not command a terminal.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Returns the exit code that findings come to.
+pub(super) fn exit<T>(found: &[T], of: impl Fn(&T) -> Finding) -> Exit {
+    match verdict(&found.iter().map(of).collect::<Vec<_>>()) {
+        Verdict::Healthy => Exit::Done,
+        Verdict::Ill => Exit::Failed,
+        Verdict::Unreachable => Exit::Unavailable,
+    }
+}

@@ -1,0 +1,329 @@
+//! `highwater journal`: what a poller did, and the table that it is kept in.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tokio::time::sleep;
+
+use super::confirm::confirm;
+use super::output::{Exit, Failed, OutputOption, Record, say, say_bytes, tell, time_text};
+use super::pause::WhoOption;
+use super::{poller, serve};
+use crate::clock::{Clock as _, SystemClock};
+use crate::config::{JOURNAL_TABLE_DEFAULT, Vars, parse_duration};
+use crate::error::chain;
+use crate::journal::{Entry, Filter, Happened, History, JournalMode, Line, sql};
+use crate::poller::{Compacting, Operator, Poller, StopSignal};
+use crate::state::FencingToken;
+use crate::state::sql::table_name;
+
+/// How often `tail --follow` looks for what is new.
+const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Options {
+    /// Print the statements that create the table of journals for the state store `sql`; runs none.
+    Ddl {
+        /// Name of the table, as in the setting `HIGHWATER__STATE__JOURNAL_TABLE`.
+        #[arg(long, value_name = "NAME", default_value = JOURNAL_TABLE_DEFAULT)]
+        table: String,
+        /// The database's user that the app connects as.
+        #[arg(long, value_name = "NAME", default_value = "highwater")]
+        user: String,
+    },
+    /// List what a poller did, oldest first.
+    Show {
+        #[command(flatten)]
+        selection: Selection,
+        #[command(flatten)]
+        form: OutputOption,
+    },
+    /// List what a poller did last.
+    Tail {
+        #[command(flatten)]
+        selection: Selection,
+        /// How many entries.
+        #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 20)]
+        lines: usize,
+        /// Go on with what is appended, until the command is stopped.
+        #[arg(long, short = 'f')]
+        follow: bool,
+        #[command(flatten)]
+        form: OutputOption,
+    },
+    /// Print the lines as they are stored: without filters, all of them.
+    Export {
+        #[command(flatten)]
+        selection: Selection,
+    },
+    /// Let the history begin anew with the state document as it is, and drop what came before.
+    Compact(CompactOptions),
+}
+
+/// Which entries.
+#[derive(Debug, Args)]
+pub(super) struct Selection {
+    /// Name of the poller.
+    poller: String,
+    /// Not before this: `2026-04-07T01:23:45Z`, or how long ago, such as `2h`.
+    #[arg(long, value_name = "TIME", value_parser = time_or_ago)]
+    since: Option<OffsetDateTime>,
+    /// Before this.
+    #[arg(long, value_name = "TIME", value_parser = time_or_ago)]
+    until: Option<OffsetDateTime>,
+    /// What happened, such as `batch_complete`; several with commas.
+    #[arg(long = "event", value_name = "NAME", value_delimiter = ',', value_parser = event)]
+    events: Vec<Happened>,
+    /// Id of the batch.
+    #[arg(long, value_name = "ID")]
+    batch_id: Option<String>,
+    /// Fencing token of the grant.
+    #[arg(long, value_name = "NUMBER")]
+    token: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CompactOptions {
+    /// Name of the poller.
+    poller: String,
+    /// Why; it is kept in the history.
+    #[arg(long, value_name = "TEXT", default_value = "compacted")]
+    reason: String,
+    #[command(flatten)]
+    who: WhoOption,
+    /// Do not ask.
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    form: OutputOption,
+}
+
+impl Selection {
+    fn filter(&self) -> Filter {
+        Filter {
+            since: self.since,
+            until: self.until,
+            events: self.events.clone(),
+            batch_id: self.batch_id.clone(),
+            token: self.token.map(FencingToken),
+        }
+    }
+
+    async fn read(&self, poller: &Poller) -> Result<History, Failed> {
+        let from = self.since.map(|since| since.to_offset(time::UtcOffset::UTC).date());
+        Ok(poller.history(from).await?)
+    }
+}
+
+/// What is printed of an entry.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Shown<'a>(&'a Entry);
+
+impl Record for Shown<'_> {
+    const COLUMNS: &'static [&'static str] =
+        &["at", "seq", "token", "event", "batch id", "rows", "outcome", "who"];
+
+    fn cells(&self) -> Vec<String> {
+        let Entry { at, seq, event, fencing_token, details, owner_id, .. } = self.0;
+        let texts = [&details.error, &details.reason, &details.outcome];
+        vec![
+            time_text(*at),
+            seq.to_string(),
+            fencing_token.to_string(),
+            event.as_str().to_owned(),
+            details.batch_id.as_ref().map(|id| id.as_str().to_owned()).unwrap_or_default(),
+            details.rows.map(|rows| rows.to_string()).unwrap_or_default(),
+            texts.into_iter().flatten().next().cloned().unwrap_or_default(),
+            details.by.clone().or_else(|| owner_id.clone()).unwrap_or_default(),
+        ]
+    }
+}
+
+pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
+    match options {
+        Options::Ddl { table, user } => ddl(table, user),
+        Options::Show { selection, form } => {
+            let history = selection.read(&*poller(vars, &selection.poller)?).await?;
+            print(&history.select(&selection.filter()), *form);
+            tell_of_unreadable(&history);
+            Ok(Exit::Done)
+        }
+        Options::Tail { selection, lines, follow, form } => {
+            let poller = poller(vars, &selection.poller)?;
+            let history = selection.read(&poller).await?;
+            let selected = history.select(&selection.filter());
+            print(selected.get(selected.len().saturating_sub(*lines)..).unwrap_or_default(), *form);
+            tell_of_unreadable(&history);
+            if *follow {
+                go_on(&poller, selection, &history, *form).await?;
+            }
+            Ok(Exit::Done)
+        }
+        Options::Export { selection } => {
+            let history = selection.read(&*poller(vars, &selection.poller)?).await?;
+            for line in history.select(&selection.filter()) {
+                say_bytes(&[line.bytes.as_slice(), b"\n"].concat());
+            }
+            Ok(Exit::Done)
+        }
+        Options::Compact(options) => compact(vars, options).await,
+    }
+}
+
+fn ddl(table: &str, user: &str) -> Result<Exit, Failed> {
+    let table = table_name(table);
+    let table =
+        table.map_err(|error| Failed::new(Exit::Usage, format!("`--table`: {}", chain(&error))))?;
+    say(&format!("{}\n{}", sql::create_table(&table), sql::grant(&table, user)));
+    Ok(Exit::Done)
+}
+
+fn print(lines: &[&Line], form: OutputOption) {
+    let entries = lines.iter().filter_map(|line| line.entry.as_ref().ok());
+    say(&form.output.list(&entries.map(Shown).collect::<Vec<_>>()));
+}
+
+/// Most lines that cannot be read that are told of one by one.
+const TOLD_MAX: usize = 5;
+
+fn tell_of_unreadable(history: &History) {
+    let findings: Vec<_> = history.unreadable().collect();
+    for finding in findings.iter().take(TOLD_MAX) {
+        tell(&finding.to_string());
+    }
+    if findings.len() > TOLD_MAX {
+        tell(&format!("and {} more lines cannot be read", findings.len() - TOLD_MAX));
+    }
+}
+
+/// Prints what is appended from now on, until the process is asked to stop.
+async fn go_on(
+    poller: &Poller,
+    selection: &Selection,
+    history: &History,
+    form: OutputOption,
+) -> Result<(), Failed> {
+    let stop = StopSignal::new();
+    tokio::spawn(serve::asked_to_stop(serve::Signals::catch(), stop.clone()));
+    let key = |line: &Line| (line.part.clone(), line.number);
+    let mut seen: BTreeMap<String, usize> = history.lines.iter().map(key).collect();
+    let mut from = history.parts.last().map(|(part, _)| part.day);
+    while !stop.is_set() {
+        sleep(FOLLOW_INTERVAL).await;
+        let history = poller.history(from).await?;
+        let filter = selection.filter();
+        let is_new = |line: &&&Line| line.number > seen.get(&line.part).copied().unwrap_or(0);
+        let selected = history.select(&filter);
+        let new: Vec<&Line> = selected.iter().filter(is_new).copied().collect();
+        if !new.is_empty() {
+            print(&new, form);
+        }
+        seen.extend(history.lines.iter().map(key));
+        from = history.parts.last().map(|(part, _)| part.day).or(from);
+    }
+    Ok(())
+}
+
+/// What `compact` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    poller: &'a str,
+    /// Number of the entry that the history begins with.
+    seq: u64,
+    dropped: Vec<String>,
+    kept: Vec<String>,
+}
+
+async fn compact(vars: &dyn Vars, options: &CompactOptions) -> Result<Exit, Failed> {
+    let name = options.poller.as_str();
+    let poller = poller(vars, name)?;
+    if poller.journal_mode() == JournalMode::Off {
+        let text = "its `JOURNAL` is `off`: there is no history to go on with";
+        return Err(Failed::new(Exit::Usage, format!("{name}: {text}")));
+    }
+    let examined = poller.examine().await?;
+    if let Some(text) = super::state::disagreement(&examined) {
+        let text = format!("{name}: {text}; nothing was dropped, since it is what tells why");
+        return Err(Failed::new(Exit::Failed, text));
+    }
+    let plan = format!(
+        "{name}: the history begins anew with the state document as it is; what came before is dropped"
+    );
+    if !confirm(&plan, name, options.yes)? {
+        return Ok(Exit::Done);
+    }
+    let by = options.who.name(vars);
+    let operator = Operator { by: &by, reason: &options.reason };
+    let (seq, dropped, kept) = match poller.compact(operator).await? {
+        Compacting::Compacted { seq, dropped, kept } => (seq, dropped, kept),
+        Compacting::NoDocument => {
+            let text = format!("{name}: there is no state document to begin with");
+            return Err(Failed::new(Exit::Failed, text));
+        }
+        Compacting::NotAppended => {
+            let text = format!("{name}: the document could not be appended; nothing was dropped");
+            return Err(Failed::new(Exit::Unavailable, text));
+        }
+    };
+    let names = |parts: Vec<_>| parts.iter().map(ToString::to_string).collect();
+    let report = Report { poller: name, seq, dropped: names(dropped), kept: names(kept) };
+    say(&options.form.output.one(&report, || {
+        let kept = report.kept.iter().map(|part| {
+            format!("\n{name}: `{part}` was appended to meanwhile and stays; try again later")
+        });
+        let dropped = report.dropped.len();
+        format!(
+            "{name}: the history begins with entry {seq}; {dropped} parts before it were dropped{}",
+            kept.collect::<String>()
+        )
+    }));
+    Ok(Exit::Done)
+}
+
+fn event(text: &str) -> Result<Happened, String> {
+    let named = serde_json::from_value(text.into()).unwrap_or(Happened::Unknown);
+    if named.as_str() == text {
+        return Ok(named);
+    }
+    Err("expected the name of an event, such as `batch_complete` or `lease_acquired`".to_owned())
+}
+
+fn time_or_ago(text: &str) -> Result<OffsetDateTime, String> {
+    if let Ok(at) = OffsetDateTime::parse(text, &Rfc3339) {
+        return Ok(at);
+    }
+    let expected = "expected a time such as `2026-04-07T01:23:45Z`, or how long ago, such as `2h`";
+    let ago = parse_duration(text).map_err(|_| expected.to_owned())?;
+    SystemClock
+        .now()
+        .checked_sub(time::Duration::try_from(ago).unwrap_or_default())
+        .ok_or_else(|| expected.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_one_that_entries_have() {
+        assert_eq!(event("batch_complete"), Ok(Happened::BatchComplete));
+        assert_eq!(event("unknown"), Ok(Happened::Unknown));
+        for text in ["", "BatchComplete", "batch-complete", "7"] {
+            assert!(event(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_given_as_such_or_as_how_long_ago() {
+        let at = time_or_ago("2026-04-07T03:23:45+02:00").unwrap();
+        assert_eq!(at, time::macros::datetime!(2026-04-07 01:23:45 UTC));
+        let ago = SystemClock.now() - time_or_ago("2h").unwrap();
+        assert!((ago - time::Duration::hours(2)).abs() < time::Duration::minutes(1), "{ago}");
+        assert!(time_or_ago("yesterday").is_err());
+    }
+}

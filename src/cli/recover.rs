@@ -1,0 +1,62 @@
+//! `highwater recover`.
+
+use clap::Args;
+
+use super::output::{Exit, Failed, OutputOption, Record, say, tell};
+use crate::app::App;
+use crate::config::Vars;
+use crate::error::chain;
+use crate::lease::LeaseError;
+use crate::recovery::{Finding, RecoveryError};
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// Repair what is safe to repair; without it nothing is written.
+    #[arg(long)]
+    yes: bool,
+    /// Only say what would be done, which is what happens without `--yes` too.
+    #[arg(long, conflicts_with = "yes")]
+    dry_run: bool,
+    #[command(flatten)]
+    form: OutputOption,
+}
+
+impl Record for Finding {
+    const COLUMNS: &'static [&'static str] = &["poller", "condition", "action", "outcome", "found"];
+
+    fn cells(&self) -> Vec<String> {
+        let Self { poller, condition, action, found, outcome } = self;
+        let outcome = outcome.to_string();
+        vec![poller.clone(), condition.to_string(), action.to_string(), outcome, found.clone()]
+    }
+}
+
+impl From<RecoveryError> for Failed {
+    fn from(error: RecoveryError) -> Self {
+        match error {
+            RecoveryError::Store(error) | RecoveryError::Lease(LeaseError::Store(error)) => {
+                error.into()
+            }
+            RecoveryError::Lease(LeaseError::Lost(_)) => Self::new(Exit::Conflict, chain(&error)),
+            RecoveryError::Lease(_) | RecoveryError::Document(_) => {
+                Self::new(Exit::Failed, chain(&error))
+            }
+        }
+    }
+}
+
+/// Looks for pollers that cannot go on, and prints what was found and done.
+pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
+    let controller = App::build(vars)?.recovery;
+    let report = if options.yes {
+        Box::pin(controller.run(true)).await?
+    } else {
+        Box::pin(controller.look()).await?
+    };
+    if report.skipped.is_some() {
+        return Err(Failed::new(Exit::Conflict, report.summary()));
+    }
+    say(&options.form.output.list(&report.findings));
+    tell(&report.summary());
+    Ok(if report.needs_somebody() { Exit::Failed } else { Exit::Done })
+}

@@ -1,0 +1,200 @@
+//! `highwater state rebuild` and `state import`: another document in the place of the one that is stored.
+//!
+//! Both print a plan and do nothing without a yes. The plan is of one version of what is stored: where
+//! that was written since, nothing is done.
+
+use std::path::Path;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::confirm::confirm;
+use super::output::{Exit, Failed, OutputOption, say, tell, time_text};
+use super::pause::{WhoOption, some_text};
+use super::poller;
+use super::state::words;
+use crate::config::Vars;
+use crate::error::chain;
+use crate::journal::{Happened, Verdict};
+use crate::poller::{LoadError, Operator, Poller, Present, RestoreError, Restored};
+use crate::state::{StateDocument, decode};
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// Name of the poller.
+    pub(super) poller: String,
+    /// Why; it is kept among the recent ticks and in the journal.
+    #[arg(long, value_name = "TEXT", value_parser = some_text)]
+    reason: Option<String>,
+    #[command(flatten)]
+    who: WhoOption,
+    /// Do what the plan says; without it, ask at a terminal, or do nothing.
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    form: OutputOption,
+}
+
+/// What both commands print.
+#[derive(Serialize)]
+struct Report<'a> {
+    poller: &'a str,
+    /// Whether the document was put there.
+    changed: bool,
+    generation: u64,
+    fencing_token: u64,
+    /// Where what was there is kept.
+    saved: Option<String>,
+}
+
+pub(super) async fn rebuild(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
+    let name = options.poller.as_str();
+    let poller = poller(vars, name)?;
+    let examined = poller.examine().await?;
+    let refuse =
+        |text: &str| Err(Failed::new(Exit::Failed, format!("{name}: {}{text}", words(&examined))));
+    let Some(document) = examined.history() else { return refuse("; nothing can be rebuilt") };
+    match &examined.verdict {
+        Verdict::Agrees => {
+            let (generation, fencing_token) =
+                (document.generation.0, document.lease.fencing_token.0);
+            let report =
+                Report { poller: name, changed: false, generation, fencing_token, saved: None };
+            say(&options
+                .form
+                .output
+                .one(&report, || format!("{name}: {}; nothing is to be done", words(&examined))));
+            return Ok(Exit::Done);
+        }
+        Verdict::Behind { .. } | Verdict::BegunAnew { .. } => {
+            return refuse("; what could be rebuilt is older than what is there");
+        }
+        Verdict::DocumentIsOlder { .. }
+        | Verdict::Differs(_)
+        | Verdict::NoDocument
+        | Verdict::NoHistory => {}
+    }
+    for finding in examined.findings() {
+        tell(&format!("{name}: {finding}"));
+    }
+    let from = format!(
+        "{}\n  from the journal, as of entry {} of generation {}",
+        words(&examined),
+        document.journal_seq,
+        document.generation
+    );
+    put(&poller, (Happened::Rebuilt, options), vars, &from, (document, &examined.present)).await
+}
+
+pub(super) async fn import(
+    vars: &dyn Vars,
+    file: &Path,
+    options: &Options,
+) -> Result<Exit, Failed> {
+    let name = options.poller.as_str();
+    let poller = poller(vars, name)?;
+    let shown = file.display();
+    let bytes = std::fs::read(file)
+        .map_err(|error| Failed::new(Exit::Usage, format!("read `{shown}`: {error}")))?;
+    let document = decode(name, &bytes)
+        .map_err(|error| Failed::new(Exit::Usage, format!("`{shown}`: {}", chain(&error))))?;
+    let present = poller.present().await?;
+    let what = match &present.document {
+        Ok(Some(_)) => "a state document is stored".to_owned(),
+        Ok(None) => "no state document is stored".to_owned(),
+        Err(error) => chain(error),
+    };
+    let from = format!("{what}\n  from the file `{shown}`");
+    put(&poller, (Happened::Imported, options), vars, &from, (&document, &present)).await
+}
+
+/// Puts a document in its place, once that is confirmed.
+async fn put(
+    poller: &Poller,
+    (told, options): (Happened, &Options),
+    vars: &dyn Vars,
+    from: &str,
+    (document, present): (&StateDocument, &Present),
+) -> Result<Exit, Failed> {
+    let name = poller.name();
+    if let Some(owner_id) = present.held_by.clone() {
+        return Err(failed(RestoreError::Held { owner_id }));
+    }
+    if !confirm(&plan(name, from, document, present), name, options.yes)? {
+        return Ok(Exit::Done);
+    }
+    let by = options.who.name(vars);
+    let reason = options.reason.as_deref().unwrap_or_default();
+    let restored = poller.restore(document, present, (told, Operator { by: &by, reason })).await;
+    let Restored { document, saved } = restored.map_err(failed)?;
+    let report = Report {
+        poller: name,
+        changed: true,
+        generation: document.generation.0,
+        fencing_token: document.lease.fencing_token.0,
+        saved: saved.map(|key| key.to_string()),
+    };
+    say(&options.form.output.one(&report, || {
+        let saved = report.saved.as_ref().map(|key| format!("; what was there is kept as `{key}`"));
+        format!(
+            "{name}: {} as generation {}{}",
+            told.as_str(),
+            report.generation,
+            saved.unwrap_or_default()
+        )
+    }));
+    Ok(Exit::Done)
+}
+
+/// Returns what will be done, and what it means.
+fn plan(name: &str, from: &str, document: &StateDocument, present: &Present) -> String {
+    let position = |document: &StateDocument| {
+        let cursor = document.checkpoint.cursor.as_ref();
+        cursor.map_or_else(
+            || "the beginning".to_owned(),
+            |cursor| serde_json::to_string(cursor).unwrap_or_else(|error| error.to_string()),
+        )
+    };
+    let mut lines = vec![
+        format!("{name}: {from}"),
+        format!("  ticks go on behind {}", position(document)),
+        format!(
+            "  committed at {}",
+            document.checkpoint.updated_at.map_or_else(|| "no time".to_owned(), time_text,)
+        ),
+    ];
+    match present.usable() {
+        Some(now) => {
+            lines.push(format!("  in place of a checkpoint at {}", position(now)));
+            if now.source_fingerprint != document.source_fingerprint {
+                let text =
+                    "  it is of another source: ticks refuse it unless the settings are, too";
+                lines.push(text.to_owned());
+            }
+        }
+        None if present.bytes.is_some() => {
+            lines.push(
+                "  whether a tick runs cannot be told; none of its writes will count".to_owned(),
+            );
+        }
+        None => {}
+    }
+    if let Some(paused) = &document.paused {
+        lines.push(format!("  it is paused by {}: {}", paused.by, paused.reason));
+    }
+    let end = "  under a new generation: what was delivered behind that position comes again, as new \
+               batches; what is stored now is kept beside it";
+    lines.push(end.to_owned());
+    lines.join("\n")
+}
+
+fn failed(error: RestoreError) -> Failed {
+    match error {
+        RestoreError::Held { .. } | RestoreError::Moved => {
+            Failed::new(Exit::Conflict, format!("{error}; nothing was done"))
+        }
+        RestoreError::Load(LoadError::Store(error)) => error.into(),
+        RestoreError::Load(LoadError::Format(error)) => error.into(),
+        RestoreError::Refused(error) => Failed::new(Exit::Failed, chain(&error)),
+    }
+}

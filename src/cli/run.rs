@@ -1,0 +1,111 @@
+//! `highwater run`: the timers of the functions, without the Functions host.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use tracing::{Instrument as _, error, error_span, info, warn};
+use uuid::Uuid;
+
+use super::output::{Exit, Failed};
+use super::serve::{Signals, asked_to_stop, start_logs};
+use crate::app::App;
+use crate::clock::SystemClock;
+use crate::config::Vars;
+use crate::error::chain;
+use crate::host::server::Function;
+use crate::poller::{Poller, StopSignal, TickRequest};
+use crate::project;
+use crate::recovery::Controller;
+use crate::timers::{Timer, Work, drive};
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// Folder with `function-definitions`, or with the functions themselves.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    from: PathBuf,
+}
+
+/// Runs each function that has a poller whenever it is due, until the process is asked to stop.
+pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
+    let signals = Signals::catch();
+    start_logs(vars);
+    let app = App::build(vars)?;
+    let stop = StopSignal::new();
+    let timers = timers(vars, &app, options, &stop)?;
+    drive(timers, Arc::new(SystemClock), asked_to_stop(signals, stop)).await;
+    Ok(Exit::Done)
+}
+
+fn timers(
+    vars: &dyn Vars,
+    app: &App,
+    options: &Options,
+    stop: &StopSignal,
+) -> Result<Vec<Timer>, Failed> {
+    let wrong = |error: &dyn std::error::Error| Failed::new(Exit::Settings, chain(error));
+    let folder = project::functions_folder(&options.from);
+    let (mut timers, mut ticks) = (Vec::new(), false);
+    for function in project::functions(&folder).map_err(|error| wrong(&error))? {
+        let name = &function.name;
+        let Some(does) = app.function(name) else {
+            warn!(event = "unknown_function", function = name, "Function `{name}` has no poller");
+            continue;
+        };
+        let schedule = function.schedule(vars).map_err(|error| wrong(&error))?;
+        let text = schedule.to_string();
+        info!(
+            event = "timer_started",
+            function = name,
+            schedule = text,
+            "Function `{name}` runs at `{text}`, UTC"
+        );
+        ticks |= matches!(does, Function::Tick(_));
+        timers.push(Timer { function: name.clone(), schedule, work: work(does, stop) });
+    }
+    if !ticks {
+        let names: Vec<&str> = app.pollers.keys().map(String::as_str).collect();
+        let text = format!(
+            "no function in `{}` runs a poller; the settings have `{}`, and a function runs the one \
+             that is named as its folder",
+            folder.display(),
+            names.join("`, `")
+        );
+        return Err(Failed::new(Exit::Settings, text));
+    }
+    Ok(timers)
+}
+
+fn work(does: Function, stop: &StopSignal) -> Work {
+    let stop = stop.clone();
+    Arc::new(move || {
+        let invocation_id = Uuid::new_v4().to_string();
+        match &does {
+            Function::Tick(poller) => {
+                Box::pin(tick(Arc::clone(poller), invocation_id, stop.child()))
+            }
+            Function::Recovery(controller) => {
+                Box::pin(recover(Arc::clone(controller), invocation_id))
+            }
+        }
+    })
+}
+
+async fn tick(poller: Arc<Poller>, invocation_id: String, stop: StopSignal) {
+    let span = error_span!("tick", poller.name = poller.name(), invocation_id);
+    let request = TickRequest { invocation_id, traceparent: None, stop };
+    drop(poller.tick(&request).instrument(span).await);
+}
+
+async fn recover(controller: Arc<Controller>, invocation_id: String) {
+    let span = error_span!("recovery", invocation_id);
+    if let Err(error) = Box::pin(controller.invoke()).instrument(span).await {
+        let reason = chain(&error);
+        error!(
+            event = "recovery_failed",
+            invocation_id,
+            error = reason,
+            "The recovery controller came to no end: {reason}"
+        );
+    }
+}

@@ -1,0 +1,192 @@
+//! `highwater validate`: settings, `host.json` and functions, against each other; connects to nothing.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Serialize;
+
+use super::findings;
+use super::output::{Exit, Failed, Output, OutputOption, Record, say};
+use crate::app::App;
+use crate::config::{Config, Vars};
+use crate::doctor::Finding;
+use crate::error::chain;
+use crate::project::{self, Function};
+use crate::recovery;
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// Folder with host.json and function-definitions.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    from: PathBuf,
+    #[command(flatten)]
+    form: OutputOption,
+}
+
+/// A finding, and where.
+#[derive(Debug, Serialize)]
+struct Checked {
+    place: String,
+    #[serde(flatten)]
+    finding: Finding,
+}
+
+impl Record for Checked {
+    const COLUMNS: &'static [&'static str] = &["place", "level", "check", "found", "fix"];
+
+    fn cells(&self) -> Vec<String> {
+        let Finding { check, level, found, fix, .. } = &self.finding;
+        let fix = fix.clone().unwrap_or_default();
+        vec![self.place.clone(), level.to_string(), (*check).to_owned(), found.clone(), fix]
+    }
+}
+
+/// Checks all that can be checked without a connection, and prints it.
+pub(super) fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
+    let found = check(vars, &options.from);
+    say(&match options.form.output {
+        Output::Table => {
+            let lines = found.iter().map(|checked| (checked.place.clone(), &checked.finding));
+            findings::text(lines)
+        }
+        form @ (Output::Json | Output::Jsonl) => form.list(&found),
+    });
+    Ok(findings::exit(&found, |checked| checked.finding.clone()))
+}
+
+fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
+    let mut found = Vec::new();
+    let mut add = |place: &str, finding| found.push(Checked { place: place.to_owned(), finding });
+    let config = match Config::from_vars(vars) {
+        Ok(config) => {
+            let names: Vec<&str> = config.pollers.keys().map(String::as_str).collect();
+            let told = format!("pollers `{}` of app `{}`", names.join("`, `"), config.app);
+            match App::build(vars) {
+                Ok(_) => add("settings", Finding::ok("settings", told)),
+                Err(error) => {
+                    add("settings", Finding::error("settings", chain(&error), "see above"))
+                }
+            }
+            Some(config)
+        }
+        Err(mistakes) => {
+            for mistake in &mistakes.0 {
+                let fix = format!("set `{}` to {}", mistake.setting, mistake.expected);
+                let fix = mistake.hint.clone().unwrap_or(fix);
+                let told = format!("setting `{}` {}", mistake.setting, mistake.shown);
+                let told = format!("{told}, expected {}", mistake.expected);
+                add("settings", Finding::error("setting", told, fix));
+            }
+            None
+        }
+    };
+    let host = project::host(from);
+    add("host.json", host_finding(host, config.as_ref()));
+    let folder = project::functions_folder(from);
+    let layout = "lay out one folder for each function, with a `function.json` in it";
+    let refused = |error| Finding::error("function.json", chain(&error), layout);
+    match project::each_function(&folder) {
+        Err(error) => add("functions", refused(error)),
+        Ok(read) => {
+            let mut functions = Vec::new();
+            for function in read {
+                match function {
+                    Ok(function) => functions.push(function),
+                    Err(error) => add("functions", refused(error)),
+                }
+            }
+            for function in &functions {
+                let place = format!("function {}", function.name);
+                add(&place, schedule_finding(function, vars));
+                if let Some(config) = &config {
+                    add(&place, poller_finding(function, config));
+                }
+            }
+            for finding in config.iter().flat_map(|config| idle_pollers(&functions, config)) {
+                add("functions", finding);
+            }
+        }
+    }
+    found
+}
+
+fn host_finding(
+    host: Result<project::Host, project::ProjectError>,
+    config: Option<&Config>,
+) -> Finding {
+    let host = match host {
+        Ok(host) => host,
+        Err(error) => {
+            let fix = "take the `host.json` of the repository, or run this where yours is";
+            return Finding::error("host.json", chain(&error), fix);
+        }
+    };
+    let ours = config.map(|config| config.function_timeout);
+    match (host.function_timeout, ours) {
+        (Some(theirs), Some(ours)) if theirs < ours => Finding::error(
+            "functionTimeout",
+            format!("the host ends a function after {theirs:?}, a tick counts on {ours:?}"),
+            format!("set `HIGHWATER__FUNCTION_TIMEOUT` to `{}s`", theirs.as_secs()),
+        ),
+        (Some(theirs), Some(ours)) if theirs > ours => Finding::warning(
+            "functionTimeout",
+            format!("the host would wait {theirs:?}, a tick gives up before {ours:?}"),
+            format!("set `HIGHWATER__FUNCTION_TIMEOUT` to `{}s`", theirs.as_secs()),
+        ),
+        (Some(theirs), _) => Finding::ok("functionTimeout", format!("{theirs:?}")),
+        (None, _) => Finding::warning(
+            "functionTimeout",
+            "none, so the plan's own default counts, or there is no limit",
+            "set `functionTimeout`, and `HIGHWATER__FUNCTION_TIMEOUT` to the same",
+        ),
+    }
+}
+
+fn schedule_finding(function: &Function, vars: &dyn Vars) -> Finding {
+    match function.schedule(vars) {
+        Ok(schedule) => Finding::ok("schedule", format!("`{schedule}`, UTC")),
+        Err(error) => Finding::error(
+            "schedule",
+            chain(&error),
+            "six fields, seconds first, such as `*/15 * * * * *`",
+        ),
+    }
+}
+
+fn poller_finding(function: &Function, config: &Config) -> Finding {
+    if function.name == recovery::FUNCTION {
+        return Finding::ok("poller", "runs none: it is the recovery controller");
+    }
+    if let Some(poller) = config.poller_of_function(&function.name) {
+        return Finding::ok("poller", format!("runs `{}`", poller.name));
+    }
+    let segment = crate::config::function_segment(&function.name);
+    Finding::error(
+        "poller",
+        "runs no poller, so each of its calls fails",
+        format!("set `HIGHWATER__FUNCTIONS__{segment}__POLLER`, or remove the folder"),
+    )
+}
+
+/// Returns a finding for each poller that no function runs.
+fn idle_pollers(functions: &[Function], config: &Config) -> Vec<Finding> {
+    let mut runs: BTreeMap<&str, usize> = BTreeMap::new();
+    for poller in functions.iter().filter_map(|f| config.poller_of_function(&f.name)) {
+        *runs.entry(&poller.name).or_default() += 1;
+    }
+    let finding = |name: &String| match runs.get(name.as_str()) {
+        Some(1) => None,
+        None => Some(Finding::error(
+            "poller",
+            format!("no function runs `{name}`"),
+            format!("make a folder `{name}` with a `function.json`, like that of another poller"),
+        )),
+        Some(several) => Some(Finding::warning(
+            "poller",
+            format!("{several} functions run `{name}`; all but one of their ticks find it busy"),
+            "keep one of them",
+        )),
+    };
+    config.pollers.keys().filter_map(finding).collect()
+}

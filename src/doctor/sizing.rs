@@ -1,0 +1,227 @@
+//! How long a lease should live, and how often the timer should fire, by what recent ticks took. Pure.
+//!
+//! Seed 001 §7 gives two rules: `ttl > p99(fetch + handler + commit) + 30 s`, and an interval of at
+//! least half of the ttl. Seed 003 adds that the ttl has to outlast the slowest heartbeat with a margin:
+//! a renewal is due after a third of the ttl, so twice its delay must fit into the rest.
+//!
+//! What is seen is the ring of the last ticks that wrote, at most 50: the p99 of so few is the longest of
+//! them. Nothing is changed by itself.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::Finding;
+use crate::state::{RecentTick, StateDocument};
+
+/// Name of the check.
+const CHECK: &str = "lease sizing";
+/// Safety margin of the first rule.
+const MARGIN_MS: u64 = 30_000;
+/// Suggestions are whole multiples of this.
+const STEP_SECONDS: u64 = 5;
+/// From fewer ticks nothing is concluded.
+const TICKS_MIN: usize = 5;
+
+/// What was seen, and what follows from it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Sizing {
+    /// Ticks that it is known from.
+    pub ticks: usize,
+    /// p99 of the longest read in a tick.
+    pub fetch_p99_ms: u64,
+    /// p99 of the longest call of the handler in a tick.
+    pub handler_p99_ms: u64,
+    /// p99 of the longest commit in a tick.
+    pub commit_p99_ms: u64,
+    /// p99 of their sum.
+    pub work_p99_ms: u64,
+    /// p99 of how late a renewal landed; `None` where none was due.
+    pub heartbeat_p99_ms: Option<u64>,
+    /// Middle of the times between ticks; `None` where too few followed each other.
+    pub interval_ms: Option<u64>,
+    /// The ttl that holds now.
+    pub ttl_seconds: u64,
+    /// The least ttl that keeps the rules.
+    pub suggested_ttl_seconds: u64,
+    /// The least interval that goes with the ttl that holds, or with the suggested one if that is longer.
+    pub suggested_interval_seconds: u64,
+}
+
+impl Sizing {
+    /// Judges the ticks of `document` under a lease of `ttl`; `None` where they are too few.
+    pub fn of(document: &StateDocument, ttl: Duration) -> Option<Self> {
+        let ticks: Vec<&RecentTick> =
+            document.recent.iter().filter(|tick| tick.longest_ms.contains_key("handler")).collect();
+        if ticks.len() < TICKS_MIN {
+            return None;
+        }
+        let step = |tick: &RecentTick, name: &str| tick.longest_ms.get(name).copied();
+        let all = |name: &str| ticks.iter().filter_map(|tick| step(tick, name)).collect();
+        let work = |tick: &&RecentTick| {
+            let steps = ["fetch", "handler", "commit"];
+            steps.iter().filter_map(|name| step(tick, name)).sum()
+        };
+        let work_p99_ms = p99(ticks.iter().map(work).collect()).unwrap_or(0);
+        let heartbeat_p99_ms = p99(all("heartbeat"));
+        let needed = work_p99_ms.max(heartbeat_p99_ms.unwrap_or(0) * 2) + MARGIN_MS;
+        let suggested_ttl_seconds = (needed / 1000 + 1).next_multiple_of(STEP_SECONDS);
+        let ttl_seconds = ttl.as_secs();
+        Some(Self {
+            ticks: ticks.len(),
+            fetch_p99_ms: p99(all("fetch")).unwrap_or(0),
+            handler_p99_ms: p99(all("handler")).unwrap_or(0),
+            commit_p99_ms: p99(all("commit")).unwrap_or(0),
+            work_p99_ms,
+            heartbeat_p99_ms,
+            interval_ms: interval(&ticks),
+            ttl_seconds,
+            suggested_ttl_seconds,
+            suggested_interval_seconds: suggested_ttl_seconds.max(ttl_seconds).div_ceil(2),
+        })
+    }
+
+    /// Returns what of the settings breaks a rule.
+    pub fn warnings(&self) -> Vec<String> {
+        let Self { ttl_seconds, suggested_ttl_seconds: ttl, work_p99_ms, .. } = self;
+        let mut warnings = Vec::new();
+        if ttl_seconds < ttl {
+            warnings.push(format!(
+                "`LEASE__TTL` is {ttl_seconds} s, and fetch, handler and commit took up to \
+                 {work_p99_ms} ms: with 30 s to spare it needs {ttl} s"
+            ));
+        }
+        if let Some(interval) = self.interval_ms.filter(|ms| ms * 2 < ttl_seconds * 1000) {
+            warnings.push(format!(
+                "ticks come every {interval} ms, which is less than half of `LEASE__TTL` ({ttl_seconds} s): \
+                 more instances would only skip more of them"
+            ));
+        }
+        warnings
+    }
+
+    /// Returns what was seen in one line.
+    pub fn text(&self) -> String {
+        let heartbeat =
+            self.heartbeat_p99_ms.map_or("none was due".to_owned(), |ms| format!("{ms} ms late"));
+        format!(
+            "p99 of {} ticks: fetch {} ms, handler {} ms, commit {} ms, heartbeats {heartbeat}; suggested \
+             `LEASE__TTL` at least {}s, timer interval at least {} s",
+            self.ticks,
+            self.fetch_p99_ms,
+            self.handler_p99_ms,
+            self.commit_p99_ms,
+            self.suggested_ttl_seconds,
+            self.suggested_interval_seconds
+        )
+    }
+}
+
+/// Judges the settings by what recent ticks took.
+pub fn judge(document: &StateDocument, ttl: Duration) -> Finding {
+    let Some(sizing) = Sizing::of(document, ttl) else {
+        let found = format!("fewer than {TICKS_MIN} ticks have delivered anything so far");
+        return Finding::unknown(CHECK, found, "ask again when some have");
+    };
+    let warnings = sizing.warnings();
+    if warnings.is_empty() {
+        return Finding::ok(CHECK, sizing.text());
+    }
+    let fix = "raise `LEASE__TTL`, lower `BATCH_ROWS_MAX`, or let the timer fire less often; the lease is \
+               renewed while a handler runs, so this bites where renewals fail or instances compete";
+    Finding::warning(CHECK, format!("{}; {}", warnings.join("; "), sizing.text()), fix)
+}
+
+/// Returns the value that 99 of 100 do not exceed, by nearest rank.
+fn p99(mut values: Vec<u64>) -> Option<u64> {
+    values.sort_unstable();
+    let rank = (values.len() * 99).div_ceil(100);
+    values.get(rank.checked_sub(1)?).copied()
+}
+
+/// Returns the middle of the times between ticks, idle ones of the same process counted in.
+fn interval(ticks: &[&RecentTick]) -> Option<u64> {
+    let between = ticks.windows(2).filter_map(|pair| {
+        let [before, after] = pair else { return None };
+        let ms = u64::try_from((after.at - before.at).whole_milliseconds()).ok()?;
+        Some(ms / (after.idle_before + 1))
+    });
+    let mut between: Vec<u64> = between.collect();
+    between.sort_unstable();
+    between.get(between.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cursor::SourceFingerprint;
+    use crate::state::Generation;
+
+    /// A document whose ticks took so long, one each minute.
+    fn ticked(handler_ms: &[u64], heartbeat_ms: Option<u64>) -> StateDocument {
+        let mut document = StateDocument::new("p", SourceFingerprint::of(&[]), Generation(1));
+        for (minute, handler) in handler_ms.iter().enumerate() {
+            let mut tick: RecentTick = serde_json::from_value(json!({
+                "at": format!("2026-01-01T01:{minute:02}:00Z"), "outcome": "tick_complete",
+                "longest_ms": { "fetch": 100, "handler": handler, "commit": 20 },
+            }))
+            .unwrap();
+            tick.longest_ms.extend(heartbeat_ms.map(|ms| ("heartbeat".to_owned(), ms)));
+            document.recent.push(tick);
+        }
+        document
+    }
+
+    const TTL: Duration = Duration::from_secs(120);
+
+    #[test]
+    fn the_rules_of_the_seed_give_the_least_ttl_and_interval() {
+        let slow = [1000, 2000, 3000, 4000, 95_000];
+        let sizing = Sizing::of(&ticked(&slow, None), TTL).unwrap();
+        assert_eq!((sizing.work_p99_ms, sizing.handler_p99_ms), (95_120, 95_000));
+        assert_eq!(sizing.suggested_ttl_seconds, 130, "more than 125.12 s");
+        assert_eq!(sizing.suggested_interval_seconds, 65);
+        assert_eq!(sizing.interval_ms, Some(60_000));
+        // A slow store counts twice: the renewal is due after a third of the ttl.
+        let sizing = Sizing::of(&ticked(&[10; 5], Some(40_000)), TTL).unwrap();
+        assert_eq!(sizing.suggested_ttl_seconds, 115);
+        assert_eq!(sizing.suggested_interval_seconds, 60, "of the ttl that holds, which is longer");
+    }
+
+    #[test]
+    fn settings_that_break_a_rule_are_warned_of_and_others_are_not() {
+        let warned = |handler: u64, ttl: u64| {
+            let document = ticked(&[handler; 5], None);
+            let finding = judge(&document, Duration::from_secs(ttl));
+            (finding.level, finding.found)
+        };
+        let (level, found) = warned(10, 120);
+        assert_eq!(level, super::super::Level::Ok, "{found}");
+        let (level, found) = warned(95_000, 120);
+        assert_eq!(level, super::super::Level::Warning);
+        assert!(found.starts_with("`LEASE__TTL` is 120 s"), "{found}");
+        let (level, found) = warned(10, 121);
+        assert_eq!(level, super::super::Level::Warning);
+        assert!(found.starts_with("ticks come every 60000 ms"), "{found}");
+    }
+
+    #[test]
+    fn too_few_ticks_say_nothing_and_notes_of_operators_do_not_count() {
+        let mut document = ticked(&[10; 4], None);
+        let mut note = document.recent[0].clone();
+        note.longest_ms.clear();
+        document.recent.push(note);
+        assert_eq!(Sizing::of(&document, TTL), None);
+        assert_eq!(judge(&document, TTL).level, super::super::Level::Unknown);
+    }
+
+    #[test]
+    fn a_percentile_is_a_value_that_was_seen() {
+        assert_eq!(p99(Vec::new()), None);
+        assert_eq!(p99(vec![3]), Some(3));
+        assert_eq!(p99((1..=50).collect()), Some(50));
+        assert_eq!(p99((1..=200).collect()), Some(198));
+    }
+}

@@ -1,0 +1,73 @@
+//! What a lease shows of itself as numbers, each from the event itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{LeaseContext, Snapshot};
+use crate::metrics::{FoundBy, Metrics};
+use crate::state::Standing;
+
+/// Counts a lease as held for as long as it lives.
+#[derive(Debug)]
+pub(super) struct Active {
+    metrics: Option<Arc<Metrics>>,
+    poller: String,
+}
+
+impl Active {
+    fn begin(context: LeaseContext<'_>) -> Self {
+        let poller = context.key.poller().to_owned();
+        let metrics = context.instance.metrics().cloned();
+        if let Some(metrics) = &metrics {
+            metrics.lease_active(&poller, 1);
+        }
+        Self { metrics, poller }
+    }
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        if let Some(metrics) = &self.metrics {
+            metrics.lease_active(&self.poller, -1);
+        }
+    }
+}
+
+/// Measures a grant that took `duration`; over a lapsed lease also that its holder has died.
+pub(super) fn granted(context: LeaseContext<'_>, base: &Snapshot, duration: Duration) -> Active {
+    let poller = context.key.poller();
+    if let Some(metrics) = context.instance.metrics() {
+        metrics.lease_acquired(poller, duration);
+        let age = base.age(context.store.grain());
+        if base.document.standing(context.instance.owner_id(), age) == Standing::Lapsed {
+            let idle = base.document.idle(age).saturating_sub(duration);
+            let requeued = base.document.in_flight.is_some();
+            metrics.lease_expired(poller, FoundBy::Tick, idle, requeued);
+        }
+    }
+    Active::begin(context)
+}
+
+/// A renewal that is under way: one that does not end well counts as failed, dropped ones too.
+pub(super) struct Heartbeat<'a> {
+    context: LeaseContext<'a>,
+    landed: bool,
+}
+
+impl<'a> Heartbeat<'a> {
+    pub(super) fn begin(context: LeaseContext<'a>) -> Self {
+        Self { context, landed: false }
+    }
+
+    pub(super) fn landed(mut self) {
+        self.landed = true;
+    }
+}
+
+impl Drop for Heartbeat<'_> {
+    fn drop(&mut self) {
+        if let Some(metrics) = self.context.instance.metrics() {
+            metrics.heartbeat(self.context.key.poller(), self.landed);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Handing a batch over: to the handler, or to the steps of a chain, one after the other.
+//!
+//! The result of a step is kept in the in-flight record before the next one is called, and the last one's
+//! is the commit. So a batch that comes again goes on at the first step without a result, and a chain of
+//! *n* steps costs *n* − 1 writes more for each batch.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::batch::Batch;
+use super::journal::{of_batch, tell_of_loss};
+use super::observe::Observation;
+use super::{NotTaken, Poller, TickError};
+use crate::handler::{ChainStep, Delivery, Handler, HandlerError, Progress, Step};
+use crate::journal::{Details, Happened};
+use crate::lease::{Lease, LeaseError};
+use crate::state::StateDocument;
+
+/// One call of a handler with a batch.
+#[derive(Clone, Copy)]
+struct Call<'a> {
+    handler: &'a dyn Handler,
+    /// The step of a chain that it is for.
+    step: Option<&'a str>,
+    /// Whether no other step is called for this delivery before it.
+    is_first: bool,
+    /// Whether no step comes behind it.
+    is_last: bool,
+    limit: Option<Duration>,
+}
+
+impl Poller {
+    /// Hands one batch over.
+    pub(super) async fn handle(
+        &self,
+        lease: &mut Lease<'_>,
+        batch: &Batch,
+        seen: &mut Observation<'_>,
+    ) -> Result<(), NotTaken> {
+        let limit = self.time_for(lease, batch, seen);
+        let steps = self.handler.steps();
+        let handler = &*self.handler;
+        let whole = Call { handler, step: None, is_first: true, is_last: true, limit };
+        if steps.is_empty() {
+            return self.call(lease, batch, whole, seen).await;
+        }
+        let until = limit.map(|limit| Instant::now() + limit);
+        let done = steps_done(lease.document(), batch, steps);
+        for (index, step) in steps.iter().enumerate().skip(done) {
+            let is_last = index + 1 == steps.len();
+            let call = Call {
+                handler: &*step.handler,
+                step: Some(&step.name),
+                is_first: index == done,
+                is_last,
+                limit: until.map(|until| until.saturating_duration_since(Instant::now())),
+            };
+            self.call(lease, batch, call, seen).await?;
+            if !is_last {
+                self.keep_result(lease, batch, (index, &step.name), seen).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the result of a step, so that it is not called again with these rows.
+    async fn keep_result(
+        &self,
+        lease: &mut Lease<'_>,
+        batch: &Batch,
+        (index, step): (usize, &str),
+        seen: &Observation<'_>,
+    ) -> Result<(), NotTaken> {
+        let in_flight = lease.document().in_flight.as_ref();
+        // Rows behind those of the record are tried out of turn: it goes on speaking of the first ones.
+        if in_flight.is_none_or(|record| record.after != batch.after || record.late != batch.late) {
+            return Ok(());
+        }
+        let kept = lease.complete_step(batch.in_flight(), (index, step)).await;
+        kept.map_err(|error| NotTaken::Lost(TickError::LeaseLost(error)))?;
+        seen.step_complete(batch, step);
+        Ok(())
+    }
+
+    async fn call(
+        &self,
+        lease: &mut Lease<'_>,
+        batch: &Batch,
+        call: Call<'_>,
+        seen: &mut Observation<'_>,
+    ) -> Result<(), NotTaken> {
+        let in_flight = lease.document().in_flight.as_ref();
+        let earlier = in_flight.map_or(0, |f| f.attempt.saturating_add(f.crashes));
+        let replay_id = lease.document().replay_id.clone();
+        let step_batch_id = call.step.map(|step| batch.id.of_step(step));
+        let progress = Progress::default();
+        let reread = self.reread(batch);
+        let delivery = Delivery {
+            poller: &self.name,
+            source: &self.source.shape().label,
+            batch_id: step_batch_id.as_ref().unwrap_or(&batch.id),
+            step: call.step.map(|name| ChainStep { name, of_batch: &batch.id }),
+            // Parts, and rows that are tried out of turn, have it from the record.
+            started_at: in_flight.and_then(|f| f.started_at).unwrap_or_else(|| lease.now()),
+            generation: lease.generation(),
+            fencing_token: lease.token(),
+            attempt: earlier.saturating_add(1),
+            replay_id: replay_id.as_deref(),
+            beside: self.beside(&reread),
+            events: &batch.events,
+            traceparent: seen.request().traceparent.as_deref(),
+            progress: &progress,
+        };
+        seen.execution_started(&delivery, call.is_first);
+        lease.note(Happened::ExecutionStarted, || Details {
+            step: call.step.map(str::to_owned),
+            ..of_batch(batch, Some(delivery.attempt))
+        });
+        let began_at = Instant::now();
+        let mut stale = None;
+        let work = async {
+            let handled = self.within(call.limit, call.handler, delivery).await;
+            if let Err(HandlerError::Fenced(refused)) = &handled {
+                stale = Some(HandlerError::from(*refused));
+            }
+            handled
+        };
+        // What a step accepts is not accepted by the chain.
+        let in_part = call.step.is_none() && self.may_be_accepted_in_part(batch, lease.document());
+        let mut committed = 0;
+        let mut accepted = |document: &StateDocument, now| {
+            let rows = progress.accepted();
+            if !in_part || rows <= committed {
+                return None;
+            }
+            committed = rows;
+            self.commit_of_front(batch, document, rows, now)
+        };
+        let handled = lease.hold_while_accepting(work, &mut accepted).await;
+        seen.handler_ran(began_at.elapsed());
+        let not_taken = match handled {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => {
+                let after = error.after(progress.accepted(), batch.events.len());
+                match after.map_err(|error| call.judged(error)) {
+                    Ok(()) => return Ok(()),
+                    // The whole front is committed at once, and counted then.
+                    Err(
+                        front @ (NotTaken::Handler(HandlerError::Partial { .. })
+                        | NotTaken::Front(..)),
+                    ) => return Err(front),
+                    Err(not_taken) => not_taken,
+                }
+            }
+            Err(LeaseError::OutOfTime) => NotTaken::OutOfTime,
+            // A renewal in the air has found the lease lost too, but the target says who took it.
+            Err(error) => {
+                NotTaken::Lost(stale.map_or(TickError::LeaseLost(error), TickError::Handler))
+            }
+        };
+        seen.front_committed(batch, lease.document());
+        tell_of_loss(lease, batch, &not_taken);
+        Err(not_taken)
+    }
+}
+
+impl Call<'_> {
+    /// Returns what an error of this call means for the batch: a front that one step took counts only once
+    /// the others have taken it too.
+    fn judged(&self, error: HandlerError) -> NotTaken {
+        let error = match self.step {
+            Some(step) => error.in_step(step),
+            None => error,
+        };
+        if let HandlerError::Partial { accepted, .. } = &error
+            && *accepted > 0
+            && !self.is_last
+        {
+            return NotTaken::Front(*accepted, HandlerError::Retryable(error.to_string()));
+        }
+        NotTaken::Handler(error)
+    }
+}
+
+/// Returns how many steps of a chain have taken these very rows.
+fn steps_done(document: &StateDocument, batch: &Batch, steps: &[Step]) -> usize {
+    let record = document.in_flight.as_ref().filter(|record| record.batch_id == batch.id);
+    let names: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
+    record.map_or(0, |record| record.steps_done(&names, &batch.digest))
+}

@@ -1,0 +1,144 @@
+//! A poller's history: read, compared with what is stored, and begun anew.
+
+use time::Date;
+
+use super::operate::Change;
+use super::restore::Present;
+use super::{Operator, Poller, TickError};
+use crate::journal::{Finding, Folded, Happened, History, JournalMode, Part, Verdict, verify};
+use crate::state::{StateDocument, StoreError};
+
+/// A history beside what is stored.
+#[derive(Debug)]
+pub struct Examined {
+    /// What was read of the history.
+    pub folded: Folded,
+    /// What is stored.
+    pub present: Present,
+    /// What comparing them says; [`Verdict::NoDocument`] also where what is stored cannot be used.
+    pub verdict: Verdict,
+}
+
+/// What became of a request to begin the history anew.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Compacting {
+    /// The history begins with the document.
+    Compacted {
+        /// Number of the entry that it begins with.
+        seq: u64,
+        /// What was dropped.
+        dropped: Vec<Part>,
+        /// What was appended to meanwhile, and so stays: the next time drops it.
+        kept: Vec<Part>,
+    },
+    /// There is no document to begin with.
+    NoDocument,
+    /// Nothing was dropped: the document could not be appended, or cannot be read back.
+    NotAppended,
+}
+
+/// How often a history that is behind is read again: its last entry may be on its way.
+const LOOKS_MAX: u32 = 3;
+
+impl Poller {
+    /// Returns how much is recorded.
+    pub fn journal_mode(&self) -> JournalMode {
+        self.recorder().mode()
+    }
+
+    /// Reads the journal, from the part of the day `from` on where one is given.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] of any kind but `Conflict`.
+    pub async fn history(&self, from: Option<Date>) -> Result<History, StoreError> {
+        match &self.journal.store {
+            Some(store) => History::read(&**store, &self.name, from).await,
+            None => Ok(History::default()),
+        }
+    }
+
+    /// Compares the history with what is stored. Nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] of any kind but `Conflict`.
+    pub async fn examine(&self) -> Result<Examined, StoreError> {
+        let mut looks = 1;
+        loop {
+            // In this order a tick in between only makes the history look behind.
+            let folded = self.history(None).await?.fold();
+            let present = self.present().await?;
+            let mode = match self.journal_mode() {
+                JournalMode::Off => JournalMode::Full,
+                mode @ (JournalMode::Commits | JournalMode::Full) => mode,
+            };
+            let verdict = verify(mode, &folded, present.usable());
+            if !matches!(verdict, Verdict::Behind { .. }) || looks >= LOOKS_MAX {
+                return Ok(Examined { folded, present, verdict });
+            }
+            looks += 1;
+        }
+    }
+
+    /// Lets the history begin anew with the document as it is, and drops what came before: like an
+    /// orchestration that continues as new. Safe while ticks run.
+    ///
+    /// The document is written, numbered and appended to a part of its own; only when it can be read
+    /// back there is a part before it dropped, and only if nothing was appended to it meanwhile. All that
+    /// it holds then was written before the document was, so nothing that is dropped is needed to fold.
+    ///
+    /// # Errors
+    ///
+    /// [`TickError::Load`] if the document or the journal cannot be read or written.
+    pub async fn compact(&self, operator: Operator<'_>) -> Result<Compacting, TickError> {
+        let Some(store) = &self.journal.store else { return Ok(Compacting::NotAppended) };
+        let before = self.history(None).await.map_err(super::LoadError::Store)?;
+        if let Some(appender) = &self.journal.appender {
+            appender.lock().await.begin_part();
+        }
+        let written = self
+            .change((Happened::Compacted, operator), false, |base| {
+                if base.etag.is_none() || base.document.is_blank() {
+                    return Change::Nothing(None);
+                }
+                let next = base.document.rewritten(base.age(self.store.grain()));
+                let place = (next.generation, next.journal_seq.saturating_add(1));
+                Change::Write(Box::new(next), Some(place))
+            })
+            .await?;
+        let Some(place) = written else { return Ok(Compacting::NoDocument) };
+        let after = self.history(None).await.map_err(super::LoadError::Store)?;
+        let begins = |part: &Part| !before.parts.iter().any(|(known, _)| known == part);
+        let is_there = after.parts.iter().any(|(part, _)| begins(part))
+            && after.entries().any(|entry| {
+                entry.event == Happened::Compacted
+                    && entry.place() == place
+                    && entry.document.is_some()
+            });
+        if !is_there {
+            return Ok(Compacting::NotAppended);
+        }
+        let (mut dropped, mut kept) = (Vec::new(), Vec::new());
+        for (part, length) in before.parts {
+            match store.remove(&part, Some(length)).await {
+                Ok(()) => dropped.push(part),
+                Err(StoreError::Conflict { .. }) => kept.push(part),
+                Err(error) => return Err(super::LoadError::Store(error).into()),
+            }
+        }
+        Ok(Compacting::Compacted { seq: place.1, dropped, kept })
+    }
+}
+
+impl Examined {
+    /// Returns the document that the history leads to.
+    pub fn history(&self) -> Option<&StateDocument> {
+        self.folded.document.as_ref()
+    }
+
+    /// Returns what is wrong with the history.
+    pub fn findings(&self) -> &[Finding] {
+        &self.folded.findings
+    }
+}

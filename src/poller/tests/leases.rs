@@ -1,0 +1,140 @@
+//! Seed 003's numbers on leases, each moved by what it counts; those of the controller move in
+//! `recovery::tests`.
+
+use super::windows::{Watched, steal};
+use super::*;
+use crate::state::Fence;
+
+fn watched() -> Watched {
+    Watched::of(World::new())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_active_from_its_grant_until_it_is_given_up_or_its_tick_is_killed() {
+    let watched = watched();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    assert_eq!(watched.stands_at("highwater.lease.active"), 0);
+    for end in [Duration::from_secs(5), Duration::from_secs(1000)] {
+        world.source.put(1, "new");
+        world.handler.then_take(end);
+        let killed_after = Duration::from_secs(8);
+        let mut running = Box::pin(tokio::time::timeout(killed_after, tick(&poller)));
+        let early = tokio::time::timeout(Duration::from_secs(1), running.as_mut()).await;
+        assert!(early.is_err(), "the handler runs");
+        assert_eq!(watched.stands_at("highwater.lease.active"), 1);
+        assert_eq!(running.as_mut().await.is_ok(), end < killed_after);
+        drop(running);
+        assert_eq!(watched.stands_at("highwater.lease.active"), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_to_get_a_lease_is_measured() {
+    let watched = watched();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    let (before, sum) = watched.measured("highwater.lease.acquire.duration");
+    world.source.put(1, "new");
+    world.store.break_next(Call::Store, Fault::Slow(Duration::from_secs(2)));
+    tick(&poller).await.unwrap();
+    let (after, longer) = watched.measured("highwater.lease.acquire.duration");
+    assert_eq!((before, after), (1, 2));
+    assert!((1.9..2.2).contains(&(longer - sum)), "{sum} {longer}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_are_counted_with_how_they_ended() {
+    let watched = watched();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    world.handler.then_take(Duration::from_secs(25));
+    tick(&poller).await.unwrap();
+    let beats = |outcome| watched.counted("highwater.lease.heartbeats", Some(("outcome", outcome)));
+    assert_eq!((beats("ok"), beats("failed")), (2, 0), "each 10 s of a ttl of 30 s");
+    world.source.fill(3);
+    world.handler.then_take(Duration::from_secs(25));
+    let meddling = async {
+        sleep(5).await;
+        steal(&world.memory).await;
+    };
+    let (result, ()) = tokio::join!(tick(&poller), meddling);
+    assert!(result.is_err());
+    assert_eq!((beats("ok"), beats("failed")), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_lease_counts_once_with_its_batch_and_the_time_since_its_holder_wrote() {
+    let watched = watched();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    world.handler.then_take(Duration::from_secs(1000));
+    let killed = tokio::time::timeout(Duration::from_secs(5), tick(&poller)).await;
+    assert!(killed.is_err());
+    assert_eq!(watched.counted("highwater.lease.expirations", None), 0);
+    sleep(35).await;
+    tick(&world.instance("b")).await.unwrap();
+    let found_by = Some(("found_by", "tick"));
+    assert_eq!(watched.counted("highwater.lease.expirations", found_by), 1);
+    assert_eq!(watched.counted("highwater.recovery.requeues", found_by), 1);
+    let (count, seconds) = watched.measured("highwater.recovery.requeue.delay");
+    assert_eq!(count, 1);
+    assert!((40.0..40.5).contains(&seconds), "{seconds}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_under_a_stale_token_counts_wherever_it_is_refused() {
+    let watched = watched();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    let rejected = |by| watched.counted("highwater.fence.rejections", Some(("by", by)));
+    world.source.put(1, "new");
+    let generation = world.document().await.generation;
+    world.handler.then(async move {
+        let current = Fence { generation, token: crate::state::FencingToken(9) };
+        current.admit(generation, crate::state::FencingToken(2))?;
+        Ok(())
+    });
+    tick(&poller).await.unwrap_err();
+    assert_eq!((rejected("target"), rejected("state")), (1, 0));
+    sleep(40).await;
+    let memory = world.memory.clone();
+    world.handler.then(async move {
+        steal(&memory).await;
+        Ok(())
+    });
+    tick(&world.instance("b")).await.unwrap_err();
+    assert_eq!((rejected("target"), rejected("state")), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_ring_remembers_the_longest_of_each_step_without_a_write_of_its_own() {
+    let watched = watched();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.store.take_calls();
+    for seconds in [25, 1] {
+        world.source.fill(1);
+        world.handler.then_take(Duration::from_secs(seconds));
+        world.store.break_next(Call::Store, Fault::Slow(Duration::ZERO));
+        // The first renewal, or the commit where none is due.
+        world.store.break_next(Call::Store, Fault::Slow(Duration::from_secs(2)));
+        tick(&poller).await.unwrap();
+    }
+    // Taken, two renewals, committed; taken, committed.
+    assert_eq!(world.store.take_calls().puts, 6);
+    let recent = world.document().await.recent;
+    let step = |back: usize, name: &str| {
+        let tick = &recent[recent.len() - back];
+        tick.longest_ms.get(name).copied().map(|ms| ms / 1000)
+    };
+    assert_eq!((step(2, "handler"), step(2, "heartbeat")), (Some(25), Some(2)));
+    assert_eq!((step(1, "handler"), step(1, "heartbeat")), (Some(1), None), "of that tick alone");
+    world.source.fill(1);
+    tick(&poller).await.unwrap();
+    let recent = world.document().await.recent;
+    let last = recent.last().unwrap();
+    assert_eq!(last.longest_ms["commit"], 2000, "the last commit of the tick before");
+}

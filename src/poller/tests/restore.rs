@@ -1,0 +1,159 @@
+//! Documents that are put in the place of others, and histories that begin anew.
+
+use super::journal::Journaled;
+use super::*;
+use crate::journal::{History, JournalMode, JournalStore, Verdict};
+use crate::state::{Generation, Marker, encode_marker};
+
+const EVE: Operator<'_> = Operator { by: "eve", reason: "it broke" };
+const REBUILT: (Happened, Operator<'_>) = (Happened::Rebuilt, EVE);
+
+async fn delivered(journaled: &Journaled) -> Poller {
+    let poller = journaled.instance("a");
+    journaled.world.source.fill(12);
+    tick(&poller).await.unwrap();
+    poller
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_of_the_document_that_was_replaced_can_write_nothing_more() {
+    let journaled = Journaled::new(JournalMode::Full);
+    let poller = delivered(&journaled).await;
+    let copy = journaled.world.document().await;
+    let other = journaled.instance("b");
+    let (store, key) = (journaled.world.memory.clone(), StateKey::Document("p".to_owned()));
+    journaled.world.source.fill(1);
+    // While it runs its lease is held: only what is damaged can be replaced under it.
+    journaled.world.handler.then(async move {
+        let present = other.present().await.unwrap();
+        let held = other.restore(&copy, &present, REBUILT).await.unwrap_err();
+        assert!(matches!(held, RestoreError::Held { .. }), "{held}");
+        let etag = store.load(&key).await.unwrap().stored.unwrap().etag;
+        store.store(&key, b"{".to_vec(), Precondition::Matches(etag)).await.unwrap();
+        let present = other.present().await.unwrap();
+        other.restore(&copy, &present, REBUILT).await.unwrap();
+        Ok(())
+    });
+    tick(&poller).await.unwrap_err();
+    let after = journaled.world.document().await;
+    assert_eq!(after.lease.owner_id, None);
+    tick(&journaled.instance("c")).await.unwrap();
+    let received = journaled.world.handler.received();
+    let [.., stale, new] = received.as_slice() else { panic!("{received:?}") };
+    assert!(new.fence.0 > stale.fence.0 && new.fence.1 > stale.fence.1);
+    assert_ne!(new.batch_id, stale.batch_id);
+    assert_eq!(journaled.verdict().await, Verdict::Agrees);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_generation_lies_above_all_that_are_known_of() {
+    let journaled = Journaled::new(JournalMode::Full);
+    let poller = delivered(&journaled).await;
+    let copy = journaled.world.document().await;
+    let far = u64::MAX >> 12;
+    for known in ["marker", "damaged", "copy"] {
+        let mut copy = copy.clone();
+        let mut marker = Marker {
+            poller_name: "p".to_owned(),
+            generation: Generation(1),
+            created_at: time::OffsetDateTime::UNIX_EPOCH,
+        };
+        let mut damaged = "{".to_owned();
+        match known {
+            "marker" => marker.generation = Generation(far),
+            "copy" => copy.generation = Generation(far),
+            _ => {
+                damaged = format!(
+                    "{{\"version\": 9, \"generation\": {far}, \"lease\": {{\"fencing_token\": 77}}}}"
+                );
+            }
+        }
+        journaled.world.overwrite(damaged.as_bytes()).await;
+        let key = StateKey::Marker("p".to_owned());
+        let stored = journaled.world.memory.load(&key).await.unwrap().stored.unwrap();
+        let precondition = Precondition::Matches(stored.etag);
+        journaled.world.memory.store(&key, encode_marker(&marker), precondition).await.unwrap();
+        let present = poller.present().await.unwrap();
+        let restored = poller.restore(&copy, &present, REBUILT).await.unwrap();
+        assert!(restored.document.generation.0 > far, "{known}");
+        let least = if known == "damaged" { 78 } else { copy.lease.fencing_token.0 + 1 };
+        assert_eq!(restored.document.lease.fencing_token.0, least, "{known}");
+        let saved = journaled.world.memory.load(&restored.saved.unwrap()).await.unwrap();
+        assert_eq!(saved.stored.unwrap().bytes, damaged.as_bytes());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_written_since_the_plan_stays_and_a_lost_answer_is_found_out() {
+    let journaled = Journaled::new(JournalMode::Full);
+    let poller = delivered(&journaled).await;
+    let copy = journaled.world.document().await;
+    let present = poller.present().await.unwrap();
+    poller.pause(EVE).await.unwrap();
+    let moved = poller.restore(&copy, &present, REBUILT).await.unwrap_err();
+    assert!(matches!(moved, RestoreError::Moved), "{moved}");
+    assert!(journaled.world.document().await.paused.is_some());
+
+    let present = poller.present().await.unwrap();
+    // The first write saves what is there.
+    let store = &journaled.world.store;
+    store.break_next(Call::Store, Fault::Unreachable);
+    let failed = poller.restore(&copy, &present, REBUILT).await.unwrap_err();
+    assert!(matches!(failed, RestoreError::Load(_)), "{failed}");
+    assert!(journaled.world.document().await.paused.is_some(), "nothing is replaced unsaved");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_document_that_is_gone_is_made_again_but_not_over_one_that_was_begun_meanwhile() {
+    let journaled = Journaled::new(JournalMode::Full);
+    let poller = delivered(&journaled).await;
+    let gone = journaled.world.document().await;
+    let key = StateKey::Document("p".to_owned());
+    journaled.world.memory.lose(&key);
+    let examined = poller.examine().await.unwrap();
+    assert_eq!(examined.verdict, Verdict::NoDocument);
+    let leads_to = examined.history().unwrap().clone();
+    assert_eq!(leads_to, gone);
+    journaled.world.overwrite(&encode(&gone)).await;
+    let moved = poller.restore(&leads_to, &examined.present, REBUILT).await.unwrap_err();
+    assert!(matches!(moved, RestoreError::Moved), "{moved}");
+    journaled.world.memory.lose(&key);
+    let restored = poller.restore(&leads_to, &examined.present, REBUILT).await.unwrap();
+    assert_eq!((restored.saved, restored.document.checkpoint), (None, gone.checkpoint));
+    assert_eq!(poller.examine().await.unwrap().verdict, Verdict::Agrees);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_history_is_dropped_only_once_the_new_one_can_be_read() {
+    let journaled = Journaled::new(JournalMode::Full);
+    let poller = delivered(&journaled).await;
+    let before = journaled.entries().await.len();
+    // The other process records nothing: its document is written, and no line is appended.
+    let mute = journaled.world.instance("b");
+    let mute = mute.with_journal(JournalMode::Off, journaled.journal.clone(), None);
+    assert_eq!(mute.compact(EVE).await.unwrap(), Compacting::NotAppended);
+    assert_eq!(journaled.entries().await.len(), before);
+
+    let compacted = poller.compact(EVE).await.unwrap();
+    let Compacting::Compacted { dropped, kept, .. } = compacted else { panic!("{compacted:?}") };
+    assert_eq!((dropped.len(), kept.len()), (1, 0));
+    assert_eq!(journaled.events().await, [Happened::Compacted]);
+    assert_eq!(journaled.verdict().await, Verdict::Agrees);
+    journaled.world.source.fill(1);
+    tick(&poller).await.unwrap();
+    journaled.assert_tells_all().await;
+    let history = History::read(&*journaled.journal, "p", None).await.unwrap();
+    let numbers: Vec<u32> = history.parts.iter().map(|(part, _)| part.number).collect();
+    assert_eq!(numbers, [1], "the day goes on in the part that was begun");
+    assert_eq!(journaled.journal.list("p").await.unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poller_without_a_document_has_no_history_to_begin() {
+    let journaled = Journaled::new(JournalMode::Full);
+    let poller = journaled.instance("a");
+    assert_eq!(poller.compact(EVE).await.unwrap(), Compacting::NoDocument);
+    let present = poller.present().await.unwrap();
+    assert!(present.bytes.is_none() && present.usable().is_none());
+    assert_eq!(poller.examine().await.unwrap().verdict, Verdict::NoHistory);
+}

@@ -1,0 +1,450 @@
+//! A chain of handlers: which steps run again after what.
+
+use super::accepted::Steady;
+use super::*;
+use crate::handler::Step;
+use crate::handler::fanout::Fanout;
+use crate::journal::{
+    Entry, JournalMode, JournalStore, MemoryJournal, Verdict, fold, read_lines, verify,
+};
+use crate::policy::OnFailure;
+
+const NAMES: [&str; 3] = ["first", "second", "third"];
+/// Longer than any test lets a tick live.
+const NEVER: Duration = Duration::from_secs(3600);
+
+/// A world whose poller has a chain of three steps.
+struct Chain {
+    world: World,
+    steps: [Arc<RecordingHandler>; 3],
+}
+
+impl Chain {
+    fn new() -> Self {
+        Self::of(World::new())
+    }
+
+    fn of(world: World) -> Self {
+        Self { world, steps: [Arc::default(), Arc::default(), Arc::default()] }
+    }
+
+    fn instance(&self, owner_id: &str) -> Poller {
+        self.instance_of(owner_id, &NAMES)
+    }
+
+    /// Returns a process whose chain has these steps, which are `first`, `second` and `third`.
+    fn instance_of(&self, owner_id: &str, names: &[&str]) -> Poller {
+        let step = |name: &&str| {
+            let index = NAMES.iter().position(|known| known == name).unwrap();
+            Step { name: (*name).to_owned(), handler: self.steps[index].clone() }
+        };
+        let handler = Arc::new(Fanout::new(names.iter().map(step).collect()));
+        Poller { handler, ..self.world.instance(owner_id) }
+    }
+
+    /// Returns how often each step was called so far.
+    fn calls(&self) -> [usize; 3] {
+        self.steps.each_ref().map(|step| step.received().len())
+    }
+
+    /// Returns the keys of the rows of each call of a step.
+    fn ids(&self, step: usize) -> Vec<Vec<i64>> {
+        self.steps[step].received().into_iter().map(|call| call.ids).collect()
+    }
+
+    /// Makes a document and a marker, so that a tick writes no more than it must.
+    async fn begin(&self) -> Poller {
+        let poller = self.instance("z");
+        self.world.source.put(0, "first");
+        tick(&poller).await.unwrap();
+        self.world.store.take_calls();
+        poller
+    }
+
+    /// Lets so many writes through, and breaks the one behind them.
+    fn break_write(&self, writes: usize, fault: Fault) {
+        for _ in 0..writes {
+            self.world.store.break_next(Call::Store, Fault::Slow(Duration::ZERO));
+        }
+        self.world.store.break_next(Call::Store, fault);
+    }
+
+    async fn steps_kept(&self) -> Vec<String> {
+        let in_flight = self.world.document().await.in_flight;
+        in_flight.into_iter().flat_map(|batch| batch.steps).map(|kept| kept.step).collect()
+    }
+}
+
+fn failed() -> HandlerError {
+    HandlerError::Retryable("503".to_owned())
+}
+
+/// Where a process dies. Write 0 is the acquisition; steps and their results are counted from 0.
+#[derive(Clone, Copy, Debug)]
+enum Death {
+    /// The step has had its effect, and has not answered.
+    InStep(usize),
+    /// The step has answered, and its result has not been written: that of the last is the commit.
+    BeforeWrite(usize),
+    /// Its result has been written, and nothing is known of that.
+    AfterWrite(usize),
+}
+
+/// What dies where; calls of the steps until then, and by who takes the batch up.
+const DEATHS: [(Death, [usize; 3], [usize; 3]); 10] = [
+    (Death::AfterWrite(0), [0, 0, 0], [1, 1, 1]),
+    (Death::InStep(0), [1, 0, 0], [1, 1, 1]),
+    (Death::BeforeWrite(1), [1, 0, 0], [1, 1, 1]),
+    (Death::AfterWrite(1), [1, 0, 0], [0, 1, 1]),
+    (Death::InStep(1), [1, 1, 0], [0, 1, 1]),
+    (Death::BeforeWrite(2), [1, 1, 0], [0, 1, 1]),
+    (Death::AfterWrite(2), [1, 1, 0], [0, 0, 1]),
+    (Death::InStep(2), [1, 1, 1], [0, 0, 1]),
+    (Death::BeforeWrite(3), [1, 1, 1], [0, 0, 1]),
+    (Death::AfterWrite(3), [1, 1, 1], [0, 0, 0]),
+];
+
+impl Death {
+    fn prepare(self, chain: &Chain) {
+        match self {
+            Self::InStep(step) => {
+                chain.steps[step].then_take(NEVER);
+            }
+            Self::BeforeWrite(writes) => chain.break_write(writes, Fault::Slow(NEVER)),
+            Self::AfterWrite(writes) => {
+                chain.break_write(writes, Fault::LostAnswer);
+                chain.world.store.break_next(Call::Load, Fault::Slow(NEVER));
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_death_anywhere_the_first_step_without_a_result_is_called_and_none_before_it() {
+    for (death, before, after) in DEATHS {
+        for heir in ["a", "b"] {
+            let chain = Chain::new();
+            let seasoned = chain.begin().await;
+            drop(seasoned);
+            let a = chain.instance("a");
+            // Read before, so that the tick's own reads are those of a lost answer.
+            assert_eq!(tick(&a).await.unwrap(), TickOutcome::Idle);
+            chain.world.source.fill(3);
+            death.prepare(&chain);
+            let killed = tokio::time::timeout(Duration::from_secs(5), tick(&a)).await;
+            assert!(killed.is_err(), "{death:?}");
+            let so_far = chain.calls().map(|calls| calls - 1);
+            assert_eq!(so_far, before, "{death:?}");
+            sleep(40).await;
+            let b = chain.instance("b");
+            let end = tick(if heir == "a" { &a } else { &b }).await.unwrap();
+            assert_eq!(end == TickOutcome::Idle, after == [0, 0, 0], "{death:?} {heir}: {end:?}");
+            let calls: Vec<usize> =
+                chain.calls().iter().zip(so_far).map(|(all, n)| all - 1 - n).collect();
+            assert_eq!(calls, after, "{death:?} {heir}");
+            for step in 0..3 {
+                let calls = chain.steps[step].received().split_off(1);
+                assert!(calls.iter().all(|call| call.ids == [1, 2, 3]), "{death:?} {heir}");
+                let same = |call: &&crate::testing::Received| {
+                    call.batch_id == calls[0].batch_id && call.started_at == calls[0].started_at
+                };
+                assert_eq!(calls.iter().filter(same).count(), calls.len(), "{death:?} {heir}");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn storage_calls_of_a_chain_are_one_write_more_for_each_step_but_the_last() {
+    let chain = Chain::new();
+    let poller = chain.begin().await;
+    for (rows, batches) in [(3, 1), (25, 3)] {
+        chain.world.source.fill(rows);
+        tick(&poller).await.unwrap();
+        let writes = batches + 1 + batches * (3 - 1);
+        assert_eq!(chain.world.store.take_calls(), calls(0, writes, 0), "{rows}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_is_called_only_after_the_one_before_it_and_its_record() {
+    let chain = Chain::new();
+    let poller = chain.begin().await;
+    chain.world.source.fill(1);
+    // Nothing is known of the write, and the document cannot be read either.
+    chain.break_write(1, Fault::LostRequest);
+    for _ in 0..100 {
+        chain.world.store.break_next(Call::Load, Fault::Unreachable);
+    }
+    let error = tick(&poller).await.unwrap_err();
+    assert!(matches!(error, TickError::LeaseLost(_)), "{error:?}");
+    assert_eq!(chain.calls(), [2, 1, 1]);
+    assert_eq!(chain.steps_kept().await, Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_whose_lease_was_taken_over_is_not_followed_by_another() {
+    let chain = Chain::new();
+    chain.begin().await;
+    let (a, b) = (chain.instance("a"), chain.instance("b"));
+    chain.world.source.fill(1);
+    chain.steps[0].then_take(Duration::from_secs(2));
+    let (lost, ()) = tokio::join!(tick(&a), async {
+        sleep(1).await;
+        let broken = chain.world.document().await.break_lease().unwrap();
+        chain.world.overwrite(&encode(&broken)).await;
+        assert_eq!(tick(&b).await.unwrap(), TickOutcome::Committed { more: false });
+    });
+    assert!(matches!(lost, Err(TickError::LeaseLost(_))), "{lost:?}");
+    assert_eq!(chain.calls(), [3, 2, 2], "the stale owner called the first step only");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_step_is_tried_again_and_none_before_it() {
+    let chain = Chain::new();
+    let poller = chain.begin().await;
+    chain.world.source.fill(3);
+    chain.steps[1].then_fail(failed()).then_fail(failed());
+    for attempt in 1..=2 {
+        tick(&poller).await.unwrap_err();
+        let in_flight = chain.world.document().await.in_flight.unwrap();
+        assert_eq!(in_flight.last_error.as_deref(), Some("step `second`: 503"));
+        assert_eq!((in_flight.attempt, in_flight.steps.len()), (attempt, 1));
+        sleep(10).await;
+    }
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(chain.calls(), [2, 4, 2]);
+    let calls = chain.steps[1].received().split_off(1);
+    assert!(calls.iter().all(|call| call.started_at == calls[0].started_at));
+    assert!(chain.world.document().await.in_flight.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_that_changed_meanwhile_start_over_at_the_first_step() {
+    let chain = Chain::new();
+    let poller = chain.begin().await;
+    chain.world.source.fill(3);
+    chain.steps[1].then_fail(failed());
+    tick(&poller).await.unwrap_err();
+    chain.world.source.put(3, "changed");
+    sleep(10).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(chain.ids(0)[1..], [vec![1, 2, 3], vec![1, 2], vec![3]]);
+    assert_eq!(chain.ids(2)[1..], [vec![1, 2], vec![3]]);
+    let calls = chain.steps[0].received();
+    assert!(calls[1].started_at < calls[2].started_at, "other bytes, another beginning");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_result_of_a_batch_says_nothing_of_the_next_one() {
+    let chain = Chain::new();
+    let poller = chain.begin().await;
+    chain.world.source.fill(20);
+    chain.steps[1].then(async { Ok(()) }).then_fail(failed());
+    tick(&poller).await.unwrap_err();
+    assert_eq!(chain.calls(), [3, 3, 2]);
+    assert_eq!(chain.steps_kept().await, ["first"]);
+    sleep(10).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(chain.calls(), [3, 4, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn steps_have_ids_of_their_own_and_one_beginning() {
+    let chain = Chain::new();
+    let poller = chain.begin().await;
+    sleep(60).await;
+    chain.world.source.fill(1);
+    tick(&poller).await.unwrap();
+    let calls: Vec<_> = chain.steps.iter().map(|step| step.received().remove(1)).collect();
+    for (call, name) in calls.iter().zip(NAMES) {
+        assert_eq!(call.step.as_deref(), Some(name));
+        assert_eq!(call.started_at, calls[0].started_at);
+    }
+    let whole = chain.world.document().await.checkpoint.last_successful_batch_id.unwrap();
+    let ids: Vec<_> = calls.into_iter().map(|call| call.batch_id).collect();
+    assert_eq!(ids, NAMES.map(|name| whole.of_step(name)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_step_took_in_part_gets_to_all_steps_first() {
+    let chain = Chain::new();
+    let poller = chain.begin().await;
+    chain.world.source.fill(5);
+    chain.steps[1].judge_by(|ids| match ids.iter().position(|id| *id == 4) {
+        Some(accepted) => Err(HandlerError::Partial { accepted, reason: "no 4".to_owned() }),
+        None => Ok(()),
+    });
+    tick(&poller).await.unwrap_err();
+    assert_eq!(chain.ids(0)[1..], [vec![1, 2, 3, 4, 5], vec![1, 2, 3], vec![4, 5]]);
+    assert_eq!(chain.ids(1)[1..], [vec![1, 2, 3, 4, 5], vec![1, 2, 3], vec![4, 5]]);
+    assert_eq!(chain.ids(2)[1..], [vec![1, 2, 3]], "nothing that another step did not take");
+    let document = chain.world.document().await;
+    assert_eq!(document.checkpoint.metadata.row_count, 3);
+    assert_eq!(document.in_flight.unwrap().last_error.as_deref(), Some("step `second`: no 4"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_last_step_took_in_part_is_committed() {
+    let chain = Chain::new();
+    let poller = chain.begin().await;
+    chain.world.source.fill(5);
+    let reason = "no 3".to_owned();
+    chain.steps[2].then_fail(HandlerError::Partial { accepted: 2, reason });
+    tick(&poller).await.unwrap_err();
+    assert_eq!(chain.world.document().await.checkpoint.metadata.row_count, 2);
+    sleep(10).await;
+    tick(&poller).await.unwrap();
+    for step in 0..3 {
+        assert_eq!(chain.ids(step)[1..], [vec![1, 2, 3, 4, 5], vec![3, 4, 5]], "{step}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_step_accepts_as_it_goes_is_not_committed_before_the_chain() {
+    let chain = Chain::new();
+    let steady = Arc::new(Steady::default());
+    let steps = vec![
+        Step { name: "first".to_owned(), handler: steady },
+        Step { name: "third".to_owned(), handler: chain.steps[2].clone() },
+    ];
+    let poller = Poller { handler: Arc::new(Fanout::new(steps)), ..chain.world.instance("a") };
+    chain.world.source.fill(10);
+    let killed = tokio::time::timeout(Duration::from_secs(25), tick(&poller)).await;
+    assert!(killed.is_err(), "it is renewed meanwhile, and accepts two rows");
+    assert_eq!(chain.world.document().await.checkpoint.cursor, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_parts_of_a_batch_have_results_of_their_own() {
+    let chain = Chain::new();
+    let poller = chain.begin().await;
+    chain.world.source.fill(4);
+    chain.steps[1].judge_by(|ids| match ids.len() {
+        ..=2 => Ok(()),
+        _ => Err(HandlerError::TooLarge("413".to_owned())),
+    });
+    chain.steps[2].then_fail(failed());
+    tick(&poller).await.unwrap_err();
+    assert_eq!(chain.ids(0)[1..], [vec![1, 2, 3, 4], vec![1, 2]], "once whole, and in part");
+    assert_eq!(chain.steps_kept().await, ["first", "second"]);
+    assert_eq!(chain.world.document().await.in_flight.unwrap().rows, 2, "what they speak of");
+    sleep(10).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(chain.ids(0)[1..], [vec![1, 2, 3, 4], vec![1, 2], vec![3, 4]]);
+    assert_eq!(chain.ids(1)[1..], [vec![1, 2, 3, 4], vec![1, 2], vec![3, 4]]);
+    assert_eq!(chain.ids(2)[1..], [vec![1, 2], vec![1, 2], vec![3, 4]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_a_step_refuses_for_good_is_set_aside_and_the_rest_gets_to_all_steps() {
+    for bad_step in 0..3 {
+        let policy = FailurePolicy {
+            on_failure: OnFailure::Quarantine,
+            bisect_on_error: true,
+            ..FailurePolicy::default()
+        };
+        let chain = Chain::of(World { policy, ..World::new() });
+        let poller = chain.begin().await;
+        chain.world.source.fill(8);
+        let refused = || HandlerError::Rejected("422".to_owned());
+        chain.steps[bad_step]
+            .judge_by(move |ids| if ids.contains(&5) { Err(refused()) } else { Ok(()) });
+        assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+        for step in 0..3 {
+            let taken: std::collections::BTreeSet<i64> =
+                chain.ids(step).concat().into_iter().collect();
+            let all: std::collections::BTreeSet<i64> = (0..=8).filter(|id| *id != 5).collect();
+            assert!(taken.is_superset(&all), "{bad_step} {step}: {taken:?}");
+        }
+        assert_eq!(poller.quarantined().await.unwrap().len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chain_that_was_changed_calls_every_step_from_the_first_changed_one_on() {
+    for (names, called) in [
+        (&["first", "second", "third"][..], [0, 1, 1]),
+        (&["first", "third"], [0, 0, 1]),
+        (&["second", "first"], [1, 1, 0]),
+        (&["third"], [0, 0, 1]),
+    ] {
+        let chain = Chain::new();
+        let poller = chain.begin().await;
+        chain.world.source.fill(3);
+        chain.steps[1].then_fail(failed());
+        tick(&poller).await.unwrap_err();
+        let before = chain.calls();
+        sleep(10).await;
+        tick(&chain.instance_of("b", names)).await.unwrap();
+        let calls: Vec<usize> = chain.calls().iter().zip(before).map(|(all, n)| all - n).collect();
+        assert_eq!(calls, called, "{names:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_has_the_same_beginning_at_each_attempt_and_another_than_the_next() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    sleep(60).await;
+    let began = world.memory.load(&StateKey::Document("p".to_owned())).await.unwrap().date;
+    world.source.fill(2);
+    world.handler.then_fail(failed()).then_take(NEVER);
+    tick(&poller).await.unwrap_err();
+    sleep(10).await;
+    let killed = tokio::time::timeout(Duration::from_secs(5), tick(&poller)).await;
+    assert!(killed.is_err());
+    sleep(60).await;
+    tick(&world.instance("b")).await.unwrap();
+    world.source.put(3, "new");
+    tick(&world.instance("b")).await.unwrap();
+    let calls = world.handler.received();
+    let [_, first, second, third, next] = &calls[..] else { panic!("{calls:?}") };
+    assert_eq!(first.started_at, began);
+    assert_eq!((second.started_at, third.started_at), (began, began));
+    assert!(next.started_at > began);
+    assert_eq!((&first.step, &first.batch_id), (&None, &third.batch_id));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_journal_tells_of_each_call_and_result_and_leads_to_the_document() {
+    let (chain, journal) = (Chain::new(), Arc::new(MemoryJournal::default()));
+    let poller = chain.instance("a").with_journal(JournalMode::Full, journal.clone(), None);
+    chain.world.source.fill(3);
+    chain.steps[2].then_fail(failed());
+    tick(&poller).await.unwrap_err();
+    sleep(10).await;
+    tick(&poller).await.unwrap();
+    let mut entries: Vec<Entry> = Vec::new();
+    for part in journal.list("p").await.unwrap() {
+        let bytes = journal.read(&part, 0).await.unwrap();
+        entries.extend(read_lines(&part.to_string(), &bytes).0);
+    }
+    let told: Vec<String> = entries
+        .iter()
+        .map(|entry| {
+            let step = entry.details.step.as_deref().unwrap_or_default();
+            format!("{} {step}", entry.event.as_str()).trim_end().to_owned()
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "lease_acquired",
+            "execution_started first",
+            "step_complete first",
+            "execution_started second",
+            "step_complete second",
+            "execution_started third",
+            "handler_failed",
+            "lease_acquired",
+            "execution_started third",
+            "batch_complete",
+        ]
+    );
+    let folded = fold(entries);
+    assert_eq!(folded.findings, []);
+    let document = chain.world.document().await;
+    assert_eq!(verify(JournalMode::Full, &folded, Some(&document)), Verdict::Agrees);
+    assert_eq!(folded.document, Some(document));
+}

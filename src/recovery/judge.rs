@@ -1,0 +1,255 @@
+//! Pure: a document, what is known beside it, and the conditions it is in.
+
+use std::time::Duration;
+
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::memory::Remembered;
+use super::table::{Action, Condition};
+use crate::state::{InFlight, LeaseAge, Standing, StateDocument};
+
+/// Longest that a handler's target may ask to be left alone, as the handlers have it.
+const BACK_OFF_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// So many numbered writes without a commit are no ordinary retry: two for each failed attempt.
+const JOURNAL_WRITES_MAX: u64 = 20;
+
+/// From when on something counts as stuck.
+#[derive(Clone, Copy, Debug)]
+pub struct Thresholds {
+    /// How long a checkpoint may stand still while rows wait.
+    pub stuck_after: Duration,
+    /// How long a pause may last.
+    pub paused_max: Duration,
+}
+
+/// What settings and a poller's source say, where the poller is in the settings.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Configured {
+    /// Whether it keeps a journal.
+    pub(super) journaled: bool,
+    /// Longest pause after failures.
+    pub(super) retry_delay_max: Duration,
+    /// Whether the document is of its source; `None` where that cannot be told.
+    pub(super) fingerprint_matches: Option<bool>,
+    /// Whether rows wait behind the checkpoint; `None` where that was not asked, or not answered.
+    pub(super) rows_wait: Option<bool>,
+}
+
+/// A document, and what is known beside it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Subject<'a> {
+    pub(super) name: &'a str,
+    pub(super) document: &'a StateDocument,
+    pub(super) age: LeaseAge,
+    /// The storage service's time.
+    pub(super) now: OffsetDateTime,
+    /// Rows set aside.
+    pub(super) quarantined: u64,
+    /// `None` for a poller that is in no setting.
+    pub(super) configured: Option<Configured>,
+    /// What the last run saw.
+    pub(super) before: Option<&'a Remembered>,
+}
+
+/// One condition that holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Judged {
+    pub(super) condition: Condition,
+    pub(super) action: Action,
+    /// What was found, in words.
+    pub(super) found: String,
+}
+
+impl Judged {
+    pub(super) fn new(condition: Condition, action: Action, found: impl Into<String>) -> Self {
+        Self { condition, action, found: found.into() }
+    }
+}
+
+/// Returns the name of the poller that a document is a part of.
+pub(super) fn parent_of<'a>(name: &'a str, document: &'a StateDocument) -> Option<&'a str> {
+    let said = document.extra.get("parent").and_then(serde_json::Value::as_str);
+    let said = said.or_else(|| Some(document.range.as_ref()?.of.as_str()));
+    // No poller's own name has two of them in a row.
+    said.or_else(|| name.split_once("__").map(|(parent, _)| parent))
+}
+
+/// Returns until when nobody may try a batch whose back-off is no mistake.
+pub(super) fn latest_attempt(now: OffsetDateTime, configured: &Configured) -> OffsetDateTime {
+    now + configured.retry_delay_max.max(BACK_OFF_MAX)
+}
+
+/// Whether nothing but the source can tell if rows wait: no batch is in flight, and no tick has written
+/// for a while.
+pub(super) fn is_silent(document: &StateDocument, age: LeaseAge, stuck_after: Duration) -> bool {
+    document.in_flight.is_none()
+        && document.paused.is_none()
+        && document.standing_for_nobody(age) == Standing::Free
+        && age.since_write >= stuck_after
+}
+
+/// Returns every condition that a document is in, but those of its parent.
+pub(super) fn judge(subject: &Subject<'_>, thresholds: &Thresholds) -> Vec<Judged> {
+    let judged = [
+        lease_expired(subject),
+        in_flight_orphaned(subject, thresholds),
+        checkpoint_stuck(subject, thresholds),
+        state_without_configuration(subject),
+        quarantine_growing(subject),
+        paused_too_long(subject, thresholds),
+        journal_without_commits(subject),
+        fingerprint_differs(subject),
+    ];
+    judged.into_iter().flatten().collect()
+}
+
+fn lease_expired(subject: &Subject<'_>) -> Option<Judged> {
+    let Subject { document, age, .. } = subject;
+    if document.standing_for_nobody(*age) != Standing::Lapsed {
+        return None;
+    }
+    let lease = &document.lease;
+    let owner = lease.owner_id.as_deref().unwrap_or_default();
+    let idle = document.idle(*age).as_secs();
+    let (ttl, token) = (lease.ttl_seconds, lease.fencing_token);
+    let (action, batch) = match &document.in_flight {
+        Some(InFlight { rows, .. }) => {
+            (Action::Requeue, format!("; a batch of {rows} rows is in hand"))
+        }
+        None => (Action::Release, String::new()),
+    };
+    let found = format!(
+        "`{owner}` holds token {token}, has not written for {idle} s (ttl {ttl} s) and did not \
+         release it{batch}"
+    );
+    Some(Judged::new(Condition::LeaseExpired, action, found))
+}
+
+fn in_flight_orphaned(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<Judged> {
+    let Subject { document, age, now, .. } = *subject;
+    let configured = subject.configured.as_ref()?;
+    let batch = document.in_flight.as_ref()?;
+    if document.standing_for_nobody(age) != Standing::Free || document.paused.is_some() {
+        return None;
+    }
+    if let Some(until) = batch.next_attempt_at.filter(|at| *at > latest_attempt(now, configured)) {
+        let until = rfc3339(until);
+        let found = format!("a batch of {} rows is not tried again before {until}", batch.rows);
+        return Some(Judged::new(Condition::InFlightOrphaned, Action::Requeue, found));
+    }
+    let left_at = now - document.idle(age);
+    let due_at = batch.next_attempt_at.map_or(left_at, |at| at.max(left_at));
+    if now - due_at < thresholds.stuck_after {
+        return None;
+    }
+    let found = format!(
+        "a batch of {} rows is due since {}, and no tick takes it: is the timer on?",
+        batch.rows,
+        rfc3339(due_at)
+    );
+    Some(Judged::new(Condition::InFlightOrphaned, Action::Alarm, found))
+}
+
+fn checkpoint_stuck(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<Judged> {
+    let Subject { document, now, configured, before, .. } = *subject;
+    let configured = configured?;
+    let since = rows_wait_since(document, &configured, before, now)?;
+    if document.paused.is_some() || now - since < thresholds.stuck_after {
+        return None;
+    }
+    let batch = document.in_flight.as_ref();
+    let error = batch.and_then(|batch| batch.last_error.as_deref());
+    let what =
+        error.map_or("no error was written down".to_owned(), |error| format!("last: {error}"));
+    let found = format!("rows wait since {}, and nothing is committed; {what}", rfc3339(since));
+    Some(Judged::new(Condition::CheckpointStuck, Action::Alarm, found))
+}
+
+/// Returns since when rows are known to wait at the checkpoint as it stands; `None` where none do.
+pub(super) fn rows_wait_since(
+    document: &StateDocument,
+    configured: &Configured,
+    before: Option<&Remembered>,
+    now: OffsetDateTime,
+) -> Option<OffsetDateTime> {
+    let batch = document.in_flight.as_ref();
+    if batch.is_none() && configured.rows_wait != Some(true) {
+        return None;
+    }
+    let seen =
+        before.filter(|before| before.is_at(document)).and_then(|before| before.waiting_since);
+    let failed = batch.and_then(|batch| batch.first_failed_at);
+    seen.into_iter().chain(failed).chain([now]).min()
+}
+
+fn state_without_configuration(subject: &Subject<'_>) -> Option<Judged> {
+    let Subject { name, document, configured, .. } = subject;
+    if configured.is_some() || parent_of(name, document).is_some() {
+        return None;
+    }
+    let found = "no setting of this app speaks of the poller; nothing runs it";
+    Some(Judged::new(Condition::StateWithoutConfiguration, Action::Report, found))
+}
+
+/// A poller of the settings without a document.
+pub(super) fn configuration_without_state(has_run: bool) -> Judged {
+    let (action, found) = if has_run {
+        (Action::Alarm, "its document is gone, though its marker says that it has run: restore it")
+    } else {
+        (Action::Report, "it has no document: no tick has delivered anything yet")
+    };
+    Judged::new(Condition::ConfigurationWithoutState, action, found)
+}
+
+fn quarantine_growing(subject: &Subject<'_>) -> Option<Judged> {
+    let counted = subject.before.map_or(0, |before| before.quarantined);
+    let now = subject.quarantined;
+    (now > counted).then(|| {
+        let found = format!("{now} rows are set aside, {counted} were at the last run");
+        Judged::new(Condition::QuarantineGrowing, Action::Alarm, found)
+    })
+}
+
+fn paused_too_long(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<Judged> {
+    let paused = subject.document.paused.as_ref()?;
+    (subject.now - paused.at >= thresholds.paused_max).then(|| {
+        let (by, at, reason) = (&paused.by, rfc3339(paused.at), &paused.reason);
+        let found = format!("paused by `{by}` since {at}: {reason}");
+        Judged::new(Condition::PausedTooLong, Action::Report, found)
+    })
+}
+
+/// A part whose poller is not there, or is paused while the part is not.
+pub(super) fn parent_gone(parent: &str, is_there: bool) -> Judged {
+    let (action, what) =
+        if is_there { (Action::Report, "paused") } else { (Action::Alarm, "gone") };
+    Judged::new(Condition::ParentGone, action, format!("its poller `{parent}` is {what}"))
+}
+
+fn journal_without_commits(subject: &Subject<'_>) -> Option<Judged> {
+    let Subject { document, configured, before, .. } = subject;
+    let before = before.filter(|before| before.is_at(document))?;
+    let writes = document.journal_seq.saturating_sub(before.journal_seq);
+    let is_it = configured.is_some_and(|configured| configured.journaled)
+        && document.in_flight.is_some()
+        && writes >= JOURNAL_WRITES_MAX;
+    is_it.then(|| {
+        let found = format!("the journal numbers {writes} writes since the last commit");
+        Judged::new(Condition::JournalWithoutCommits, Action::Alarm, found)
+    })
+}
+
+fn fingerprint_differs(subject: &Subject<'_>) -> Option<Judged> {
+    let differs = subject.configured.is_some_and(|known| known.fingerprint_matches == Some(false));
+    differs.then(|| {
+        let found = "the checkpoint is of another source than the settings describe: restore the \
+                     settings, or give the poller a new name to start over";
+        Judged::new(Condition::FingerprintDiffers, Action::Alarm, found)
+    })
+}
+
+pub(super) fn rfc3339(at: OffsetDateTime) -> String {
+    at.format(&Rfc3339).unwrap_or_else(|_| at.to_string())
+}

@@ -1,0 +1,104 @@
+//! What a run of the controller found and did.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::table::{Action, Condition};
+
+/// What became of a finding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It was told; nothing is to be written.
+    Told,
+    /// A run that repairs would do it.
+    Planned,
+    /// It was done.
+    Done,
+    /// Somebody has written the document since: it is left to the next run.
+    Changed,
+    /// It could not be done, and why.
+    Failed(String),
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Told => formatter.write_str("told"),
+            Self::Planned => formatter.write_str("planned"),
+            Self::Done => formatter.write_str("done"),
+            Self::Changed => formatter.write_str("left: the document has changed since"),
+            Self::Failed(error) => write!(formatter, "failed: {error}"),
+        }
+    }
+}
+
+/// A condition that holds for a poller, and what was done about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The poller, or the part of one.
+    pub poller: String,
+    /// What is the matter.
+    pub condition: Condition,
+    /// What is to be done.
+    pub action: Action,
+    /// What was found, in words.
+    pub found: String,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// One run.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// What was found, by poller.
+    pub findings: Vec<Finding>,
+    /// Documents looked at.
+    pub documents: u64,
+    /// Documents written.
+    pub written: u64,
+    /// How long it took.
+    pub duration: Duration,
+    /// Why nothing was looked at, where nothing was.
+    pub skipped: Option<String>,
+}
+
+impl Report {
+    /// Whether somebody is needed: an alarm, or a repair that failed.
+    pub fn needs_somebody(&self) -> bool {
+        let bad = |finding: &Finding| {
+            finding.action == Action::Alarm || matches!(finding.outcome, Outcome::Failed(_))
+        };
+        self.findings.iter().any(bad)
+    }
+
+    /// Returns one line for people.
+    pub fn summary(&self) -> String {
+        if let Some(why) = &self.skipped {
+            return format!("recovery: skipped: {why}");
+        }
+        let planned = self.count(|outcome| *outcome == Outcome::Planned);
+        let failed = self.count(|outcome| matches!(outcome, Outcome::Failed(_)));
+        let what = match (self.written, planned) {
+            (0, 0) => "nothing to repair".to_owned(),
+            (0, planned) => format!("{planned} to repair"),
+            (written, _) => format!("{written} repaired"),
+        };
+        let failed = if failed == 0 { String::new() } else { format!(", {failed} not repaired") };
+        format!(
+            "recovery: {what}{failed}, {} findings in {} documents ({} ms; 1 listing, {} reads, {} \
+             writes)",
+            self.findings.len(),
+            self.documents,
+            self.duration.as_millis(),
+            self.documents,
+            self.written
+        )
+    }
+
+    fn count(&self, which: impl Fn(&Outcome) -> bool) -> usize {
+        self.findings.iter().filter(|finding| which(&finding.outcome)).count()
+    }
+}

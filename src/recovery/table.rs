@@ -1,0 +1,219 @@
+//! The one table of the controller: what it looks for, how it knows, what it does and what it never does.
+//!
+//! `docs/recovery.md` shows [`conditions_table`], and a test holds it to that.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Something that keeps a poller from its work, or may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Condition {
+    /// A holder died, or cannot write any more.
+    LeaseExpired,
+    /// A batch is in flight, and nobody holds the lease or takes it.
+    InFlightOrphaned,
+    /// Rows wait, and the checkpoint does not move.
+    CheckpointStuck,
+    /// A document whose poller is in no setting.
+    StateWithoutConfiguration,
+    /// A poller of the settings that has no document.
+    ConfigurationWithoutState,
+    /// More rows are set aside than at the last run.
+    QuarantineGrowing,
+    /// A poller that somebody may have forgotten to resume.
+    PausedTooLong,
+    /// The document of a partition, a replay or a backfill whose poller is gone or paused.
+    ParentGone,
+    /// The history grows, and nothing is committed.
+    JournalWithoutCommits,
+    /// The checkpoint is of another source than the settings describe.
+    FingerprintDiffers,
+    /// A document that cannot be used.
+    StateUnreadable,
+}
+
+/// What is done about a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Told at WARN.
+    Report,
+    /// The lease is taken from its dead holder.
+    Release,
+    /// The same, or a back-off is ended: the batch in flight is free for the next tick.
+    Requeue,
+    /// Told at ERROR: somebody is needed.
+    Alarm,
+}
+
+impl Action {
+    /// Returns the name used in every output.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Report => "report",
+            Self::Release => "release",
+            Self::Requeue => "requeue",
+            Self::Alarm => "alarm",
+        }
+    }
+
+    /// Whether a document is written.
+    pub fn is_repair(self) -> bool {
+        matches!(self, Self::Release | Self::Requeue)
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.as_str())
+    }
+}
+
+impl Condition {
+    /// Returns the name used in every output.
+    pub fn as_str(self) -> &'static str {
+        row(self).name
+    }
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.as_str())
+    }
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Which condition.
+    pub condition: Condition,
+    /// Its name in logs, metrics and outputs.
+    pub name: &'static str,
+    /// How it is known.
+    pub known_by: &'static str,
+    /// What may be done, the usual first.
+    pub actions: &'static [Action],
+    /// The same in words.
+    pub done: &'static str,
+    /// What is never done about it.
+    pub never: &'static str,
+}
+
+/// The table, a row for each condition.
+pub const ROWS: &[Row] = &[
+    Row {
+        condition: Condition::LeaseExpired,
+        name: "lease_expired",
+        known_by: "an owner that has not released the lease, and has not written for ttl, two grains \
+                   of the store's clock and 2 s, by that clock alone",
+        actions: &[Action::Release, Action::Requeue],
+        done: "released under the tag it was judged by: owner cleared, token raised. A batch in hand \
+               stays for the next tick, with one more crash counted: requeued",
+        never: "takes a live lease; moves a checkpoint; delivers a row",
+    },
+    Row {
+        condition: Condition::InFlightOrphaned,
+        name: "in_flight_orphaned",
+        known_by: "a batch in flight under a free lease that waits for a time no handler could have \
+                   asked for (24 h, or `RETRY_DELAY_MAX`), or that is due for `STUCK_AFTER` and no \
+                   tick takes it",
+        actions: &[Action::Requeue, Action::Alarm],
+        done: "the back-off is ended; where the batch is due, an alarm: the timer does not run",
+        never: "ends a back-off that was asked for; drops the batch; resets its attempts",
+    },
+    Row {
+        condition: Condition::CheckpointStuck,
+        name: "checkpoint_stuck",
+        known_by: "rows that wait (a batch in flight, or where nothing has written for `STUCK_AFTER` \
+                   a row behind the checkpoint, for which the source is asked), and a checkpoint that \
+                   stands still for `STUCK_AFTER`, since the failure or the run that saw them first",
+        actions: &[Action::Alarm],
+        done: "an alarm, with the last error",
+        never: "skips a row; moves the checkpoint",
+    },
+    Row {
+        condition: Condition::StateWithoutConfiguration,
+        name: "state_without_configuration",
+        known_by: "a document whose poller is in no setting of this app",
+        actions: &[Action::Report],
+        done: "reported; a lease that has expired is released all the same",
+        never: "removes a document",
+    },
+    Row {
+        condition: Condition::ConfigurationWithoutState,
+        name: "configuration_without_state",
+        known_by: "a poller of the settings without a document; its marker tells whether it ever ran",
+        actions: &[Action::Report, Action::Alarm],
+        done: "reported; where it has run before, an alarm",
+        never: "creates a document; begins a poller anew",
+    },
+    Row {
+        condition: Condition::QuarantineGrowing,
+        name: "quarantine_growing",
+        known_by: "more rows set aside than the last run counted",
+        actions: &[Action::Alarm],
+        done: "an alarm",
+        never: "delivers or drops an entry",
+    },
+    Row {
+        condition: Condition::PausedTooLong,
+        name: "paused_too_long",
+        known_by: "a pause that is older than `PAUSED_MAX`",
+        actions: &[Action::Report],
+        done: "reported, with who paused it and why",
+        never: "resumes a poller",
+    },
+    Row {
+        condition: Condition::ParentGone,
+        name: "parent_gone",
+        known_by: "a document named `poller__part`, or with a field `parent`, whose poller has neither \
+                   a document nor settings, or is paused while the part is not",
+        actions: &[Action::Alarm, Action::Report],
+        done: "an alarm where the poller is gone, a report where it is paused",
+        never: "pauses, ends or removes the part",
+    },
+    Row {
+        condition: Condition::JournalWithoutCommits,
+        name: "journal_without_commits",
+        known_by: "a batch in flight, and at least 20 writes numbered for the journal since the \
+                   checkpoint was last seen to move",
+        actions: &[Action::Alarm],
+        done: "an alarm",
+        never: "changes a journal",
+    },
+    Row {
+        condition: Condition::FingerprintDiffers,
+        name: "fingerprint_differs",
+        known_by: "the document's fingerprint is not that of the source in the settings",
+        actions: &[Action::Alarm],
+        done: "an alarm",
+        never: "accepts the other source; resets the poller",
+    },
+    Row {
+        condition: Condition::StateUnreadable,
+        name: "state_unreadable",
+        known_by: "what is stored is no state document of this version and of this poller",
+        actions: &[Action::Alarm],
+        done: "an alarm, with what is wrong",
+        never: "overwrites it",
+    },
+];
+
+/// Returns the row of a condition.
+pub fn row(condition: Condition) -> &'static Row {
+    let mut rows = ROWS.iter();
+    rows.find(|row| row.condition == condition).expect("the table has every condition")
+}
+
+/// Returns [`ROWS`] as a Markdown table, heading included.
+pub fn conditions_table() -> String {
+    let rows = ROWS.iter().map(|Row { name, known_by, actions, done, never, .. }| {
+        let actions = actions.iter().map(|action| action.as_str()).collect::<Vec<_>>().join(", ");
+        format!("| `{name}` | {known_by} | {actions} | {done} | {never} |\n")
+    });
+    let head = "| condition | how it is known | action | what happens | what it never does |\n\
+                |---|---|---|---|---|\n";
+    head.to_owned() + &rows.collect::<String>()
+}

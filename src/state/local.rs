@@ -1,0 +1,105 @@
+//! Files of this machine, and what their errors mean for a store: the shared half of all that is kept
+//! in some.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::StoreError;
+
+/// Longest name; file systems allow 255 bytes, and temporary files and locks need some of them.
+const NAME_BYTES_MAX: usize = 200;
+
+/// Returns the path of `name` in `folder`.
+///
+/// # Errors
+///
+/// [`StoreError::Refused`] for a name that is not a plain file name.
+pub(crate) fn path_in(folder: &Path, name: &str) -> Result<PathBuf, StoreError> {
+    let plain = !name.is_empty()
+        && !name.starts_with('.')
+        && !name.contains(['/', '\\', '\0'])
+        && name.len() <= NAME_BYTES_MAX;
+    if plain {
+        return Ok(folder.join(name));
+    }
+    let reason = "the name is not a plain file name; use letters, digits and `_`".to_owned();
+    Err(StoreError::Refused { key: name.to_owned(), reason })
+}
+
+/// Waits until no other writer has the file `path`, and keeps others from it until the lock is dropped;
+/// the operating system frees it where the process dies.
+///
+/// # Errors
+///
+/// Those of the file system.
+pub(crate) fn lock(path: &Path) -> io::Result<File> {
+    let lock = File::create(path.with_extension("lock"))?;
+    lock.lock()?;
+    Ok(lock)
+}
+
+/// Returns the names of the files in `folder`, in no order; none where it does not exist. Those that
+/// are no text are nobody's here.
+///
+/// # Errors
+///
+/// [`StoreError::Refused`], with `key` in its text.
+pub(crate) fn names_in(folder: &Path, key: &str) -> Result<Vec<String>, StoreError> {
+    let names = || -> io::Result<Vec<String>> {
+        let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
+        names.filter_map(Result::transpose).collect()
+    };
+    match names() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        names => names.map_err(|error| StoreError::Refused {
+            key: key.to_owned(),
+            reason: format!("list folder: {error}; check the folder's rights"),
+        }),
+    }
+}
+
+/// Judges a failure of the file system: nothing was written, and trying again will not mend it.
+pub(crate) fn refused(key: impl ToString, verb: &str, error: &io::Error) -> StoreError {
+    let reason = format!("{verb} file: {error}; check the folder's rights and free space");
+    StoreError::Refused { key: key.to_string(), reason }
+}
+
+/// Does `work` where it may block.
+///
+/// # Errors
+///
+/// Those of `work`; [`StoreError::Unknown`] where it ended by a panic.
+pub(crate) async fn on_blocking_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
+        Err(StoreError::Unknown { key: String::new(), reason: error.to_string() })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_plain_name_is_a_file_of_the_folder() {
+        let folder = Path::new("folder");
+        assert_eq!(path_in(folder, "a b.json").unwrap(), folder.join("a b.json"));
+        let long = "x".repeat(NAME_BYTES_MAX + 1);
+        for name in ["", ".", "..", ".hidden", "../a", "a/b", "a\\b", "a\0", &long] {
+            let error = path_in(folder, name).unwrap_err().to_string();
+            assert!(error.contains("not a plain file name"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_empty_and_one_that_is_none_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(names_in(&root.path().join("none"), "k").unwrap(), Vec::<String>::new());
+        fs::write(root.path().join("file"), "").unwrap();
+        assert_eq!(names_in(root.path(), "k").unwrap(), ["file"]);
+        let error = names_in(&root.path().join("file"), "k").unwrap_err();
+        assert!(matches!(error, StoreError::Refused { .. }), "{error}");
+    }
+}

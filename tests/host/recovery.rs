@@ -1,0 +1,99 @@
+//! The recovery controller as a function and as a command, and `status` beside it.
+
+use serde_json::{Value as Json, json};
+
+use highwater::fakehost::Invocation;
+
+use crate::bench::{Bench, logs};
+use crate::data;
+
+impl Bench {
+    /// Changes the state document as if it had been written an hour ago.
+    fn an_hour_ago(&self, change: impl FnOnce(&mut Json)) {
+        let text = std::fs::read_to_string(self.state_path()).unwrap();
+        let (header, document) = text.split_once('\n').unwrap();
+        let mut header: Json = serde_json::from_str(header).unwrap();
+        let mut document: Json = serde_json::from_str(document).unwrap();
+        header["last_modified"] = "2026-01-01T00:00:00Z".into();
+        change(&mut document);
+        std::fs::write(self.state_path(), format!("{header}\n{document}")).unwrap();
+    }
+
+    /// Leaves the lease with a process that is gone.
+    fn die(&self) {
+        self.an_hour_ago(|document| {
+            document["lease"]["owner_id"] = "dead".into();
+            document["lease"]["released_at"] = Json::Null;
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_holder_is_found_released_only_when_asked_and_then_nothing_is_left_to_do() {
+    let bench = Bench::with_rows(1..=1).await;
+    bench.host().await.run().await;
+    bench.die();
+    let said = bench.command(&["status", "--output", "json"]).await;
+    let status: Json = serde_json::from_str(said.done()).unwrap();
+    assert_eq!((&status[0]["state"], &status[0]["owner"]), (&json!("lapsed"), &json!("dead")));
+    for _ in 0..2 {
+        let said = bench.command(&["recover", "--output", "json"]).await;
+        assert!(said.code == 0 && said.rest.contains("1 to repair"), "{said:?}");
+        let found: Json = serde_json::from_str(&said.data).unwrap();
+        assert_eq!(found[0]["condition"], "lease_expired");
+        assert_eq!(found[0]["outcome"], "planned");
+        assert_eq!(bench.state()["lease"]["owner_id"], "dead");
+    }
+    let said = bench.command(&["recover", "--yes"]).await;
+    assert!(said.code == 0 && said.rest.contains("1 repaired"), "{said:?}");
+    assert!(said.data.contains("lease_expired"), "{said:?}");
+    assert_eq!(bench.state()["lease"]["owner_id"], Json::Null);
+    let said = bench.command(&["recover", "--yes"]).await;
+    assert!(said.code == 0 && said.rest.contains("nothing to repair, 0 findings"), "{said:?}");
+    bench.insert(2..=2);
+    bench.host().await.run().await;
+    assert_eq!(bench.receiver.taken(), [1, 2]);
+    let said = bench.command(&["status", "nightly"]).await;
+    assert!(said.done().contains("nightly") && said.data.contains("free"), "{said:?}");
+    bench.command(&["status", "weekly"]).await.failed(2, "no poller `weekly`");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_function_repairs_or_tells_or_leaves_it_as_the_setting_says() {
+    let mut bench = Bench::with_rows(1..=1).await;
+    bench.host().await.run().await;
+    let call = || Invocation::new(highwater::recovery::FUNCTION, data::body("01_scheduled"));
+    for (mode, expected, owner) in [
+        ("off", "is `off`", json!("dead")),
+        ("report", "1 to repair", json!("dead")),
+        ("repair", "1 repaired", Json::Null),
+    ] {
+        bench.die();
+        bench.set_env("HIGHWATER__RECOVERY__MODE", mode);
+        let host = bench.host().await;
+        let outcome = host.invoke(call()).await;
+        assert!(logs(&outcome)[0].contains(expected), "{outcome:?}");
+        assert_eq!(bench.state()["lease"]["owner_id"], owner, "{mode}");
+        if mode != "off" {
+            host.event("recovery_finding").await;
+        }
+        host.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_alarm_is_an_exit_code_and_an_invocation_that_went_well() {
+    let bench = Bench::with_rows(1..=1).await;
+    let host = bench.host().await;
+    host.run().await;
+    bench.an_hour_ago(|document| document["source_fingerprint"] = "sha256:other".into());
+    let said = bench.command(&["recover"]).await;
+    assert!(said.code == 1 && said.data.contains("fingerprint_differs"), "{said:?}");
+    let call = Invocation::new(highwater::recovery::FUNCTION, data::body("01_scheduled"));
+    assert!(host.invoke(call).await.verdict.is_success());
+    std::fs::write(bench.state_path(), "{").unwrap();
+    let said = bench.command(&["recover"]).await;
+    assert!(said.code == 1 && said.data.contains("state_unreadable"), "{said:?}");
+    let said = bench.command(&["status"]).await;
+    assert!(said.done().contains("unreadable"), "{said:?}");
+}

@@ -1,0 +1,168 @@
+//! The program without a host: what it runs by itself, and what it says of its files.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Stdio;
+
+use serde_json::{Value as Json, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Command;
+
+use crate::bench::{Bench, LIMIT, PROGRAM, within};
+use crate::receiver::Answer;
+
+impl Bench {
+    /// Returns the folder of the function app.
+    fn root(&self) -> String {
+        self.folder.path().join("root").to_str().unwrap().to_owned()
+    }
+
+    /// Puts a file into the folder of the function app.
+    fn write(&self, name: &str, text: &str) {
+        let path = self.folder.path().join("root").join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    /// Gives the function a schedule.
+    fn schedule(&self, schedule: &str) {
+        let function = json!({"bindings": [
+            {"name": "timer", "type": "timerTrigger", "direction": "in", "schedule": schedule},
+        ]});
+        self.write("nightly/function.json", &function.to_string());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_ticks_by_the_schedule_until_it_is_asked_to_stop() {
+    let mut bench = Bench::with_rows(1..=2).await;
+    bench.schedule("%EACH%");
+    bench.set_env("EACH", "* * * * * *");
+    let mut command = Command::new(PROGRAM);
+    command.args(["run", "--from", &bench.root()]).env_clear().envs(&bench.env);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut process = command.spawn().unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let mut ticks = 0;
+    let delivered = async {
+        while bench.receiver.taken() != [1, 2, 3] {
+            let line: Json =
+                serde_json::from_str(&lines.next_line().await.unwrap().unwrap()).unwrap();
+            if line["event"] == "timer_started" {
+                assert_eq!(
+                    (&line["function"], &line["schedule"]),
+                    (&"nightly".into(), &"* * * * * *".into())
+                );
+            }
+            if line["event"] == "tick_complete" {
+                ticks += 1;
+                if ticks == 1 {
+                    bench.insert(3..=3);
+                }
+            }
+        }
+    };
+    within(LIMIT, delivered).await;
+    let pid = process.id().unwrap().to_string();
+    let killed = Command::new("kill").arg(&pid).status();
+    assert!(within(LIMIT, killed).await.unwrap().success());
+    // What is left in the pipe must not keep it from ending.
+    while within(LIMIT, lines.next_line()).await.unwrap().is_some() {}
+    let status = within(LIMIT, process.wait()).await.unwrap();
+    assert_eq!((status.code(), status.signal()), (Some(0), None));
+    assert_eq!(bench.state()["lease"]["owner_id"], Json::Null);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_without_anything_to_run_says_why() {
+    let mut bench = Bench::new().await;
+    bench.schedule("%EACH%");
+    let from = bench.root();
+    bench.command(&["run", "--from", &from]).await.failed(3, "setting `EACH`");
+    bench.set_env("EACH", "5m");
+    bench.command(&["run", "--from", &from]).await.failed(3, "six fields, seconds first");
+    bench.command(&["run", "--from", "/nowhere"]).await.failed(3, "read `/nowhere`");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_tick_is_told_and_its_failure_is_an_exit_code() {
+    let bench = Bench::with_rows(1..=2).await;
+    let said = bench.command(&["tick", "nightly", "--output", "json"]).await;
+    let told: Json = serde_json::from_str(said.done()).unwrap();
+    assert_eq!(
+        (&told["outcome"], &told["rows"], &told["batches"]),
+        (&"committed".into(), &2.into(), &1.into())
+    );
+    let said = bench.command(&["tick", "nightly"]).await;
+    assert!(said.done().contains("nightly"), "{said:?}");
+    bench.insert(3..=3);
+    bench.receiver.script(&[Answer::Refuse(500, "not now")]);
+    let said = bench.command(&["tick", "nightly"]).await;
+    assert_eq!(said.code, 7, "{said:?}");
+    bench.command(&["tick", "weekly"]).await.failed(2, "the settings have `nightly`");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn validate_finds_every_mistake_without_a_connection() {
+    let mut bench = Bench::new().await;
+    bench.set_env("SqlConnection", "Server=tcp:127.0.0.1,1;Database=x;User ID=u;Password=hunter2");
+    bench.schedule("0 */5 * * * *");
+    let from = bench.root();
+    let said = bench.command(&["validate", "--from", &from]).await;
+    assert!(said.done().contains("schedule: `0 */5 * * * *`, UTC"), "{said:?}");
+    assert!(said.data.contains("\n0 errors, "), "{said:?}");
+
+    bench.schedule("%EACH%");
+    bench.write("weekly/function.json", "{");
+    bench.write("odd/function.json", r#"{"bindings":[{"name":"t","type":"timerTrigger","direction":"in","schedule":"0 0 0 * * *"}]}"#);
+    bench.write("host.json", r#"{"functionTimeout":"00:01:00","customHandler":{"description":{"defaultExecutablePath":"handler"}}}"#);
+    let said = bench.command(&["validate", "--from", &from, "--output", "json"]).await;
+    assert_eq!((said.code, said.rest.as_str()), (1, ""), "{said:?}");
+    let found: Vec<Json> = serde_json::from_str(&said.data).unwrap();
+    let errors: Vec<&str> = found
+        .iter()
+        .filter(|finding| finding["level"] == "error")
+        .map(|finding| finding["check"].as_str().unwrap())
+        .collect();
+    assert_eq!(errors, ["functionTimeout", "function.json", "schedule", "poller"], "{found:#?}");
+    assert!(!said.data.contains("hunter2"));
+
+    bench.set("SOURCE__MODE", "rowversionn");
+    bench.set("HANDLER__KIND", "htp");
+    let said = bench.command(&["validate", "--from", &from]).await;
+    assert!(said.data.contains("`rowversionn`") && said.data.contains("`htp`"), "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn local_settings_stand_in_for_the_environment() {
+    let mut bench = Bench::with_rows(1..=1).await;
+    let values = std::mem::take(&mut bench.env);
+    bench
+        .write("local.settings.json", &json!({"IsEncrypted": false, "Values": values}).to_string());
+    let file = format!("{}/local.settings.json", bench.root());
+    let said = bench.command(&["tick", "nightly", "--settings", &file]).await;
+    assert!(said.done().contains("nightly"), "{said:?}");
+    assert_eq!(bench.receiver.taken(), [1]);
+    bench.command(&["tick", "nightly"]).await.failed(3, "in the settings");
+    bench.command(&["tick", "nightly", "--settings", "/nowhere"]).await.failed(3, "`/nowhere`");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shells_and_man_are_told_of_every_command() {
+    let bench = Bench::new().await;
+    let help = bench.command(&["--help"]).await;
+    let commands = help.done().split_once("Commands:").unwrap().1.split_once("Options:").unwrap().0;
+    let names: Vec<&str> =
+        commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(names.contains(&"quarantine") && names.len() > 10, "{names:?}");
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = bench.command(&["completions", shell]).await;
+        let missing: Vec<&&str> =
+            names.iter().filter(|name| !script.done().contains(**name)).collect();
+        assert!(missing.is_empty(), "{shell}: {missing:?}");
+    }
+    let manual = bench.command(&["man"]).await;
+    for name in names.iter().filter(|name| **name != "help") {
+        let heading = format!(".SH \"HIGHWATER {}\"", name.to_uppercase());
+        assert!(manual.done().contains(&heading), "{heading}");
+    }
+}
