@@ -1,6 +1,7 @@
 //! Composition: settings in, running parts out. The one place that knows every adapter.
 
 pub mod doctor;
+pub mod range;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -5,6 +5,7 @@
 //! 2 wrong usage or a confirmation that is missing, 3 wrong settings, 4 not allowed, 5 another holds
 //! the lease or was faster, 6 something needed cannot be reached, 7 the handler did not take it.
 
+mod backfill;
 mod confirm;
 mod doctor;
 mod fence;
@@ -14,6 +15,7 @@ mod journal;
 mod output;
 mod pause;
 mod quarantine;
+mod range;
 mod recover;
 mod replay;
 mod restore;
@@ -83,6 +85,10 @@ enum Command {
     Pause(pause::PauseOptions),
     /// Let a poller run again, whoever or whatever paused it.
     Resume(pause::ResumeOptions),
+    /// Deliver a part of a poller's past again, once, in order; the poller goes on undisturbed.
+    Replay(replay::Options),
+    /// Deliver a part of a poller's past again in windows, several at a time and in several processes.
+    Backfill(backfill::Options),
     /// List, show, deliver again or drop the rows that a poller has set aside.
     #[command(subcommand)]
     Quarantine(quarantine::Options),
@@ -149,6 +155,8 @@ pub async fn run() -> ExitCode {
         Command::Recover(options) => end(recover::run(vars, &options).await),
         Command::Pause(options) => end(pause::pause(vars, &options).await),
         Command::Resume(options) => end(pause::resume(vars, &options).await),
+        Command::Replay(options) => end(Box::pin(replay::run(vars, &options)).await),
+        Command::Backfill(options) => end(Box::pin(backfill::run(vars, &options)).await),
         Command::Quarantine(options) => end(quarantine::run(vars, &options).await),
         Command::State(options) => end(Box::pin(state::run(vars, &options)).await),
         Command::Journal(options) => end(Box::pin(journal::run(vars, &options)).await),

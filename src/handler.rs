@@ -6,6 +6,7 @@ mod envelope;
 pub mod exec;
 pub mod fanout;
 pub mod http;
+pub mod paced;
 pub mod queue;
 pub mod sql;
 pub mod stdout;
@@ -29,6 +30,9 @@ use crate::state::{FencingToken, Generation, StaleWrite};
 /// One batch on its way to a handler.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery<'a> {
+    /// Under which name the grants of generation and token count: the poller's, or that of a range
+    /// which is delivered again beside it.
+    pub poller: &'a str,
     /// Where the events came from.
     pub source: &'a SourceLabel,
     /// Content identity: the same id always means the same bytes, for the same step.
@@ -47,12 +51,38 @@ pub struct Delivery<'a> {
     pub attempt: u32,
     /// Set while a range is delivered again on purpose.
     pub replay_id: Option<&'a str>,
+    /// Set while a poller delivers newer states of the same rows meanwhile.
+    pub beside: Option<Beside<'a>>,
     /// The events, oldest first; never empty.
     pub events: &'a [ChangeEvent],
     /// W3C trace context to hand on.
     pub traceparent: Option<&'a str>,
     /// Where the handler says that it gets on; see [`Progress`].
     pub progress: &'a Progress,
+}
+
+/// The poller beside which a range is delivered again.
+///
+/// Its lease is another one, so nothing orders the two but the target: one that locks the fence of
+/// `poller` until it has written, and then finds the rows as they were read, cannot write an older state
+/// over a newer one.
+#[derive(Clone, Copy, Debug)]
+pub struct Beside<'a> {
+    /// The poller.
+    pub poller: &'a str,
+    /// The rows of the batch.
+    pub rows: &'a dyn Reread,
+}
+
+/// Rows that can be read once more.
+#[async_trait]
+pub trait Reread: fmt::Debug + Send + Sync {
+    /// Whether they still are as they were when they were read.
+    ///
+    /// # Errors
+    ///
+    /// [`HandlerError::Throttled`] if the source cannot be read now.
+    async fn are_unchanged(&self) -> Result<bool, HandlerError>;
 }
 
 /// Which step of a handler chain a delivery is for.

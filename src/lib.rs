@@ -40,10 +40,10 @@
 //! |---|---|---|
 //! | composition | `app` | everything but `cli` |
 //! | edges | [`host`], `cli`, `package`, [`project`], [`telemetry`], [`timers`], `demo`, `fakehost`, `race` | the layers below |
-//! | adapters | `journal::{blob, file, memory, sql}`, `state::{blob, container, file, local, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, fanout, http, queue, sql, stdout}`, [`mssql`], [`azure`] | their port, their crate |
+//! | adapters | `journal::{blob, file, memory, sql}`, `state::{blob, container, file, local, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, fanout, http, paced, queue, sql, stdout}`, [`mssql`], [`azure`] | their port, their crate |
 //! | engine | [`poller`], [`lease`], [`journal::Appender`], [`journal::History`], [`metrics`], [`doctor`], [`recovery`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`], [`journal::JournalStore`] | vocabulary |
-//! | pure rules | [`config`], [`policy`], [`quarantine`], [`schedule`], [`state`], [`journal`], [`normalize`] | vocabulary |
+//! | pure rules | [`config`], [`policy`], [`quarantine`], [`range`], [`schedule`], [`state`], [`journal`], [`normalize`] | vocabulary |
 //! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`], [`trace`] | each other |
 //!
 //! Imports point downwards only; `tests/it/tidy.rs` enforces the map.
@@ -72,6 +72,7 @@
 //! | in-flight record | the batch being handled and what happened to it so far | |
 //! | step | one handler of a chain; its result is kept before the next is called | Durable Functions |
 //! | settle window | how far behind "now" a time-based poller stays | |
+//! | replay, backfill | a range of a poller's past that is delivered again beside it, whole or in windows | |
 //! | closed window | a range that was delivered, and is read again for what was committed late | |
 //! | fingerprint | hash of what gives a checkpoint its meaning | |
 
@@ -90,6 +91,7 @@ pub mod journal;
 pub mod normalize;
 pub mod policy;
 pub mod quarantine;
+pub mod range;
 pub mod schedule;
 pub mod source;
 pub mod state;

@@ -33,6 +33,7 @@ mod operate;
 mod outcome;
 mod part;
 mod quarantine;
+mod range;
 mod replay;
 mod restore;
 mod spans;
@@ -48,7 +49,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use self::audit::Auditor;
-use self::batch::{Batch, Fetched, Next};
+use self::batch::{Batch, Fetched, Next, Position};
 use self::deliver::Hand;
 pub use self::entries::Found;
 pub use self::history::{Compacting, Examined};
@@ -59,16 +60,16 @@ use self::observe::Observation;
 pub use self::operate::{Operator, Pausing, Resuming};
 use self::outcome::refused_outcome;
 pub use self::outcome::{LoadError, OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
+pub use self::range::{RangeBegun, RangeEnd, RangeSize};
 pub use self::replay::{Replay, ReplayEnd, ReplayError, Replayed};
 pub use self::restore::{Present, RestoreError, Restored};
 pub use self::stop::StopSignal;
-use crate::cursor::Cursor;
 use crate::handler::{Handler, HandlerError};
 use crate::lease::{Acquired, Instance, Lease, LeaseContext, LeaseError, LeaseTerms, Snapshot};
 use crate::metrics::Metrics;
 use crate::policy::FailurePolicy;
 use crate::source::Source;
-use crate::state::{AfterCommit, OnMissingState, StateDocument, StateKey, StateStore};
+use crate::state::{AfterCommit, OnMissingState, StateKey, StateStore};
 
 /// Limits of one tick, and how failures are spaced.
 #[derive(Clone, Copy, Debug)]
@@ -141,6 +142,8 @@ pub struct Poller {
     start_now: bool,
     /// What ticks did, and where it is told.
     journal: Journal,
+    /// The poller whose past is delivered again, where this is not a poller of its own.
+    range_of: Option<String>,
     /// Set where closed windows are read again.
     audit: Option<Auditor>,
     /// How long the last commit took, plus one; 0 for none.
@@ -197,6 +200,7 @@ impl Poller {
             metrics: parts.metrics,
             start_now: false,
             journal: Journal::off(),
+            range_of: None,
             audit: None,
             last_commit_ms: AtomicU64::new(0),
             memory: Mutex::default(),
@@ -353,8 +357,8 @@ impl Poller {
             }
             self.commit(&mut lease, &hand.batch, &next, seen).await?;
             match next {
-                // The commit found that somebody has paused the poller meanwhile.
-                Ok(Next::Batch(_)) if lease.document().paused.is_some() => {
+                // The commit found that somebody has paused the poller meanwhile, or given the range up.
+                Ok(Next::Batch(_)) if lease.document().is_held_up() => {
                     self.release(&mut lease, seen).await;
                     memory.remember(lease);
                     return Ok(TickOutcome::Committed { more: true });
@@ -416,20 +420,6 @@ enum NotTaken {
     },
     /// The lease is not held any more: nothing is written down.
     Lost(TickError),
-}
-
-/// Where a fetch begins, and what else makes a batch what it is.
-struct Position {
-    generation: u64,
-    replay_id: Option<String>,
-    after: Option<Cursor>,
-}
-
-impl Position {
-    /// Returns the place behind `after`, under what else `document` says.
-    fn under(document: &StateDocument, after: Option<Cursor>) -> Self {
-        Self { generation: document.generation.0, replay_id: document.replay_id.clone(), after }
-    }
 }
 
 #[cfg(test)]

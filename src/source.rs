@@ -186,6 +186,28 @@ pub trait Source: fmt::Debug + Send + Sync {
         Err(FetchError::new(ErrorKind::Configuration, reason))
     }
 
+    /// Returns how many rows `window` holds, but at most its `rows_max`: for people who plan something. The
+    /// window has an end.
+    ///
+    /// # Errors
+    ///
+    /// [`FetchError`] if the source cannot be read, or no longer has all of the window.
+    async fn count(&self, _window: FetchWindow<'_>) -> Result<u64, FetchError> {
+        let reason = "this source cannot count the rows of a range";
+        Err(FetchError::new(ErrorKind::Configuration, reason))
+    }
+
+    /// Returns the last one of the first `rows_max` rows of `window`, without its columns; none where the
+    /// window is empty. The window has an end.
+    ///
+    /// # Errors
+    ///
+    /// [`FetchError`] if the source cannot be read, or its ranges cannot be divided.
+    async fn last_of(&self, _window: FetchWindow<'_>) -> Result<Rows, FetchError> {
+        let reason = "ranges of this source cannot be divided: use one window";
+        Err(FetchError::new(ErrorKind::Configuration, reason))
+    }
+
     /// Returns rows of `window`, oldest first.
     ///
     /// # Errors

@@ -11,6 +11,7 @@
 mod audit;
 mod fence;
 mod format;
+mod range;
 mod steps;
 mod transitions;
 
@@ -41,6 +42,7 @@ pub use self::format::{
 };
 pub use self::logged::LoggedStore;
 pub use self::memory::MemoryStore;
+pub use self::range::RangeRecord;
 pub use self::sql::{SqlStore, SqlStoreSettings};
 pub use self::steps::{STEP_TAKEN, StepResult};
 pub use self::store::{
@@ -152,6 +154,9 @@ pub struct StateDocument {
     /// Set while a range is delivered again on purpose; part of every batch id.
     #[serde(default)]
     pub replay_id: Option<String>,
+    /// The range, where this is the document of one and not of a poller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub range: Option<RangeRecord>,
     /// Fields of other versions.
     #[serde(flatten)]
     pub extra: Map<String, Json>,
@@ -179,6 +184,7 @@ impl StateDocument {
             journal_seq: 0,
             marked: false,
             replay_id: None,
+            range: None,
             extra: Map::new(),
         }
     }

@@ -1,12 +1,14 @@
 //! `highwater quarantine`: the rows that were set aside, and what becomes of them.
 
+mod replay;
+
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use time::OffsetDateTime;
 
 use super::confirm::confirm;
 use super::output::{Exit, Failed, OutputOption, Record, say, time_text};
-use super::{poller, replay};
+use super::poller;
 use crate::config::Vars;
 use crate::cursor::KeyValues;
 use crate::error::chain;

@@ -1,176 +1,19 @@
-//! `highwater quarantine replay`: delivers again what was set aside.
-
-use std::time::Duration;
+//! `highwater replay`: delivers a part of a poller's past again, once, in order.
 
 use clap::Args;
-use serde::Serialize;
-use tokio::time::{Instant, sleep};
-use uuid::Uuid;
 
-use super::output::{Exit, Failed, OutputOption, Record, say, tell, time_text};
-use super::quarantine::Selection;
-use super::{poller, serve};
-use crate::config::{Vars, parse_duration};
-use crate::error::chain;
-use crate::event::EventId;
-use crate::poller::{Poller, Replay, ReplayEnd, ReplayError, Replayed, StopSignal};
+use super::output::{Exit, Failed};
+use super::range::{self, RangeOptions, Shape};
+use crate::config::Vars;
+use crate::range::Purpose;
 
-/// How often a lease that is held is looked at again.
-const WAIT_INTERVAL: Duration = Duration::from_secs(1);
-
-// As clap would write it, the choice stands before the name.
 #[derive(Debug, Args)]
-#[command(override_usage = "highwater quarantine replay [OPTIONS] <POLLER> <EVENT_ID...|--all>")]
 pub(super) struct Options {
-    /// Name of the poller.
-    poller: String,
     #[command(flatten)]
-    selection: Selection,
-    /// Deliver the events as they were stored, which may undo what the target has got since.
-    #[arg(long)]
-    as_stored: bool,
-    /// Remove entries whose row is gone.
-    #[arg(long, conflicts_with = "as_stored")]
-    drop_gone: bool,
-    /// Wait so long, such as `5m`, while a tick holds the lease.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "0")]
-    wait: Duration,
-    #[command(flatten)]
-    form: OutputOption,
-}
-
-/// What is printed of one entry.
-#[derive(Serialize)]
-struct Line {
-    event_id: EventId,
-    outcome: &'static str,
-    /// The event that was delivered: another one where the row has changed since.
-    delivered_as: Option<EventId>,
-    attempts: Option<u32>,
-    error: Option<String>,
-}
-
-impl Line {
-    fn of(event_id: &EventId, replayed: Replayed) -> Self {
-        let (outcome, delivered_as, attempts, error) = match replayed {
-            Replayed::Delivered { event, stays: None } => ("delivered", Some(event), None, None),
-            Replayed::Delivered { event, stays } => {
-                let why =
-                    stays.map(|why| format!("taken, but the entry could not be removed: {why}"));
-                ("delivered, not removed", Some(event), None, why)
-            }
-            Replayed::Gone { removed: true } => ("row gone, removed", None, None, None),
-            Replayed::Gone { removed: false } => {
-                let why = "no row has the key any more; `--drop-gone` removes such entries";
-                ("row gone", None, None, Some(why.to_owned()))
-            }
-            Replayed::Refused { attempts, error } => ("refused", None, Some(attempts), Some(error)),
-            Replayed::NotTried { error } => ("not tried", None, None, Some(error)),
-            Replayed::Unreadable(error) => ("unreadable", None, None, Some(chain(&error))),
-            Replayed::Missing => ("not there any more", None, None, None),
-        };
-        Self { event_id: event_id.clone(), outcome, delivered_as, attempts, error }
-    }
-
-    /// What the outcome means for the exit code.
-    fn exit(&self) -> Exit {
-        match self.outcome {
-            "delivered" | "row gone, removed" | "not there any more" => Exit::Done,
-            "refused" => Exit::NotTaken,
-            _ => Exit::Failed,
-        }
-    }
-}
-
-impl Record for Line {
-    const COLUMNS: &'static [&'static str] = &["event id", "outcome", "attempts", "error"];
-
-    fn cells(&self) -> Vec<String> {
-        vec![
-            self.event_id.to_string(),
-            self.outcome.to_owned(),
-            self.attempts.map(|attempts| attempts.to_string()).unwrap_or_default(),
-            self.error.clone().unwrap_or_default(),
-        ]
-    }
+    range: RangeOptions,
 }
 
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
-    let poller = poller(vars, &options.poller)?;
-    let events = options.selection.events(&poller).await?;
-    let id = format!("replay-{}", Uuid::new_v4().simple());
-    let stop = StopSignal::new();
-    tokio::spawn(serve::asked_to_stop(serve::Signals::catch(), stop.clone()));
-    let replay = Replay {
-        id: &id,
-        events: &events,
-        as_stored: options.as_stored,
-        drop_gone: options.drop_gone,
-        stop,
-    };
-    let mut lines = Vec::new();
-    let ended = when_free(&poller, &replay, options.wait, &mut lines).await;
-    say(&options.form.output.list(&lines));
-    let left = events.len() - lines.len();
-    match ended.map_err(failed)? {
-        ReplayEnd::Done => Ok(worst(&lines)),
-        ReplayEnd::Stopped => {
-            Err(Failed::new(Exit::Failed, format!("stopped; {left} entries were not looked at")))
-        }
-        ReplayEnd::TargetAtFault(error) => {
-            let text = format!(
-                "the target takes nothing now, so {left} entries were not looked at: {}",
-                chain(&error)
-            );
-            Err(Failed::new(Exit::NotTaken, text))
-        }
-    }
-}
-
-/// Replays as soon as the lease is free, for so long as `wait` says.
-async fn when_free(
-    poller: &Poller,
-    replay: &Replay<'_>,
-    wait: Duration,
-    lines: &mut Vec<Line>,
-) -> Result<ReplayEnd, ReplayError> {
-    let until = Instant::now() + wait;
-    let mut told = false;
-    loop {
-        let mut tell_of = |event: &EventId, replayed| lines.push(Line::of(event, replayed));
-        let ended = poller.replay(replay, &mut tell_of).await;
-        let Err(ReplayError::Held { owner_id, .. }) = &ended else { return ended };
-        if Instant::now() >= until || replay.stop.is_set() {
-            return ended;
-        }
-        if !told {
-            tell(&format!("waiting for `{owner_id}`, which holds the lease"));
-            told = true;
-        }
-        sleep(WAIT_INTERVAL.min(until - Instant::now())).await;
-    }
-}
-
-fn worst(lines: &[Line]) -> Exit {
-    let exits: Vec<Exit> = lines.iter().map(Line::exit).collect();
-    let has = |exit| exits.contains(&exit);
-    match (has(Exit::NotTaken), has(Exit::Failed)) {
-        (true, _) => Exit::NotTaken,
-        (false, true) => Exit::Failed,
-        (false, false) => Exit::Done,
-    }
-}
-
-fn failed(error: ReplayError) -> Failed {
-    match error {
-        ReplayError::Held { owner_id, until } => {
-            let until = until.map(|at| format!(" until {}, unless it goes on", time_text(at)));
-            let text = format!(
-                "`{owner_id}` holds the lease{}; `--wait 5m` waits for it",
-                until.unwrap_or_default()
-            );
-            Failed::new(Exit::Conflict, text)
-        }
-        ReplayError::Tick(error) => error.into(),
-    }
+    let shape = Shape { purpose: Purpose::Replay, windows: 1, parallel: 1 };
+    range::run(vars, &options.range, shape).await
 }

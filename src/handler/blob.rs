@@ -166,7 +166,7 @@ fn name(delivery: &Delivery<'_>) -> String {
         text.chars().filter(is_plain).collect::<String>()
     };
     let (first, last) = (position(delivery.events.first()), position(delivery.events.last()));
-    format!("{}/{first}_{last}_{}.ndjson", delivery.source.poller, delivery.batch_id)
+    format!("{}/{first}_{last}_{}.ndjson", delivery.poller, delivery.batch_id)
 }
 
 fn lines(events: &[ChangeEvent]) -> Vec<u8> {

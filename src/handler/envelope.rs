@@ -40,7 +40,7 @@ pub(super) fn encode(
     let head = Head {
         batch_id,
         step: delivery.step.map(|step| Step { name: step.name, of_batch: step.of_batch.as_str() }),
-        poller: &delivery.source.poller,
+        poller: delivery.poller,
         generation: delivery.generation.0,
         fencing_token: delivery.fencing_token.0,
         attempt: delivery.attempt,

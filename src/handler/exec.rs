@@ -105,7 +105,7 @@ impl Exec {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .env("HIGHWATER_BATCH_ID", delivery.batch_id.as_str())
-            .env("HIGHWATER_POLLER", &delivery.source.poller)
+            .env("HIGHWATER_POLLER", delivery.poller)
             .env("HIGHWATER_GENERATION", delivery.generation.to_string())
             .env("HIGHWATER_FENCING_TOKEN", delivery.fencing_token.to_string())
             .env("HIGHWATER_ATTEMPT", delivery.attempt.to_string())

@@ -222,7 +222,7 @@ impl Http {
             let Err(error) = self.send(&prepared, part, tries).await else { return Ok(()) };
             let pause = self.pause(tries, &error).filter(|_| tries < self.tries_max);
             let Some(pause) = pause else { return Err(counted(error, tries)) };
-            let name = &part.batch.source.poller;
+            let name = part.batch.poller;
             tracing::info!(
                 event = "delivery_retried",
                 poller.name = %name,
@@ -376,7 +376,7 @@ fn headers(form: BodyForm, part: &Part<'_>) -> HeaderMap {
     };
     put(WEBHOOK_ID, part.id.as_str());
     put(IDEMPOTENCY_KEY, part.id.as_str());
-    put(POLLER, &delivery.source.poller);
+    put(POLLER, delivery.poller);
     put(GENERATION, &delivery.generation.to_string());
     put(FENCING_TOKEN, &delivery.fencing_token.to_string());
     put(ATTEMPT, &delivery.attempt.to_string());

@@ -4,6 +4,8 @@
 //!
 //! ```text
 //! begin    ─► fence: lock the poller's row; (generation, token) lower than it ─► rollback, Fenced
+//!          ─► of a range that is delivered again: lock the row of the poller beside it, too, and look
+//!             whether the rows still are as they were read; if not ─► rollback, they are read anew
 //!          ─► ledger (if on): note the events; those noted before are left out
 //!          ─► target: delete, then update or insert, in chunks below 2,100 parameters
 //! commit   ─► all of it, or none of it
@@ -17,6 +19,9 @@
 //! - **Stale owners.** The fence's row stays locked until the transaction ends, so nobody raises it
 //!   between the check and the commit. What a stale owner writes before a newer one has reached the
 //!   target counts as written before; afterwards it is refused whole. See [`Fence`].
+//! - **Older states.** A poller and a range of its past write beside each other, each under a fence of its
+//!   own. Rows that are found unchanged while the poller's fence is locked have no newer state that the
+//!   poller could have written before, and it waits with a later one until the lock is gone.
 //! - **Dropped.** A transaction that is not committed is undone with its connection.
 //! - Several states of one row in a batch: the last one is written.
 
@@ -39,7 +44,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::tries::told_again;
-use super::{Delivery, Handler, HandlerError};
+use super::{Beside, Delivery, Handler, HandlerError};
 use crate::config::{LedgerConfig, SqlHandlerConfig};
 use crate::error::ErrorKind;
 use crate::event::EventId;
@@ -284,6 +289,9 @@ struct Work<'a> {
 impl Work<'_> {
     async fn run(self, transaction: &mut Transaction<'_>) -> Result<(), Failed> {
         self.pass_fence(transaction).await?;
+        if let Some(beside) = self.delivery.beside {
+            self.keep_newer_out(transaction, beside).await?;
+        }
         let new = match &self.sql.tables.ledger {
             None => self.rows.iter().collect(),
             Some(ledger) => self.note(transaction, ledger).await?,
@@ -307,7 +315,8 @@ impl Work<'_> {
         let at_fence = |error| Failed::Sql(Step::Fence, error);
         let table = &self.sql.tables.fence;
         let Delivery { generation, fencing_token: token, .. } = *self.delivery;
-        let found = transaction.query(&statement::fence(table), &self.poller(), read_fence).await;
+        let name = || self.of_app(self.delivery.poller);
+        let found = transaction.query(&statement::fence(table), &name(), read_fence).await;
         let raise = match found.map_err(at_fence)?.as_slice() {
             [] => statement::fence_first(table),
             [current] if current.admit(generation, token)? == *current => return Ok(()),
@@ -322,10 +331,35 @@ impl Work<'_> {
                 .into());
             }
         };
-        let mut params = self.poller();
+        let mut params = name();
         params.extend([number(generation.0)?, number(token.0)?]);
         let raised = transaction.query(&raise, &params, |_row| Ok(())).await;
         raised.map(drop).map_err(at_fence)
+    }
+
+    /// Locks the fence of the poller beside which rows are delivered again, and makes sure that they have
+    /// no newer state which it may have written.
+    async fn keep_newer_out(
+        self,
+        transaction: &mut Transaction<'_>,
+        beside: Beside<'_>,
+    ) -> Result<(), Failed> {
+        let at_fence = |error| Failed::Sql(Step::Fence, error);
+        let table = &self.sql.tables.fence;
+        let mut name = self.of_app(beside.poller);
+        let found = transaction.query(&statement::fence(table), &name, read_fence).await;
+        if found.map_err(at_fence)?.is_empty() {
+            // The lowest there is: any grant of the poller passes it.
+            name.extend([Param::BigInt(0), Param::BigInt(0)]);
+            let first = statement::fence_first(table);
+            let made = transaction.query(&first, &name, |_row| Ok(())).await;
+            made.map_err(at_fence)?;
+        }
+        if beside.rows.are_unchanged().await? {
+            return Ok(());
+        }
+        let reason = "rows have changed since they were read, so the batch is read anew".to_owned();
+        Err(HandlerError::Throttled { reason, retry_after: Some(Duration::ZERO) }.into())
     }
 
     /// Notes the events as applied; returns the rows of those that were not before.
@@ -383,10 +417,14 @@ impl Work<'_> {
         }
     }
 
-    /// Returns the parameters that every statement on fence and ledger begins with.
+    /// Returns the parameters that every statement on the ledger begins with.
     fn poller(&self) -> Vec<Param> {
-        let name = self.delivery.source.poller.clone();
-        vec![Param::Text(self.sql.app.clone()), Param::Text(name)]
+        self.of_app(&self.delivery.source.poller)
+    }
+
+    /// The same of the fence of `name`.
+    fn of_app(&self, name: &str) -> Vec<Param> {
+        vec![Param::Text(self.sql.app.clone()), Param::Text(name.to_owned())]
     }
 }
 

@@ -47,6 +47,7 @@ impl Sample {
 
     pub(crate) fn delivery(&self) -> Delivery<'_> {
         Delivery {
+            poller: &self.source.poller,
             source: &self.source,
             batch_id: &self.batch_id,
             step: None,
@@ -55,6 +56,7 @@ impl Sample {
             fencing_token: FencingToken(42),
             attempt: 2,
             replay_id: None,
+            beside: None,
             events: &self.events,
             traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
             progress: &self.progress,

@@ -47,7 +47,7 @@ impl Tries {
 
 /// Logs that a delivery is tried again within its tick.
 pub(super) fn told_again(delivery: &Delivery<'_>, tries: u32, error: &str) {
-    let name = &delivery.source.poller;
+    let name = delivery.poller;
     tracing::info!(
         event = "delivery_retried",
         poller.name = %name,

@@ -281,6 +281,7 @@ impl Poller {
             generation: past.generation,
             replay_id: past.replay_id.clone(),
             after: window.begin().cloned(),
+            end: None,
         };
         let batch = Batch::of(&self.name, position, events, past.waiting, None).map(|mut batch| {
             let not_taken = window.not_taken.as_ref();

@@ -6,14 +6,14 @@ use tokio::time::{Instant, timeout_at};
 
 use super::observe::Observation;
 use super::suspicion::{Suspicion, Tried};
-use super::{Poller, Position, TickError};
+use super::{Poller, TickError};
 use crate::cursor::{Cursor, SourceState};
 use crate::error::ErrorKind;
 use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested};
 use crate::lease::{Lease, Snapshot};
 use crate::normalize::{fitting, normalize};
 use crate::source::{FetchError, FetchWindow, Remember, Rows};
-use crate::state::{InFlight, Standing};
+use crate::state::{InFlight, Standing, StateDocument};
 
 /// Rows on their way to the handler.
 #[derive(Clone, Debug)]
@@ -38,6 +38,24 @@ pub(super) struct Batch {
     pub(super) quarantined: bool,
     /// Whether the rows were found in a closed window: the checkpoint lies behind them already.
     pub(super) late: bool,
+}
+
+/// Where a fetch begins, and what else makes a batch what it is.
+pub(super) struct Position {
+    pub(super) generation: u64,
+    pub(super) replay_id: Option<String>,
+    pub(super) after: Option<Cursor>,
+    /// Where rows end, in a range that is delivered again.
+    pub(super) end: Option<Cursor>,
+}
+
+impl Position {
+    /// Returns the place behind `after`, under what else `document` says.
+    pub(super) fn under(document: &StateDocument, after: Option<Cursor>) -> Self {
+        let end = document.range.as_ref().map(|range| range.upto.clone());
+        let replay_id = document.replay_id.clone();
+        Self { generation: document.generation.0, replay_id, after, end }
+    }
 }
 
 /// Why rows are read.
@@ -127,7 +145,7 @@ impl Poller {
     /// Whether limits allow another batch after the one in hand.
     pub(super) fn may_go_on(&self, lease: &Lease<'_>, seen: &Observation<'_>) -> bool {
         !seen.request().stop.is_set()
-            && lease.document().paused.is_none()
+            && !lease.document().is_held_up()
             && seen.began_at().elapsed() < self.limits.tick_time_max
             && self.limits.batches_max.is_none_or(|max| seen.batches() + 1 < max)
     }
@@ -182,7 +200,7 @@ impl Poller {
         let rows_before = again.and_then(|batch| usize::try_from(batch.rows).ok()).unwrap_or(0);
         let window = FetchWindow {
             after: position.after.as_ref(),
-            upto: again.map(|batch| &batch.upto),
+            upto: again.map(|batch| &batch.upto).or(position.end.as_ref()),
             rows_max: self.limits.batch_rows_max.max(rows_before),
             state,
         };

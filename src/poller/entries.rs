@@ -25,7 +25,7 @@ impl Poller {
     pub async fn quarantined(&self) -> Result<Vec<EventId>, StoreError> {
         let keys = self.store.list().await?;
         let of_ours = keys.into_iter().filter_map(|key| match key {
-            StateKey::Quarantined { poller, event } if poller == self.name => Some(event),
+            StateKey::Quarantined { poller, event } if poller == self.of() => Some(event),
             StateKey::Quarantined { .. }
             | StateKey::Document(_)
             | StateKey::Marker(_)
@@ -56,6 +56,6 @@ impl Poller {
     }
 
     pub(super) fn entry_key(&self, event: &EventId) -> StateKey {
-        StateKey::Quarantined { poller: self.name.clone(), event: event.clone() }
+        StateKey::Quarantined { poller: self.of().to_owned(), event: event.clone() }
     }
 }

@@ -99,7 +99,9 @@ impl Poller {
         let progress = Progress::default();
         let span = seen.delivery_span(batch, call.step);
         let traceparent = context_of(&span).map(|context| context.to_string());
+        let reread = self.reread(batch);
         let delivery = Delivery {
+            poller: &self.name,
             source: &self.source.shape().label,
             batch_id: step_batch_id.as_ref().unwrap_or(&batch.id),
             step: call.step.map(|name| ChainStep { name, of_batch: &batch.id }),
@@ -109,6 +111,7 @@ impl Poller {
             fencing_token: lease.token(),
             attempt: earlier.saturating_add(1),
             replay_id: replay_id.as_deref(),
+            beside: self.beside(&reread),
             events: &batch.events,
             traceparent: traceparent.as_deref().or(seen.request().traceparent.as_deref()),
             progress: &progress,

@@ -131,7 +131,7 @@ impl Poller {
         let suspicion = hand.batch.suspicion.take();
         let tried = suspicion.as_ref().map_or(&known, |suspicion| &suspicion.tried);
         let row = QuarantinedRow {
-            poller: &self.name,
+            poller: self.of(),
             batch_id: &hand.batch.id,
             holder: lease.holder(),
             reason,

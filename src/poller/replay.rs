@@ -283,6 +283,7 @@ impl Poller {
             digest: &Digested::of(events),
         });
         let delivery = Delivery {
+            poller: &self.name,
             source: &self.source.shape().label,
             batch_id: &batch_id,
             step: None,
@@ -291,6 +292,7 @@ impl Poller {
             fencing_token: lease.token(),
             attempt: entry.attempts.saturating_add(1),
             replay_id: Some(replay.id),
+            beside: None,
             events,
             traceparent: None,
             progress: &Progress::default(),

@@ -1,4 +1,5 @@
 use super::*;
+use crate::cursor::Cursor;
 use crate::error::chain;
 use crate::handler::Delivery;
 use crate::journal::Happened;
@@ -15,6 +16,7 @@ mod journal;
 mod leases;
 mod operate;
 mod parts;
+mod range;
 mod remember;
 mod replay;
 mod restore;

@@ -71,6 +71,7 @@ impl Judged {
 /// Returns the name of the poller that a document is a part of.
 pub(super) fn parent_of<'a>(name: &'a str, document: &'a StateDocument) -> Option<&'a str> {
     let said = document.extra.get("parent").and_then(serde_json::Value::as_str);
+    let said = said.or_else(|| Some(document.range.as_ref()?.of.as_str()));
     // No poller's own name has two of them in a row.
     said.or_else(|| name.split_once("__").map(|(parent, _)| parent))
 }

@@ -29,6 +29,7 @@ mod origin;
 mod plan;
 mod present;
 mod query;
+mod range;
 mod schema;
 mod traced;
 mod tracking;
@@ -340,6 +341,16 @@ impl Source for Mssql {
         let (sql, params) = plan.present_statement();
         let answer = connection.query(&sql, &params, |row| Ok(values(row))).await?;
         plan.present(answer.first().map(Vec::as_slice).unwrap_or_default())
+    }
+
+    async fn count(&self, window: FetchWindow<'_>) -> Result<u64, FetchError> {
+        let mut state = self.state.lock().await;
+        self.count_rows(&mut state, window).await
+    }
+
+    async fn last_of(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
+        let mut state = self.state.lock().await;
+        self.last_row(&mut state, window).await
     }
 
     async fn fetch_at_once(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {

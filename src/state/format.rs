@@ -15,7 +15,7 @@ use crate::cursor::CursorError;
 pub const VERSION: u32 = 1;
 
 /// Names in `requires` that this build obeys.
-const KNOWN_REQUIREMENTS: &[&str] = &["paused"];
+const KNOWN_REQUIREMENTS: &[&str] = &["paused", super::range::REQUIREMENT];
 
 /// A stored document that must not be used, nor overwritten.
 #[derive(Debug, Error)]

@@ -17,7 +17,7 @@ pub struct ETag(pub String);
 /// What is read or written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StateKey {
-    /// The state document of a poller.
+    /// The state document of a poller, or of a range that is delivered again beside it.
     Document(String),
     /// The marker of a poller, which outlives its document.
     Marker(String),
@@ -54,7 +54,7 @@ impl StateKey {
             Some(poller) => (poller, true),
             None => (name, false),
         };
-        let poller = (!poller.is_empty() && !poller.contains('.')).then(|| poller.to_owned())?;
+        let poller = is_name(poller).then(|| poller.to_owned())?;
         Some(if is_marker { Self::Marker(poller) } else { Self::Document(poller) })
     }
 
@@ -77,6 +77,18 @@ impl StateKey {
             Self::Saved { poller, before } => format!("{poller}.saved.{before}.json"),
         }
     }
+}
+
+/// Whether a document can have the name: a poller's, or `poller.replay.id`, `poller.backfill.id` and
+/// `poller.backfill.id.window`, which are those of ranges that are delivered again beside it.
+fn is_name(name: &str) -> bool {
+    let parts: Vec<&str> = name.split('.').collect();
+    let fits = match parts.as_slice() {
+        [_] | [_, "replay" | "backfill", _] => true,
+        [_, "backfill", _, window] => window.bytes().all(|byte| byte.is_ascii_digit()),
+        _ => false,
+    };
+    fits && parts.iter().all(|part| !part.is_empty())
 }
 
 impl fmt::Display for StateKey {

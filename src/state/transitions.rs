@@ -279,6 +279,7 @@ impl StateDocument {
             checkpoint.last_successful_batch_id = Some(commit.batch_id);
             checkpoint.updated_at = Some(commit.now);
             checkpoint.metadata.row_count = commit.rows;
+            next.count_in_range(commit.rows);
         }
         next.touch(commit.now);
         match commit.then {
@@ -454,7 +455,7 @@ impl StateDocument {
     }
 
     /// A write of somebody else must not make the holder look alive.
-    fn written_by_other(&self, age: LeaseAge) -> Self {
+    pub(super) fn written_by_other(&self, age: LeaseAge) -> Self {
         let mut next = self.clone();
         let idle = &mut next.lease.idle_before_seconds;
         *idle = idle.saturating_add(age.since_write.as_secs());

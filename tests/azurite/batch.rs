@@ -52,6 +52,7 @@ impl Batch {
 
     pub(crate) async fn deliver(&self, handler: &dyn Handler) -> Result<(), HandlerError> {
         let delivery = Delivery {
+            poller: &self.source.poller,
             source: &self.source,
             batch_id: &self.id,
             generation: Generation(7),
@@ -60,6 +61,7 @@ impl Batch {
             started_at: time::OffsetDateTime::UNIX_EPOCH,
             attempt: 1,
             replay_id: None,
+            beside: None,
             events: &self.events,
             traceparent: None,
             progress: &self.progress,

@@ -30,8 +30,12 @@ pub(crate) struct Batch {
     pub(crate) id: String,
     pub(crate) attempt: u64,
     pub(crate) token: u64,
+    /// Under whose name it came.
+    pub(crate) poller: String,
     /// Keys of its rows.
     pub(crate) rows: Vec<i64>,
+    /// Its events, whole.
+    pub(crate) events: Vec<Json>,
     pub(crate) taken: bool,
     /// The span that it lies in.
     pub(crate) traceparent: Option<String>,
@@ -125,7 +129,9 @@ async fn receive(
         id: body["batch_id"].as_str().unwrap().to_owned(),
         attempt: body["attempt"].as_u64().unwrap(),
         token: body["fencing_token"].as_u64().unwrap(),
+        poller: body["poller"].as_str().unwrap().to_owned(),
         rows: events.iter().map(|event| event["pk"]["id"].as_i64().unwrap()).collect(),
+        events: events.clone(),
         taken: false,
         traceparent: headers.get("traceparent").map(|it| it.to_str().unwrap().to_owned()),
     };

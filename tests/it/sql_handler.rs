@@ -6,7 +6,7 @@ use highwater::config::{LedgerConfig, SqlConnection, SqlHandlerConfig};
 use highwater::cursor::{Cursor, KeyValues, RowVersion};
 use highwater::event::{BatchId, BatchIdentity, ChangeEvent, Digested, Operation, SourceLabel};
 use highwater::handler::sql::{Sql, create_fence, create_ledger, table_name};
-use highwater::handler::{Delivery, Handler as _, HandlerError, Progress};
+use highwater::handler::{Beside, Delivery, Handler as _, HandlerError, Progress, Reread};
 use highwater::state::{FencingToken, Generation};
 use highwater::value::Value;
 
@@ -79,6 +79,17 @@ pub(crate) async fn deliver_under(
     replay_id: Option<&str>,
     events: &[ChangeEvent],
 ) -> Result<(), HandlerError> {
+    deliver_as(sql, ("orders", None), (generation, token), replay_id, events).await
+}
+
+/// Delivers under a name of its own, beside the poller of the events.
+pub(crate) async fn deliver_as(
+    sql: &Sql,
+    (poller, rows): (&str, Option<&dyn Reread>),
+    (generation, token): (u64, u64),
+    replay_id: Option<&str>,
+    events: &[ChangeEvent],
+) -> Result<(), HandlerError> {
     let identity = BatchIdentity {
         poller: "orders",
         generation,
@@ -87,8 +98,10 @@ pub(crate) async fn deliver_under(
         upto: &events.last().unwrap().cursor,
         digest: &Digested::of(events),
     };
+    let source = label();
     let delivery = Delivery {
-        source: &label(),
+        poller,
+        source: &source,
         batch_id: &BatchId::of(&identity),
         generation: Generation(generation),
         fencing_token: FencingToken(token),
@@ -96,6 +109,7 @@ pub(crate) async fn deliver_under(
         started_at: time::OffsetDateTime::UNIX_EPOCH,
         attempt: 1,
         replay_id,
+        beside: rows.map(|rows| Beside { poller: &source.poller, rows }),
         events,
         traceparent: None,
         progress: &Progress::default(),
@@ -104,10 +118,10 @@ pub(crate) async fn deliver_under(
 }
 
 /// A server with the target, the fence and the ledger.
-struct World(AnyServer);
+pub(crate) struct World(AnyServer);
 
 impl World {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::with(COPIES).await
     }
 
@@ -119,11 +133,11 @@ impl World {
         config(self.0.connection())
     }
 
-    fn handler(&self) -> Sql {
+    pub(crate) fn handler(&self) -> Sql {
         Sql::new("shop", &self.config()).unwrap()
     }
 
-    fn handler_with_ledger(&self) -> Sql {
+    pub(crate) fn handler_with_ledger(&self) -> Sql {
         Sql::new("shop", &with_ledger(self.config())).unwrap()
     }
 
@@ -133,17 +147,17 @@ impl World {
     }
 
     /// The target, a line for each row.
-    async fn copies(&self) -> Vec<String> {
+    pub(crate) async fn copies(&self) -> Vec<String> {
         let line = "CONCAT(id, N' ', item, N' ', amount, N' ', own)";
         self.texts(&format!("SELECT {line} AS t FROM dbo.copies ORDER BY id")).await
     }
 
-    async fn fence(&self) -> Vec<String> {
+    pub(crate) async fn fence(&self) -> Vec<String> {
         let line = "CONCAT(app, N'/', poller, N' ', generation, N' ', token)";
         self.texts(&format!("SELECT {line} AS t FROM {FENCE}")).await
     }
 
-    async fn noted(&self) -> usize {
+    pub(crate) async fn noted(&self) -> usize {
         self.texts(&format!("SELECT app AS t FROM {LEDGER}")).await.len()
     }
 }

@@ -235,6 +235,19 @@
 //! - first state of a row written
 //! - text cut by its cast
 //! - digits cut from a decimal
+//! - range overtakes the poller
+//! - range ends behind the checkpoint's key
+//! - gap between two windows
+//! - range read on past its end
+//! - last row of a range left out
+//! - row before a range delivered
+//! - changes up to a whole version not bounded
+//! - range delivered under the poller's own document
+//! - range without a document begun by a tick
+//! - range done before a read finds nothing
+//! - range that was given up delivered on
+//! - older state of a row written over a newer one
+//! - poller's fence not locked by a range
 //! - end of a line that is too long not looked at
 //! - failures further inside passed over
 //! - failures further inside ignored

@@ -61,6 +61,7 @@ impl Batch {
     ) -> Result<(), HandlerError> {
         let handler = Http::new(Client::new().unwrap(), config, clock);
         let delivery = Delivery {
+            poller: &self.source.poller,
             source: &self.source,
             batch_id: &self.id,
             generation: Generation(self.generation),
@@ -69,6 +70,7 @@ impl Batch {
             started_at: time::OffsetDateTime::UNIX_EPOCH,
             attempt: 1,
             replay_id: None,
+            beside: None,
             events: &self.events,
             traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
             progress: &self.progress,

@@ -103,7 +103,7 @@ fn part_id(batch: &Delivery<'_>, events: &[&ChangeEvent]) -> BatchId {
     let digest = Digested::of(events.iter().copied());
     let Some(last) = events.last() else { return batch.batch_id.clone() };
     let id = BatchId::of(&BatchIdentity {
-        poller: &batch.source.poller,
+        poller: batch.poller,
         generation: batch.generation.0,
         replay_id: batch.replay_id,
         after: None,

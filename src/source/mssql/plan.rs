@@ -16,7 +16,7 @@ use super::describe::{self, Column};
 use super::limit::{Cut, Guard};
 use super::mark::{Marks, Seen};
 use super::origin::Origin;
-use super::query::{Bounds, Reach, Read};
+use super::query::{Bounds, Read};
 use super::schema::Schema;
 use super::{SourceSettings, decode, values, variant, zone};
 
@@ -45,7 +45,7 @@ pub(super) struct Plan {
     /// Where in a row the key values are.
     pub(super) key_at: Vec<usize>,
     /// Cells of a row that are the bytes of UTF-16 text.
-    utf16_at: Vec<usize>,
+    pub(super) utf16_at: Vec<usize>,
     /// Cells of a row that have their type in front.
     variant_at: Vec<usize>,
     /// Cells of a row: columns, then the sizes of the guarded ones, the position and, where there are
@@ -200,12 +200,7 @@ impl Plan {
         window: FetchWindow<'_>,
     ) -> Result<(String, Vec<Param>), FetchError> {
         let Some(read) = self.untracked() else { return self.tracked_statement(window) };
-        let after = match window.after {
-            None => Reach::Nothing,
-            Some(cursor) if cursor.key.is_empty() => Reach::Cursor,
-            Some(_) => Reach::Row,
-        };
-        let mut sql = read.text(Bounds { after, upto: window.upto.is_some() });
+        let mut sql = read.text(Bounds::of(window));
         if self.unbounded {
             sql = sql.replace(" < @hi", " IS NOT NULL").replace(" <= @hi", " IS NOT NULL");
         }
@@ -243,7 +238,12 @@ impl Plan {
         Param::BigInt(i64::try_from(window.rows_max).unwrap_or(i64::MAX).saturating_add(1))
     }
 
-    fn bind(&self, cursor: &Cursor, params: &mut Vec<Param>) -> Result<(), FetchError> {
+    /// As many rows as are wanted, and not one more.
+    pub(super) fn count_param(window: FetchWindow<'_>) -> Param {
+        Param::BigInt(i64::try_from(window.rows_max).unwrap_or(i64::MAX))
+    }
+
+    pub(super) fn bind(&self, cursor: &Cursor, params: &mut Vec<Param>) -> Result<(), FetchError> {
         let data = |reason: String| FetchError::new(ErrorKind::Data, reason);
         if cursor.mode != self.mode {
             return Err(data(other_mode(cursor, self.mode)));
@@ -390,7 +390,8 @@ impl Plan {
                 self.table
             )));
         }
-        if self.settle_ms == 0 {
+        // Of the past nothing is noted.
+        if self.settle_ms == 0 || window.upto.is_some() {
             return Ok(None);
         }
         let seen = Seen { hi: number(hi), max: number(max), now };

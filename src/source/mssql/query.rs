@@ -9,8 +9,9 @@
 //! one seek in an index over cursor and key.
 
 use crate::config::{Filter, SourceClock};
-use crate::cursor::CursorMode;
+use crate::cursor::{Cursor, CursorMode};
 use crate::mssql::ident::{literal, quote};
+use crate::source::FetchWindow;
 
 use super::describe::Column;
 use super::zone::now;
@@ -39,10 +40,21 @@ pub(super) struct Read<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) after: Reach,
-    pub(super) upto: bool,
+    pub(super) upto: Reach,
 }
 
-/// How a lower bound is given.
+impl Bounds {
+    pub(super) fn of(window: FetchWindow<'_>) -> Self {
+        let reach = |at: Option<&Cursor>| match at {
+            None => Reach::Nothing,
+            Some(cursor) if cursor.key.is_empty() => Reach::Cursor,
+            Some(_) => Reach::Row,
+        };
+        Self { after: reach(window.after), upto: reach(window.upto) }
+    }
+}
+
+/// How a bound is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
     /// There is none.
@@ -67,22 +79,14 @@ impl Read<'_> {
             CursorMode::IntegerPk => 5,
         });
         let mut conditions = Vec::new();
-        match bounds.after {
-            Reach::Nothing => {}
-            Reach::Row => {
-                conditions.push(bound(&self.position(&mut params), [">", ">", ">="]));
-            }
-            Reach::Cursor => conditions.push(format!("{cursor} > {}", self.leading(&mut params))),
-        }
-        if bounds.upto {
-            conditions.push(bound(&self.position(&mut params), ["<", "<=", "<="]));
-        }
+        conditions.extend(self.lower(bounds.after, &mut params));
+        conditions.extend(self.upper(bounds.upto, &mut params));
         match self.mode {
+            // Rows that are read again had settled when they were first read, by whatever window then.
+            CursorMode::TimestampPk | CursorMode::IntegerPk if bounds.upto != Reach::Nothing => {}
             CursorMode::RowVersion | CursorMode::TimestampPk => {
                 conditions.push(format!("{cursor} < @hi"));
             }
-            // The rows of a batch that is read again had settled when it was first read.
-            CursorMode::IntegerPk if bounds.upto => {}
             CursorMode::IntegerPk => conditions.push(format!("{cursor} <= @hi")),
             CursorMode::ChangeTracking => {}
         }
@@ -102,6 +106,48 @@ impl Read<'_> {
             conditions.join("\nAND "),
             order.join(", "),
         )
+    }
+
+    /// Returns the condition that rows lie up to a position.
+    fn upper(&self, reach: Reach, params: &mut Params) -> Option<String> {
+        match reach {
+            Reach::Nothing => None,
+            Reach::Row => Some(bound(&self.position(params), ["<", "<=", "<="])),
+            Reach::Cursor => {
+                let cursor = quote(&self.cursor.name);
+                Some(format!("t.{cursor} <= {}", self.leading(params)))
+            }
+        }
+    }
+
+    /// Returns the condition that rows lie behind a position.
+    fn lower(&self, reach: Reach, params: &mut Params) -> Option<String> {
+        match reach {
+            Reach::Nothing => None,
+            Reach::Row => Some(bound(&self.position(params), [">", ">", ">="])),
+            Reach::Cursor => {
+                let cursor = quote(&self.cursor.name);
+                Some(format!("t.{cursor} > {}", self.leading(params)))
+            }
+        }
+    }
+
+    /// Returns the conditions of a range that lies in the past, and the columns by which its rows are in
+    /// order.
+    ///
+    /// `first` is the number of the first parameter: for each bound the cursor and the values of the key,
+    /// and at last the values of the filter.
+    pub(super) fn past(&self, bounds: Bounds, first: usize) -> (String, Vec<String>) {
+        let mut params = Params(first - 1);
+        let mut conditions: Vec<String> =
+            self.lower(bounds.after, &mut params).into_iter().collect();
+        conditions.extend(self.upper(bounds.upto, &mut params));
+        let first = params.0 + 1;
+        conditions.extend(self.filter.map(|filter| filter.sql(|at| format!("@P{}", first + at))));
+        let key = self.key.iter().filter(|column| *column != self.cursor);
+        let order = std::iter::once(self.cursor).chain(key);
+        let order = order.map(|column| format!("t.{}", quote(&column.name)));
+        (conditions.join("\nAND "), order.collect())
     }
 
     /// Returns the statements before the read: the upper bound, and what the server says of itself.
@@ -244,6 +290,7 @@ mod tests {
     }
 
     fn check(read: &Read<'_>, after: Reach, upto: bool, expected: &Expect) {
+        let upto = if upto { Reach::Row } else { Reach::Nothing };
         expected.assert_eq(&read.text(Bounds { after, upto }));
     }
 
@@ -352,7 +399,6 @@ mod tests {
             FROM [s].[T] AS t
             WHERE t.[at] >= CAST(@P3 AS datetime2(7)) AND (t.[at] > CAST(@P3 AS datetime2(7)) OR t.[a] > CAST(@P4 AS nvarchar(10)) OR (t.[a] = CAST(@P4 AS nvarchar(10)) AND t.[b] > CAST(@P5 AS uniqueidentifier)) OR (t.[a] = CAST(@P4 AS nvarchar(10)) AND t.[b] = CAST(@P5 AS uniqueidentifier) AND t.[c] > CAST(@P6 AS decimal(10, 2))))
             AND t.[at] <= CAST(@P7 AS datetime2(7)) AND (t.[at] < CAST(@P7 AS datetime2(7)) OR t.[a] < CAST(@P8 AS nvarchar(10)) OR (t.[a] = CAST(@P8 AS nvarchar(10)) AND t.[b] < CAST(@P9 AS uniqueidentifier)) OR (t.[a] = CAST(@P8 AS nvarchar(10)) AND t.[b] = CAST(@P9 AS uniqueidentifier) AND t.[c] <= CAST(@P10 AS decimal(10, 2))))
-            AND t.[at] < @hi
             ORDER BY t.[at], t.[a], t.[b], t.[c];"#]],
         );
     }

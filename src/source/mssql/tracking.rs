@@ -30,6 +30,12 @@ use super::query::{bound, operation};
 const COMPLETE_TO: &str = "complete_to";
 /// When that was noted, by the server's clock.
 const NOTED_AT: &str = "noted_at";
+/// The version of a change.
+const VERSION: &str = "c.SYS_CHANGE_VERSION";
+/// Operators of the condition that a row lies behind a position.
+const AFTER: [&str; 3] = [">", ">", ">="];
+/// Operators of the condition that a row lies up to a position.
+const UPTO: [&str; 3] = ["<", "<=", "<="];
 /// How often a resting table's version is noted anew; far less than any sensible retention.
 const NOTED_EVERY_MS: i64 = 300_000;
 
@@ -164,17 +170,43 @@ impl Plan {
         since: i64,
         statement: &mut Statement,
     ) -> Result<String, FetchError> {
+        let (from, gone) = self.changes_from(window, range, since, statement)?;
+        let deleted = self.deleted.iter().fold(gone, |gone, soft| format!("{gone} OR {soft}"));
+        // Behind rows that fill a page, changes would be read in vain.
+        let condition = if range.rows { "IF @@ROWCOUNT < @P1\n" } else { "" };
+        Ok(format!(
+            "{condition}SELECT TOP (@P1) {}, {VERSION} AS [__version], {}\n\
+             {from}\nORDER BY {VERSION}, {};",
+            self.select_of_change().join(", "),
+            operation(&deleted),
+            self.key_names_of("c").join(", "),
+        ))
+    }
+
+    /// Returns where the changes of a window are, and the condition that one is of a row that is gone.
+    fn changes_from(
+        &self,
+        window: FetchWindow<'_>,
+        range: Range,
+        since: i64,
+        statement: &mut Statement,
+    ) -> Result<(String, String), FetchError> {
         let since = statement.bind(Param::BigInt(since));
-        let version = "c.SYS_CHANGE_VERSION";
+        let version = VERSION;
         let mut conditions = vec![format!("{version} <= @cur")];
-        for (cursor, at, operators) in [
-            (window.after, range.after, [">", ">", ">="]),
-            (window.upto, range.upto, ["<", "<=", "<="]),
-        ] {
+        for (cursor, at, operators) in
+            [(window.after, range.after, AFTER), (window.upto, range.upto, UPTO)]
+        {
             let at = at.filter(|at| at.phase == TrackedPhase::Changes);
-            let Some((cursor, at)) = cursor.filter(|cursor| !cursor.key.is_empty()).zip(at) else {
+            let Some((cursor, at)) = cursor.zip(at) else { continue };
+            if cursor.key.is_empty() {
+                // Behind it lie the changes that are asked for; up to it lie all of its version.
+                if operators == UPTO {
+                    let at = statement.bind(Param::BigInt(at.version));
+                    conditions.push(format!("{version} <= {at}"));
+                }
                 continue;
-            };
+            }
             let mut columns = vec![(version.to_owned(), statement.bind(Param::BigInt(at.version)))];
             columns.extend(self.key_values("c", cursor, statement)?);
             conditions.push(bound(&columns, operators));
@@ -198,21 +230,54 @@ impl Plan {
                 statement.filter(filter)
             ));
         }
-        let deleted = self.deleted.iter().fold(gone, |gone, soft| format!("{gone} OR {soft}"));
-        // Behind rows that fill a page, changes would be read in vain.
-        let condition = if range.rows { "IF @@ROWCOUNT < @P1\n" } else { "" };
-        Ok(format!(
-            "{condition}SELECT TOP (@P1) {}, {version} AS [__version], \
-             {}\n\
-             FROM CHANGETABLE(CHANGES {}, {since}) AS c LEFT JOIN {} AS t ON {same}\n\
-             WHERE {}\nORDER BY {version}, {};",
-            self.select_of_change().join(", "),
-            operation(&deleted),
+        let from = format!(
+            "FROM CHANGETABLE(CHANGES {}, {since}) AS c LEFT JOIN {} AS t ON {same}\nWHERE {}",
             self.quoted,
             self.quoted,
             conditions.join("\nAND "),
-            self.key_names_of("c").join(", "),
-        ))
+        );
+        Ok((from, gone))
+    }
+
+    /// Returns the statement and parameters that count the changes of a window, but at most so many.
+    pub(super) fn tracked_count(
+        &self,
+        window: FetchWindow<'_>,
+    ) -> Result<(String, Vec<Param>), FetchError> {
+        let range = Range::of(window)?;
+        let since = range.changes_since.ok_or_else(|| {
+            FetchError::new(ErrorKind::Configuration, "the window holds rows of the first reading")
+        })?;
+        let mut statement = Statement { params: vec![Self::count_param(window)] };
+        let (from, _gone) = self.changes_from(window, range, since, &mut statement)?;
+        let sql = format!(
+            "DECLARE @cur BIGINT = CHANGE_TRACKING_CURRENT_VERSION();\n\
+             SELECT COUNT_BIG(*) AS [__rows] FROM (SELECT TOP (@P1) {VERSION} AS [__one]\n{from}) AS w;"
+        );
+        Ok((sql, statement.params))
+    }
+
+    /// Makes sure that the changes of a window were still kept when `answer` was given, after it was read.
+    pub(super) fn check_kept(
+        &self,
+        window: FetchWindow<'_>,
+        answer: &[Value],
+    ) -> Result<(), FetchError> {
+        let [Value::Int(current), Value::Int(kept_since)] = answer else {
+            return Err(FetchError::new(ErrorKind::Configuration, self.tracking_advice()));
+        };
+        match verdict(Range::of(window)?, *current, *kept_since) {
+            Verdict::Good => Ok(()),
+            Verdict::Expired(since) => Err(FetchError::new(
+                ErrorKind::Data,
+                format!(
+                    "changes of `{}` after version `{since}` are wanted, and they are kept from version \
+                     `{kept_since}` on only: begin at `{kept_since}` or later",
+                    self.table
+                ),
+            )),
+            Verdict::TakenBack(at) => Err(Self::taken_back(at, *current)),
+        }
     }
 
     /// Returns the select list with the key from the change, as a deleted row has no other.

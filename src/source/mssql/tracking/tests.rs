@@ -264,3 +264,21 @@ fn an_answer_that_was_cut_is_not_used_before_it_is_known_to_be_whole() {
     let cut = plan.tracked_rows(answer(Some(Cut::Full), Some(Value::Int(7))), window).unwrap();
     assert!(cut.more && cut.remember.is_none(), "what lies behind was not read");
 }
+
+#[test]
+fn a_range_of_changes_ends_with_all_of_a_version_where_it_names_no_key() {
+    let whole = |text: &str| Cursor::tracked(text.parse().unwrap(), KeyValues::new());
+    let (after, upto) = (whole("17"), whole("20"));
+    let state = SourceState::new();
+    let window = window(Some(&after), Some(&upto), &state);
+    let (sql, params) = plan(None).tracked_statement(window).unwrap();
+    assert!(sql.contains("CHANGETABLE(CHANGES [dbo].[t], @P2)"), "{sql}");
+    assert!(
+        sql.contains("WHERE c.SYS_CHANGE_VERSION <= @cur\nAND c.SYS_CHANGE_VERSION <= @P3"),
+        "{sql}"
+    );
+    assert_eq!(format!("{params:?}"), "[BigInt(10), BigInt(17), BigInt(20)]");
+    let (sql, params) = plan(None).tracked_count(window).unwrap();
+    assert!(sql.contains("AND c.SYS_CHANGE_VERSION <= @P3) AS w;"), "{sql}");
+    assert_eq!(format!("{params:?}"), "[BigInt(9), BigInt(17), BigInt(20)]");
+}

@@ -1,0 +1,36 @@
+//! `highwater backfill`: delivers a part of a poller's past again in windows, several at a time.
+
+use clap::Args;
+
+use super::output::{Exit, Failed};
+use super::range::{self, RangeOptions, Shape};
+use crate::config::Vars;
+use crate::range::Purpose;
+
+/// Most windows: each has a document of its own.
+const WINDOWS_MAX: i64 = 1_000;
+/// Most windows at a time in one process: each has connections of its own.
+const PARALLEL_MAX: i64 = 64;
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    #[command(flatten)]
+    range: RangeOptions,
+    /// Divide the range into so many windows of about as many rows each.
+    #[arg(long, value_name = "N", default_value_t = 8,
+        value_parser = clap::value_parser!(u16).range(1..=WINDOWS_MAX))]
+    windows: u16,
+    /// Deliver so many windows at a time in this process; further processes share the rest.
+    #[arg(long, value_name = "P", default_value_t = 4,
+        value_parser = clap::value_parser!(u16).range(1..=PARALLEL_MAX))]
+    parallel: u16,
+}
+
+pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
+    let shape = Shape {
+        purpose: Purpose::Backfill,
+        windows: options.windows.into(),
+        parallel: options.parallel.into(),
+    };
+    range::run(vars, &options.range, shape).await
+}

@@ -1,0 +1,301 @@
+//! What `highwater replay` and `highwater backfill` have in common: a range, its plan, and its delivery.
+
+mod plan;
+mod progress;
+mod work;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use clap::Args;
+use serde::Serialize;
+use uuid::Uuid;
+
+use self::plan::Plan;
+use self::work::Work;
+use super::confirm::confirm;
+use super::output::{Exit, Failed, OutputOption, Record, say, tell};
+use super::{poller, serve};
+use crate::app::range::{Lane, Ranges};
+use crate::config::Vars;
+use crate::poller::{Operator, Poller, RangeEnd, StopSignal};
+use crate::range::{Purpose, Range, is_id, window_name};
+use crate::state::RangeRecord;
+
+/// Digits of an id that is made here.
+const ID_CHARS: usize = 12;
+
+/// Which range, and what is to be done with it.
+#[derive(Debug, Args)]
+pub(super) struct RangeOptions {
+    /// Name of the poller.
+    poller: String,
+    /// Begin after this position: as state documents and logs have it, or its leading part, such as a time.
+    #[arg(long, value_name = "CURSOR", allow_hyphen_values = true)]
+    from: Option<String>,
+    /// Begin with the first row.
+    #[arg(long, conflicts_with = "from")]
+    from_beginning: bool,
+    /// End at this position, which is part of the range.
+    #[arg(long, value_name = "CURSOR", allow_hyphen_values = true)]
+    to: Option<String>,
+    /// End where the poller is now.
+    #[arg(long, conflicts_with = "to")]
+    to_checkpoint: bool,
+    /// Go on with the one of this id, or join another process that delivers it.
+    #[arg(long, value_name = "ID", value_parser = id, conflicts_with_all =
+        ["from", "from_beginning", "to", "to_checkpoint", "status", "cancel", "dry_run"])]
+    resume: Option<String>,
+    /// Print how far the one of this id has come.
+    #[arg(long, value_name = "ID", value_parser = id, conflicts_with_all =
+        ["from", "from_beginning", "to", "to_checkpoint", "cancel", "dry_run"])]
+    status: Option<String>,
+    /// Give up the one of this id; who delivers it stops after the batch in hand.
+    #[arg(long, value_name = "ID", value_parser = id, conflicts_with_all =
+        ["from", "from_beginning", "to", "to_checkpoint", "dry_run"])]
+    cancel: Option<String>,
+    /// Deliver no more than so many rows a second in this process.
+    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
+    rate: Option<u32>,
+    /// Print the plan, and write nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask.
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    form: OutputOption,
+}
+
+fn id(text: &str) -> Result<String, String> {
+    let expected = || "expected an id as it was printed when it began".to_owned();
+    is_id(text).then(|| text.to_owned()).ok_or_else(expected)
+}
+
+/// How a range is delivered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) purpose: Purpose,
+    pub(super) windows: usize,
+    pub(super) parallel: usize,
+}
+
+/// A range that is begun.
+struct Begun {
+    id: String,
+    name: String,
+    record: RangeRecord,
+}
+
+pub(super) async fn run(
+    vars: &dyn Vars,
+    options: &RangeOptions,
+    shape: Shape,
+) -> Result<Exit, Failed> {
+    let live = poller(vars, &options.poller)?;
+    let ranges = Ranges::build(vars, &options.poller, options.rate.and_then(NonZeroU32::new))?;
+    // The poller was found by the same settings.
+    let ranges = ranges.ok_or_else(|| Failed::new(Exit::Usage, "there is no such poller"))?;
+    let ranges = Arc::new(ranges);
+    if let Some(id) = &options.status {
+        return status(&ranges, &find(&ranges, options, shape, id).await?, options).await;
+    }
+    if let Some(id) = &options.cancel {
+        let begun = find(&ranges, options, shape, id).await?;
+        return cancel(&ranges, begun).await;
+    }
+    let begun = match &options.resume {
+        Some(id) => {
+            let begun = find(&ranges, options, shape, id).await?;
+            lift_pauses(&ranges, &begun).await?;
+            begun
+        }
+        None => match begin(&live, &ranges, options, shape).await? {
+            Some(begun) => begun,
+            None => return Ok(Exit::Done),
+        },
+    };
+    deliver(&ranges, begun, options, shape).await
+}
+
+/// Returns a range of which there must be a document.
+async fn find(
+    ranges: &Arc<Ranges>,
+    options: &RangeOptions,
+    shape: Shape,
+    id: &str,
+) -> Result<Begun, Failed> {
+    let name = shape.purpose.name(&options.poller, id);
+    match Lane::new(ranges)?.range(&name).range().await? {
+        Some(record) => Ok(Begun { id: id.to_owned(), name, record }),
+        None => {
+            let what = shape.purpose.as_str();
+            let text = format!("poller `{}` has no {what} `{id}`", options.poller);
+            Err(Failed::new(Exit::Usage, text))
+        }
+    }
+}
+
+/// Plans a range, asks, and makes its document; `None` where nothing is to be delivered.
+async fn begin(
+    live: &Poller,
+    ranges: &Arc<Ranges>,
+    options: &RangeOptions,
+    shape: Shape,
+) -> Result<Option<Begun>, Failed> {
+    let plan = Plan::make(live, ranges, options, shape).await?;
+    if options.dry_run {
+        say(&options.form.output.one(&plan.told, || plan.told.text()));
+        return Ok(None);
+    }
+    if plan.told.rows == 0 {
+        tell(&format!("{}\nnothing was done: no row lies in it", plan.told.text()));
+        return Ok(None);
+    }
+    if !confirm(&plan.told.text(), &options.poller, options.yes)? {
+        return Ok(None);
+    }
+    let id: String = Uuid::new_v4().simple().to_string().chars().take(ID_CHARS).collect();
+    let name = shape.purpose.name(&options.poller, &id);
+    let record = plan.record;
+    Lane::new(ranges)?.range(&name).begin_range(&record, &shape.purpose.replay_id(&id)).await?;
+    let what = shape.purpose.as_str();
+    tell(&format!(
+        "{what} `{id}` is begun; `highwater {what} {} --resume {id}` goes on with it",
+        options.poller
+    ));
+    Ok(Some(Begun { id, name, record }))
+}
+
+/// Lets windows go on that their failure policy has paused: whoever resumes has mended something.
+async fn lift_pauses(ranges: &Arc<Ranges>, begun: &Begun) -> Result<(), Failed> {
+    let lane = Lane::new(ranges)?;
+    for (name, _) in windows(begun) {
+        let operator = Operator { by: "highwater --resume", reason: "resumed" };
+        lane.range(&name).resume(operator).await?;
+    }
+    Ok(())
+}
+
+/// Returns the windows of a range, each with the name under which it is kept; of one without windows
+/// itself.
+fn windows(begun: &Begun) -> Vec<(String, Range)> {
+    let record = &begun.record;
+    let whole = Range { after: record.after.clone(), upto: record.upto.clone() };
+    if record.windows.is_empty() {
+        return vec![(begun.name.clone(), whole)];
+    }
+    let windows = (1..).zip(whole.windows(&record.windows));
+    windows.map(|(number, window)| (window_name(&begun.name, number), window)).collect()
+}
+
+/// What is printed of a range that was delivered.
+#[derive(Serialize)]
+struct Delivered<'a> {
+    poller: &'a str,
+    id: &'a str,
+    /// Rows of the range.
+    rows: u64,
+    /// Those of them that this process delivered.
+    rows_here: u64,
+    done: bool,
+}
+
+async fn deliver(
+    ranges: &Arc<Ranges>,
+    begun: Begun,
+    options: &RangeOptions,
+    shape: Shape,
+) -> Result<Exit, Failed> {
+    let stop = StopSignal::new();
+    tokio::spawn(serve::asked_to_stop(serve::Signals::catch(), stop.clone()));
+    let (id, name) = (begun.id.clone(), begun.name.clone());
+    let work = Work::of(ranges, &begun, shape.purpose.replay_id(&id), stop).await?;
+    let ended = work::run(Arc::clone(&work), shape.parallel).await?;
+    let again = format!("`highwater {} {} --resume {id}`", shape.purpose.as_str(), options.poller);
+    match ended {
+        RangeEnd::Done => {
+            let rows = rows_of(&Lane::new(ranges)?, &begun).await?;
+            Lane::new(ranges)?.range(&name).end_range().await?;
+            let rows_here = ranges.pace().taken();
+            let told = Delivered { poller: &options.poller, id: &id, rows, rows_here, done: true };
+            let text = || format!("{name}: {rows} rows delivered, {rows_here} of them here");
+            say(&options.form.output.one(&told, text));
+            Ok(Exit::Done)
+        }
+        RangeEnd::Stopped | RangeEnd::Held { .. } => {
+            Err(Failed::new(Exit::Failed, format!("stopped; {again} goes on with it")))
+        }
+        RangeEnd::Cancelled => {
+            Err(Failed::new(Exit::Failed, format!("`{name}` was given up by somebody")))
+        }
+        RangeEnd::Paused { by, reason } => Err(Failed::new(
+            Exit::NotTaken,
+            format!("paused by {by}: {reason}; once that is mended {again} goes on with it"),
+        )),
+    }
+}
+
+async fn rows_of(lane: &Lane, begun: &Begun) -> Result<u64, Failed> {
+    let mut rows = 0;
+    for (name, _) in windows(begun) {
+        rows += lane.range(&name).range().await?.map_or(0, |record| record.rows);
+    }
+    Ok(rows)
+}
+
+/// What is printed of a window.
+#[derive(Serialize)]
+struct WindowLine {
+    name: String,
+    range: String,
+    rows: u64,
+    state: &'static str,
+}
+
+impl Record for WindowLine {
+    const COLUMNS: &'static [&'static str] = &["window", "state", "rows", "range"];
+
+    fn cells(&self) -> Vec<String> {
+        vec![self.name.clone(), self.state.to_owned(), self.rows.to_string(), self.range.clone()]
+    }
+}
+
+async fn status(
+    ranges: &Arc<Ranges>,
+    begun: &Begun,
+    options: &RangeOptions,
+) -> Result<Exit, Failed> {
+    let lane = Lane::new(ranges)?;
+    let mut lines = Vec::new();
+    for (name, range) in windows(begun) {
+        let record = lane.range(&name).range().await?;
+        let state = match &record {
+            None if begun.record.cancelled_at.is_some() => "cancelled",
+            None => "waiting",
+            Some(record) if record.done_at.is_some() => "done",
+            Some(record) if record.cancelled_at.is_some() => "cancelled",
+            Some(_) => "begun",
+        };
+        let rows = record.map_or(0, |record| record.rows);
+        lines.push(WindowLine { name, range: range.text(), rows, state });
+    }
+    say(&options.form.output.list(&lines));
+    Ok(Exit::Done)
+}
+
+async fn cancel(ranges: &Arc<Ranges>, begun: Begun) -> Result<Exit, Failed> {
+    let lane = Lane::new(ranges)?;
+    if begun.record.done_at.is_some() {
+        return Err(Failed::new(Exit::Failed, format!("`{}` is done", begun.name)));
+    }
+    // First what keeps further windows from being begun.
+    lane.range(&begun.name).cancel_range().await?;
+    for (name, _) in windows(&begun) {
+        if name != begun.name && lane.range(&name).range().await?.is_some() {
+            lane.range(&name).cancel_range().await?;
+        }
+    }
+    say(&format!("{}: given up", begun.name));
+    Ok(Exit::Done)
+}

@@ -1,0 +1,133 @@
+//! The plan of a range: what it is, what it costs, and what a target makes of it.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use time::OffsetDateTime;
+
+use super::{RangeOptions, Shape};
+use crate::app::range::Ranges;
+use crate::cli::output::{Exit, Failed};
+use crate::cursor::{Cursor, CursorMode};
+use crate::poller::Poller;
+use crate::range::{Purpose, Range, RangeError, position};
+use crate::state::RangeRecord;
+
+/// Most rows that are counted for a plan: a replay is of some part of the past, a backfill may be of all.
+const COUNT_MAX: [(Purpose, usize); 2] =
+    [(Purpose::Replay, 1_000_000), (Purpose::Backfill, 1_000_000_000)];
+
+/// A range as it will be begun.
+pub(super) struct Plan {
+    pub(super) record: RangeRecord,
+    pub(super) told: Told,
+}
+
+/// What is told of it.
+#[derive(Serialize)]
+pub(super) struct Told {
+    poller: String,
+    purpose: &'static str,
+    /// Rows come after it; `null` for the beginning.
+    from: Option<Cursor>,
+    /// The last position of the range.
+    to: Cursor,
+    /// Rows that lie in it now.
+    pub(super) rows: u64,
+    /// Whether there may be more than were counted.
+    more: bool,
+    windows: usize,
+    batch_rows_max: usize,
+    /// Batches, as far as rows alone decide.
+    batches: u64,
+}
+
+impl Told {
+    pub(super) fn text(&self) -> String {
+        let range = Range { after: self.from.clone(), upto: self.to.clone() };
+        let at_least = if self.more { "at least " } else { "" };
+        let windows = match self.windows {
+            1 => String::new(),
+            windows => format!(" in {windows} windows"),
+        };
+        format!(
+            "{}: {} {}\n  {at_least}{} rows in {} or more batches of up to {}{windows}, each with the ids it \
+             had\n  a target that knows batches or replays by their ids applies the rows again; the poller's \
+             checkpoint stays where it is",
+            self.poller,
+            self.purpose,
+            range.text(),
+            self.rows,
+            self.batches,
+            self.batch_rows_max,
+        )
+    }
+}
+
+impl Plan {
+    pub(super) async fn make(
+        live: &Poller,
+        ranges: &Arc<Ranges>,
+        options: &RangeOptions,
+        shape: Shape,
+    ) -> Result<Self, Failed> {
+        let range = range(live, options).await?;
+        let counted = COUNT_MAX.iter().find(|(purpose, _)| *purpose == shape.purpose);
+        let size = live.size_of(&range, counted.map_or(0, |(_, max)| *max)).await?;
+        let rows = usize::try_from(size.rows).unwrap_or(usize::MAX);
+        // What change tracking keeps is little, and cannot be divided.
+        let tracked = range.upto.mode == CursorMode::ChangeTracking;
+        let wanted = if tracked { 1 } else { shape.windows.min(rows.max(1)) };
+        let ends = live.divide(&range, wanted, rows.div_ceil(wanted)).await?;
+        let windows = range.windows(&ends);
+        let batch_rows_max = ranges.batch_rows_max();
+        let told = Told {
+            poller: options.poller.clone(),
+            purpose: shape.purpose.as_str(),
+            from: range.after.clone(),
+            to: range.upto.clone(),
+            rows: size.rows,
+            more: size.more,
+            windows: windows.len(),
+            batch_rows_max,
+            batches: size.rows.div_ceil(u64::try_from(batch_rows_max).unwrap_or(u64::MAX).max(1)),
+        };
+        let in_windows = shape.purpose == Purpose::Backfill;
+        let ends = windows.into_iter().map(|window| window.upto).filter(|_| in_windows).collect();
+        let record = RangeRecord {
+            of: options.poller.clone(),
+            after: range.after,
+            upto: range.upto,
+            windows: ends,
+            rows_planned: size.rows,
+            rows: 0,
+            // The store's clock says when.
+            begun_at: OffsetDateTime::UNIX_EPOCH,
+            done_at: None,
+            cancelled_at: None,
+            extra: serde_json::Map::new(),
+        };
+        Ok(Self { record, told })
+    }
+}
+
+async fn range(live: &Poller, options: &RangeOptions) -> Result<Range, Failed> {
+    let usage = |text: String| Failed::new(Exit::Usage, text);
+    if options.from.is_none() && !options.from_beginning {
+        return Err(usage("where does it begin? `--from CURSOR` or `--from-beginning`".to_owned()));
+    }
+    if options.to.is_none() && !options.to_checkpoint {
+        return Err(usage("where does it end? `--to CURSOR` or `--to-checkpoint`".to_owned()));
+    }
+    let Some(checkpoint) = live.checkpoint().await? else {
+        return Err(usage(format!(
+            "poller `{}` has delivered nothing yet, so nothing can be delivered again",
+            options.poller
+        )));
+    };
+    let wrong = |error: RangeError| usage(error.to_string());
+    let read = |text: &Option<String>| {
+        text.as_deref().map(|text| position(text, &checkpoint)).transpose().map_err(wrong)
+    };
+    Range::before(&checkpoint, read(&options.from)?, read(&options.to)?).map_err(wrong)
+}

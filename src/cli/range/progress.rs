@@ -1,0 +1,94 @@
+//! How far a range has come: one line a second, which stays in its place on a terminal.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::Duration;
+
+/// What is known of the delivery of a range.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Progress {
+    pub(super) rows_planned: u64,
+    /// Rows that were delivered before this process took part.
+    pub(super) rows_before: u64,
+    pub(super) rows_here: u64,
+    pub(super) windows: usize,
+    pub(super) windows_done: usize,
+    pub(super) elapsed: Duration,
+}
+
+impl Progress {
+    fn line(&self) -> String {
+        let rows = self.rows_before + self.rows_here;
+        let percent = rows.min(self.rows_planned) * 100 / self.rows_planned.max(1);
+        let seconds = self.elapsed.as_secs().max(1);
+        let rate = self.rows_here / seconds;
+        let left = self.rows_planned.saturating_sub(rows);
+        let time_left = match left.checked_div(rate) {
+            Some(seconds) => format!("about {} left", span(seconds)),
+            None => "time left unknown".to_owned(),
+        };
+        let windows = match self.windows {
+            1 => String::new(),
+            windows => format!(", {} of {windows} windows done", self.windows_done),
+        };
+        format!(
+            "{percent:3} %  {rows} of {} rows, {rate} rows/s, {time_left}{windows}",
+            self.rows_planned
+        )
+    }
+
+    /// Shows it on standard error.
+    pub(super) fn show(&self) {
+        let mut stream = io::stderr();
+        let line = self.line();
+        let shown = if stream.is_terminal() {
+            // Over the line before, which may have been longer.
+            write!(stream, "\r{line:<100}").and_then(|()| stream.flush())
+        } else {
+            writeln!(stream, "{line}")
+        };
+        // Nobody is left who could be told of an error.
+        shown.unwrap_or_default();
+    }
+
+    /// Leaves the line, so that what follows has one of its own.
+    pub(super) fn end() {
+        let mut stream = io::stderr();
+        if stream.is_terminal() {
+            writeln!(stream).unwrap_or_default();
+        }
+    }
+}
+
+fn span(seconds: u64) -> String {
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
+        (hours, minutes, _) => format!("{hours} h {minutes} min"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_told_with_rate_and_time_left() {
+        let progress = Progress {
+            rows_planned: 1_000,
+            rows_before: 200,
+            rows_here: 100,
+            windows: 8,
+            windows_done: 2,
+            elapsed: Duration::from_secs(10),
+        };
+        let none = Progress { rows_here: 0, windows: 1, ..progress };
+        // Rows were inserted at old positions, or changed since they were counted.
+        let over = Progress { rows_here: 9_000, elapsed: Duration::from_millis(3), ..progress };
+        expect_test::expect![[r#"
+             30 %  300 of 1000 rows, 10 rows/s, about 1 min 10 s left, 2 of 8 windows done
+             20 %  200 of 1000 rows, 0 rows/s, time left unknown
+            100 %  9200 of 1000 rows, 9000 rows/s, about 0 s left, 2 of 8 windows done"#]]
+        .assert_eq(&[progress, none, over].map(|progress| progress.line()).join("\n"));
+        assert_eq!(span(7_384), "2 h 3 min");
+    }
+}

@@ -1,0 +1,228 @@
+//! The windows of a range, and the lanes that deliver them, in this process and in others.
+//!
+//! What is whose is decided by the leases of the windows alone: a window that another process holds is
+//! left to it, and looked at again later, since it lapses if that process dies.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, interval, sleep};
+
+use super::progress::Progress;
+use super::{Begun, windows};
+use crate::app::range::{Lane, Ranges};
+use crate::cli::output::{Exit, Failed, tell};
+use crate::poller::{RangeEnd, StopSignal};
+use crate::range::Range;
+use crate::state::RangeRecord;
+
+/// How long a window that another process holds is left alone.
+const HELD_INTERVAL: Duration = Duration::from_secs(1);
+/// How often a lane without a window looks for one.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+/// How often progress is told.
+const TELL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A range on its way.
+pub(super) struct Work {
+    ranges: Arc<Ranges>,
+    /// Name under which the range itself is kept.
+    name: String,
+    record: RangeRecord,
+    replay_id: String,
+    windows: Vec<(String, Range)>,
+    states: Mutex<Vec<Window>>,
+    rows_before: u64,
+    stop: StopSignal,
+}
+
+/// How a window stands, as far as this process knows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Window {
+    Open,
+    /// A lane of this process has it.
+    Busy,
+    /// Another process had it.
+    HeldUntil(Instant),
+    Done,
+}
+
+/// What a lane finds to do.
+enum Found {
+    Window(usize),
+    /// All that is left is in other hands.
+    Nothing,
+    AllDone,
+}
+
+impl Work {
+    /// Looks how far the windows are.
+    pub(super) async fn of(
+        ranges: &Arc<Ranges>,
+        begun: &Begun,
+        replay_id: String,
+        stop: StopSignal,
+    ) -> Result<Arc<Self>, Failed> {
+        let lane = Lane::new(ranges)?;
+        let windows = windows(begun);
+        let (mut states, mut rows_before) = (Vec::new(), 0);
+        for (name, _) in &windows {
+            let record = lane.range(name).range().await?;
+            let done = record.as_ref().is_some_and(|record| record.done_at.is_some());
+            states.push(if done { Window::Done } else { Window::Open });
+            rows_before += record.map_or(0, |record| record.rows);
+        }
+        Ok(Arc::new(Self {
+            ranges: Arc::clone(ranges),
+            name: begun.name.clone(),
+            record: begun.record.clone(),
+            replay_id,
+            windows,
+            states: Mutex::new(states),
+            rows_before,
+            stop,
+        }))
+    }
+
+    fn states(&self) -> MutexGuard<'_, Vec<Window>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, index: usize, state: Window) {
+        if let Some(window) = self.states().get_mut(index) {
+            *window = state;
+        }
+    }
+
+    /// Takes a window for a lane. Each process begins at another one, so that they meet late.
+    fn take(&self) -> Found {
+        let mut states = self.states();
+        if states.iter().all(|state| *state == Window::Done) {
+            return Found::AllDone;
+        }
+        let first = usize::try_from(std::process::id()).unwrap_or(0) % states.len().max(1);
+        let free = |state: &Window| match state {
+            Window::Open => true,
+            Window::HeldUntil(until) => *until <= Instant::now(),
+            Window::Busy | Window::Done => false,
+        };
+        let mut in_turn = (first..states.len()).chain(0..first);
+        let found = in_turn.find(|index| states.get(*index).is_some_and(free));
+        match found {
+            Some(index) => {
+                if let Some(state) = states.get_mut(index) {
+                    *state = Window::Busy;
+                }
+                Found::Window(index)
+            }
+            None => Found::Nothing,
+        }
+    }
+
+    fn progress(&self, began_at: Instant) -> Progress {
+        let states = self.states();
+        Progress {
+            rows_planned: self.record.rows_planned,
+            rows_before: self.rows_before,
+            rows_here: self.ranges.pace().taken(),
+            windows: states.len(),
+            windows_done: states.iter().filter(|state| **state == Window::Done).count(),
+            elapsed: began_at.elapsed(),
+        }
+    }
+
+    /// Delivers windows until none is left.
+    async fn lane(&self) -> Result<RangeEnd, Failed> {
+        let lane = Lane::new(&self.ranges)?;
+        loop {
+            if self.stop.is_set() {
+                return Ok(RangeEnd::Stopped);
+            }
+            let index = match self.take() {
+                Found::AllDone => return Ok(RangeEnd::Done),
+                Found::Nothing => {
+                    sleep(LOOK_INTERVAL).await;
+                    continue;
+                }
+                Found::Window(index) => index,
+            };
+            match self.deliver(&lane, index).await? {
+                RangeEnd::Done => self.set(index, Window::Done),
+                RangeEnd::Held { .. } => {
+                    self.set(index, Window::HeldUntil(Instant::now() + HELD_INTERVAL));
+                }
+                end @ (RangeEnd::Stopped | RangeEnd::Cancelled | RangeEnd::Paused { .. }) => {
+                    return Ok(end);
+                }
+            }
+        }
+    }
+
+    async fn deliver(&self, lane: &Lane, index: usize) -> Result<RangeEnd, Failed> {
+        let Some((name, window)) = self.windows.get(index) else { return Ok(RangeEnd::Done) };
+        let range = lane.range(name);
+        if *name != self.name {
+            let whole = lane.range(&self.name).range().await?;
+            if whole.is_none_or(|whole| whole.cancelled_at.is_some()) {
+                return Ok(RangeEnd::Cancelled);
+            }
+            let record = RangeRecord {
+                after: window.after.clone(),
+                upto: window.upto.clone(),
+                windows: Vec::new(),
+                rows_planned: 0,
+                rows: 0,
+                done_at: None,
+                cancelled_at: None,
+                ..self.record.clone()
+            };
+            range.begin_range(&record, &self.replay_id).await?;
+        }
+        let mut told = |report: &crate::poller::TickReport| {
+            if report.result.is_err() {
+                tell(&format!("{name}: {}", report.summary));
+            }
+        };
+        Ok(range.deliver_range(&self.stop, &mut told).await?)
+    }
+}
+
+/// Delivers a range with so many lanes, and tells how far it is.
+///
+/// A lane that cannot go on stops the others after the batch in hand: most likely it is the target or the
+/// source, which they share.
+pub(super) async fn run(work: Arc<Work>, lanes: usize) -> Result<RangeEnd, Failed> {
+    let began_at = Instant::now();
+    let mut running = JoinSet::new();
+    for _ in 0..lanes.min(work.windows.len()) {
+        let work = Arc::clone(&work);
+        running.spawn(async move { work.lane().await });
+    }
+    let mut beat = interval(TELL_INTERVAL);
+    beat.tick().await;
+    let mut ended = Ok(RangeEnd::Done);
+    loop {
+        tokio::select! {
+            biased;
+            done = running.join_next() => {
+                let Some(done) = done else { break };
+                let end = done.unwrap_or_else(|error| {
+                    Err(Failed::new(Exit::Failed, format!("a lane has ended: {error}")))
+                });
+                if end == Ok(RangeEnd::Done) {
+                    continue;
+                }
+                work.stop.set();
+                // That others stopped for it says less.
+                if ended == Ok(RangeEnd::Done) || ended == Ok(RangeEnd::Stopped) {
+                    ended = end;
+                }
+            }
+            _ = beat.tick() => work.progress(began_at).show(),
+        }
+    }
+    work.progress(began_at).show();
+    Progress::end();
+    ended
+}

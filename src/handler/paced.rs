@@ -1,0 +1,122 @@
+//! A handler that is given no more than so many rows a second, and counts what it took.
+
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::{Instant, sleep};
+
+use super::{Delivery, Handler, HandlerError, Progress, Step};
+
+/// While it waits a handler reports progress this often, since it is not stuck.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How fast rows may go, shared by all that deliver them.
+#[derive(Debug)]
+pub struct Pace {
+    rows_per_second: Option<NonZeroU32>,
+    /// When the rows that were let go so far are through.
+    free_at: Mutex<Instant>,
+    taken: AtomicU64,
+}
+
+impl Pace {
+    /// Returns a pace of so many rows a second; `None` for no limit.
+    pub fn new(rows_per_second: Option<NonZeroU32>) -> Self {
+        Self { rows_per_second, free_at: Mutex::new(Instant::now()), taken: AtomicU64::new(0) }
+    }
+
+    /// Returns how many rows were taken so far.
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Returns how long `rows` have to wait now; whoever comes next waits for them, too.
+    fn wait_for(&self, rows: usize) -> Duration {
+        let Some(rate) = self.rows_per_second else { return Duration::ZERO };
+        let now = Instant::now();
+        let rows = u32::try_from(rows).unwrap_or(u32::MAX);
+        let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let begin = (*free_at).max(now);
+        *free_at = begin + Duration::from_secs(rows.into()) / rate.get();
+        begin - now
+    }
+
+    async fn wait(&self, rows: usize, progress: &Progress) {
+        let mut left = self.wait_for(rows);
+        while !left.is_zero() {
+            let step = left.min(REPORT_INTERVAL);
+            sleep(step).await;
+            progress.report(1);
+            left -= step;
+        }
+    }
+}
+
+/// Another handler, at a pace.
+#[derive(Debug)]
+pub struct Paced {
+    handler: Arc<dyn Handler>,
+    pace: Arc<Pace>,
+    /// Whether rows wait here: once for all steps of a chain.
+    waits: bool,
+    /// Whether what is taken here is taken for good.
+    counts: bool,
+    steps: Vec<Step>,
+}
+
+impl Paced {
+    /// Returns `handler` at this pace; rows wait before the first step of a chain, and count behind the
+    /// last one.
+    pub fn new(handler: Arc<dyn Handler>, pace: Arc<Pace>) -> Self {
+        let last = handler.steps().len().saturating_sub(1);
+        let step = |(index, step): (usize, &Step)| {
+            let (handler, pace) = (Arc::clone(&step.handler), Arc::clone(&pace));
+            let (waits, counts) = (index == 0, index == last);
+            let handler = Arc::new(Self { handler, pace, waits, counts, steps: Vec::new() });
+            Step { name: step.name.clone(), handler }
+        };
+        let steps = handler.steps().iter().enumerate().map(step).collect();
+        Self { handler, pace, waits: true, counts: true, steps }
+    }
+}
+
+#[async_trait]
+impl Handler for Paced {
+    fn reports_progress(&self) -> bool {
+        self.handler.reports_progress()
+    }
+
+    fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
+        let rows = delivery.events.len();
+        if self.waits {
+            self.pace.wait(rows, delivery.progress).await;
+        }
+        self.handler.handle(delivery).await?;
+        if self.counts {
+            self.pace.taken.fetch_add(u64::try_from(rows).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn rows_wait_for_those_before_them_and_not_for_time_that_has_passed() {
+        let pace = Pace::new(NonZeroU32::new(10));
+        let seconds = |rows| pace.wait_for(rows).as_secs_f64();
+        assert_eq!([seconds(20), seconds(5), seconds(1)], [0.0, 2.0, 2.5]);
+        sleep(Duration::from_secs(60)).await;
+        assert_eq!([seconds(10), seconds(10)], [0.0, 1.0]);
+        assert_eq!(Pace::new(None).wait_for(1_000_000), Duration::ZERO);
+    }
+}

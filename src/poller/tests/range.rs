@@ -1,0 +1,198 @@
+//! Delivering a part of the past again, beside the poller.
+
+use super::*;
+use crate::cursor::{KeyValues, RowVersion};
+use crate::policy::OnFailure;
+use crate::state::{RangeRecord, Stored};
+
+const NAME: &str = "p.replay.one";
+
+fn at(version: u64) -> Cursor {
+    Cursor::row_version(RowVersion(version), KeyValues::new())
+}
+
+fn record(after: Option<u64>, upto: u64) -> RangeRecord {
+    RangeRecord {
+        of: "p".to_owned(),
+        after: after.map(at),
+        upto: at(upto),
+        windows: Vec::new(),
+        rows_planned: 0,
+        rows: 0,
+        begun_at: time::OffsetDateTime::UNIX_EPOCH,
+        done_at: None,
+        cancelled_at: None,
+        extra: serde_json::Map::new(),
+    }
+}
+
+/// A poller that has delivered rows 1 to `rows`, each at the version of its id, and what it got.
+async fn delivered(rows: i64) -> (World, Vec<String>) {
+    let world = World::new();
+    world.source.fill(rows);
+    tick(&world.instance("live")).await.unwrap();
+    tick(&world.instance("live")).await.unwrap();
+    let received = world.handler.received();
+    (world, received.into_iter().flat_map(|call| call.event_ids).collect())
+}
+
+impl World {
+    fn range(&self, owner_id: &str) -> Poller {
+        Poller::new(PollerParts {
+            name: NAME.to_owned(),
+            source: self.source.clone(),
+            handler: self.handler.clone(),
+            store: self.store.clone(),
+            instance: Arc::new(Instance::new(owner_id)),
+            terms: LeaseTerms::of(TTL),
+            limits: self.limits,
+            policy: self.policy,
+            metrics: self.metrics.clone(),
+        })
+        .again_for("p")
+    }
+
+    async fn begun(&self, owner_id: &str, record: &RangeRecord) -> Poller {
+        let range = self.range(owner_id);
+        assert_eq!(range.begin_range(record, "replay-one").await.unwrap(), RangeBegun::Begun);
+        range
+    }
+
+    async fn stored(&self) -> Stored {
+        let key = StateKey::Document("p".to_owned());
+        self.memory.load(&key).await.unwrap().stored.unwrap()
+    }
+}
+
+async fn deliver(range: &Poller) -> Result<RangeEnd, TickError> {
+    range.deliver_range(&StopSignal::new(), &mut |_| {}).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_range_delivers_its_rows_once_with_their_ids_and_touches_nothing_of_the_poller() {
+    let (world, ids) = delivered(40).await;
+    let before = world.stored().await;
+    let earlier = world.handler.received();
+    let range = world.begun("cli", &record(Some(5), 33)).await;
+    assert_eq!(deliver(&range).await.unwrap(), RangeEnd::Done);
+    let again = world.handler.received().split_off(earlier.len());
+    let rows: Vec<i64> = again.iter().flat_map(|call| call.ids.clone()).collect();
+    assert_eq!(rows, (6..=33).collect::<Vec<_>>(), "behind its beginning, up to its end");
+    let again_ids: Vec<String> = again.iter().flat_map(|call| call.event_ids.clone()).collect();
+    assert_eq!(again_ids, ids[5..33]);
+    for call in &again {
+        assert!(
+            earlier.iter().all(|before| before.batch_id != call.batch_id),
+            "known to no target"
+        );
+    }
+    assert_eq!(world.stored().await, before);
+    let record = range.range().await.unwrap().unwrap();
+    assert!(record.done_at.is_some());
+    assert_eq!(record.rows, 28);
+    // It is over, in whatever process.
+    assert_eq!(deliver(&world.range("other")).await.unwrap(), RangeEnd::Done);
+    assert_eq!(world.handler.received().len(), earlier.len() + again.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_range_that_was_stopped_goes_on_where_it_was_under_another_owner() {
+    let (world, _) = delivered(40).await;
+    let earlier = world.handler.ids().len();
+    let range = world.begun("one", &record(None, 35)).await;
+    let stop = StopSignal::new();
+    let asked = stop.clone();
+    world.handler.then(async move {
+        asked.set();
+        Ok(())
+    });
+    let ended = range.deliver_range(&stop, &mut |_| {}).await.unwrap();
+    assert_eq!(ended, RangeEnd::Stopped);
+    assert_eq!(world.handler.ids().len(), earlier + 10, "one batch");
+    assert_eq!(deliver(&world.range("two")).await.unwrap(), RangeEnd::Done);
+    assert_eq!(world.handler.ids().split_off(earlier), (1..=35).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_that_have_changed_since_are_the_pollers_own_to_deliver() {
+    let (world, _) = delivered(20).await;
+    let earlier = world.handler.ids().len();
+    let range = world.begun("cli", &record(None, 20)).await;
+    world.source.put(7, "newer");
+    assert_eq!(deliver(&range).await.unwrap(), RangeEnd::Done);
+    let rows = world.handler.ids().split_off(earlier);
+    assert_eq!(rows, (1..=20).filter(|id| *id != 7).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_its_document_a_range_delivers_nothing() {
+    let (world, _) = delivered(3).await;
+    let earlier = world.handler.received().len();
+    let range = world.range("cli");
+    assert!(matches!(deliver(&range).await, Err(TickError::NotStarted)));
+    assert!(matches!(tick(&range).await, Err(TickError::NotStarted)));
+    assert_eq!(world.handler.received().len(), earlier);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_range_is_begun_once_and_not_after_somebody_gave_it_up() {
+    let (world, _) = delivered(3).await;
+    let earlier = world.handler.received().len();
+    let range = world.begun("cli", &record(None, 3)).await;
+    let again = world.range("other").begin_range(&record(None, 2), "replay-one").await.unwrap();
+    assert!(matches!(again, RangeBegun::BegunBefore(begun) if begun.upto == at(3)));
+    range.cancel_range().await.unwrap();
+    assert_eq!(deliver(&range).await.unwrap(), RangeEnd::Cancelled);
+    assert_eq!(world.handler.received().len(), earlier);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_range_that_is_given_up_ends_after_the_batch_in_hand() {
+    let (world, _) = delivered(40).await;
+    let earlier = world.handler.ids().len();
+    let range = world.begun("cli", &record(None, 40)).await;
+    let other = world.range("other");
+    world.handler.then(async move {
+        other.cancel_range().await.unwrap();
+        Ok(())
+    });
+    assert_eq!(deliver(&range).await.unwrap(), RangeEnd::Cancelled);
+    assert_eq!(world.handler.ids().len(), earlier + 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_of_a_range_that_is_refused_is_set_aside_as_one_of_the_pollers() {
+    let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..FailurePolicy::default() };
+    let policy = FailurePolicy { bisect_on_error: true, ..policy };
+    let (world, ids) = delivered(4).await;
+    let world = World { policy, ..world };
+    let range = world.begun("cli", &record(None, 4)).await;
+    world.handler.judge_by(|ids| {
+        if ids.contains(&3) { Err(HandlerError::Rejected("422".to_owned())) } else { Ok(()) }
+    });
+    assert_eq!(deliver(&range).await.unwrap(), RangeEnd::Done);
+    let set_aside = world.instance("live").quarantined().await.unwrap();
+    assert_eq!(set_aside.iter().map(ToString::to_string).collect::<Vec<_>>(), [ids[2].clone()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_range_of_another_source_is_refused() {
+    let (world, _) = delivered(3).await;
+    world.begun("cli", &record(None, 3)).await;
+    let other = World {
+        source: Arc::new(TableSource::with_fingerprint("p", "dbo.other")),
+        store: world.store.clone(),
+        ..World::new()
+    };
+    assert!(matches!(deliver(&other.range("cli")).await, Err(TickError::Fingerprint { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_that_stays_down_ends_a_range_that_can_be_asked_for_again() {
+    let (world, _) = delivered(3).await;
+    let range = world.begun("cli", &record(None, 3)).await;
+    world.handler.judge_by(|_| Err(HandlerError::Retryable("503".to_owned())));
+    assert!(matches!(deliver(&range).await, Err(TickError::Handler(_))));
+    world.handler.judge_by(|_| Ok(()));
+    assert_eq!(deliver(&range).await.unwrap(), RangeEnd::Done);
+}
