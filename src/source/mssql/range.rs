@@ -10,7 +10,7 @@ use crate::config::Filter;
 use crate::error::ErrorKind;
 use crate::event::Operation;
 use crate::mssql::Param;
-use crate::source::{FetchError, FetchWindow, Row, Rows};
+use crate::source::{FetchError, FetchWindow, Lag, Row, Rows};
 use crate::value::Value;
 
 use super::plan::{Plan, unexpected};
@@ -48,7 +48,7 @@ impl Mssql {
         let (sql, params) = plan.past_last(window)?;
         let mut rows = connection.query(&sql, &params, |row| Ok(values(row))).await?;
         let rows = rows.pop().map(|cells| plan.bare_row(cells)).into_iter().collect();
-        Ok(Rows { columns: Vec::new(), rows, more: false, lag: None, remember: None })
+        Ok(Rows { columns: Vec::new(), rows, more: false, lag: Lag::default(), remember: None })
     }
 }
 
