@@ -285,7 +285,7 @@ const BREAKS = [
   ["changes up to a whole version not bounded", TRACKING, "if operators == UPTO {", "if operators == UPTO && false {"],
   ["range delivered under the poller's own document", RANGES, "Self { range_of: Some(poller.to_owned()), start_now: true, ..self }", "Self { key: crate::state::StateKey::Document(poller.to_owned()), range_of: Some(poller.to_owned()), start_now: true, ..self }"],
   ["range without a document begun by a tick", RANGES, "Self { range_of: Some(poller.to_owned()), start_now: true, ..self }", "Self { range_of: Some(poller.to_owned()), ..self }"],
-  ["range done before a read finds nothing", RANGES, "Ok(TickOutcome::Committed { .. }) => continue,", "Ok(TickOutcome::Committed { .. }) => self.end_range().await?,"],
+  ["range done before a read finds nothing", RANGES, "Ok(TickOutcome::Committed { .. })\n                | Err(", "Ok(TickOutcome::Committed { .. }) => self.end_range().await?,\n                Err("],
   ["range that was given up delivered on", RANGE_STATE, "self.paused.is_some() || self.range.as_ref().is_some_and(cancelled)", "self.paused.is_some() || self.range.as_ref().is_some_and(|range| false && cancelled(range))"],
   ["older state of a row written over a newer one", SQL, "if beside.rows.are_unchanged().await? {", "if beside.rows.are_unchanged().await? || true {"],
   ["poller's fence not locked by a range", SQL, "let mut name = self.of_app(beside.poller);", "let mut name = self.of_app(self.delivery.poller);"],

@@ -141,7 +141,7 @@ pub async fn run() -> ExitCode {
         Command::Serve => end(serve::run(vars).await),
         Command::Run(options) => end(run::run(vars, &options).await),
         Command::Tick(options) => end(tick::run(vars, &options).await),
-        Command::Validate(options) => end(validate::run(vars, &options)),
+        Command::Validate(options) => end(Ok(validate::run(vars, &options))),
         Command::Package { stage, from, binary } => {
             let staged = package::stage(&from, &stage, binary.as_deref());
             end(staged.map_err(|error| Failed::new(Exit::Failed, chain(&error))).map(|staged| {
@@ -162,7 +162,10 @@ pub async fn run() -> ExitCode {
         Command::Journal(options) => end(Box::pin(journal::run(vars, &options)).await),
         Command::Fence(options) => end(fence::run(&options)),
         Command::Ledger(options) => end(fence::run_ledger(&options)),
-        Command::Completions(options) => end(shell::completions(&options, Arguments::command())),
+        Command::Completions(options) => {
+            shell::completions(&options, Arguments::command());
+            Exit::Done.into()
+        }
         Command::Man => end(shell::man(Arguments::command())),
         #[cfg(feature = "demo")]
         Command::Demo(options) => crate::demo::run(options).await,

@@ -399,7 +399,7 @@ fn age_of_success(meter: &Meter, known: Arc<Known>) {
         }
     });
     // The meter keeps what it calls.
-    drop(gauge.build());
+    let _kept_by_meter = gauge.build();
 }
 
 impl LeaseMetrics {

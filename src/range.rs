@@ -115,10 +115,8 @@ impl Range {
         let mut after = self.after.clone();
         let inner = ends.iter().filter(|end| **end != self.upto);
         let ends = inner.chain(std::iter::once(&self.upto));
-        let window = |upto: &Cursor| Self {
-            after: std::mem::replace(&mut after, Some(upto.clone())),
-            upto: upto.clone(),
-        };
+        let window =
+            |upto: &Cursor| Self { after: after.replace(upto.clone()), upto: upto.clone() };
         ends.map(window).collect()
     }
 }

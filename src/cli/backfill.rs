@@ -32,5 +32,5 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         windows: options.windows.into(),
         parallel: options.parallel.into(),
     };
-    range::run(vars, &options.range, shape).await
+    Box::pin(range::run(vars, &options.range, shape)).await
 }

@@ -22,8 +22,9 @@ pub(super) fn text<'a>(found: impl IntoIterator<Item = (String, &'a Finding)>) -
         lines.push(format!("  {level:<8}{check}: {}", plain(found)));
         lines.extend(fix.iter().map(|fix| format!("          fix: {}", plain(fix))));
         let place = [Level::Error, Level::Warning, Level::Unknown, Level::Ok];
-        let counted = counts.iter_mut().zip(place).find(|(_, of)| of == level);
-        counted.into_iter().for_each(|(count, _)| *count += 1);
+        if let Some((count, _)) = counts.iter_mut().zip(place).find(|(_, of)| of == level) {
+            *count += 1;
+        }
     }
     let [errors, warnings, unknown, ok] = counts;
     lines.push(format!("\n{errors} errors, {warnings} warnings, {unknown} unknown, {ok} ok"));

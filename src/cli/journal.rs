@@ -171,7 +171,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
             }
             Ok(Exit::Done)
         }
-        Options::Compact(options) => compact(vars, options).await,
+        Options::Compact(options) => Box::pin(compact(vars, options)).await,
     }
 }
 

@@ -27,6 +27,7 @@ const ID_CHARS: usize = 12;
 
 /// Which range, and what is to be done with it.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a word of the command line")]
 pub(super) struct RangeOptions {
     /// Name of the poller.
     poller: String,
@@ -102,7 +103,7 @@ pub(super) async fn run(
     }
     if let Some(id) = &options.cancel {
         let begun = find(&ranges, options, shape, id).await?;
-        return cancel(&ranges, begun).await;
+        return Box::pin(cancel(&ranges, begun)).await;
     }
     let begun = match &options.resume {
         Some(id) => {
@@ -110,12 +111,12 @@ pub(super) async fn run(
             lift_pauses(&ranges, &begun).await?;
             begun
         }
-        None => match begin(&live, &ranges, options, shape).await? {
+        None => match Box::pin(begin(&live, &ranges, options, shape)).await? {
             Some(begun) => begun,
             None => return Ok(Exit::Done),
         },
     };
-    deliver(&ranges, begun, options, shape).await
+    Box::pin(deliver(&ranges, begun, options, shape)).await
 }
 
 /// Returns a range of which there must be a document.
@@ -126,14 +127,12 @@ async fn find(
     id: &str,
 ) -> Result<Begun, Failed> {
     let name = shape.purpose.name(&options.poller, id);
-    match Lane::new(ranges)?.range(&name).range().await? {
-        Some(record) => Ok(Begun { id: id.to_owned(), name, record }),
-        None => {
-            let what = shape.purpose.as_str();
-            let text = format!("poller `{}` has no {what} `{id}`", options.poller);
-            Err(Failed::new(Exit::Usage, text))
-        }
-    }
+    let record = Lane::new(ranges)?.range(&name).range().await?.ok_or_else(|| {
+        let what = shape.purpose.as_str();
+        let text = format!("poller `{}` has no {what} `{id}`", options.poller);
+        Failed::new(Exit::Usage, text)
+    })?;
+    Ok(Begun { id: id.to_owned(), name, record })
 }
 
 /// Plans a range, asks, and makes its document; `None` where nothing is to be delivered.

@@ -15,5 +15,5 @@ pub(super) struct Options {
 
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
     let shape = Shape { purpose: Purpose::Replay, windows: 1, parallel: 1 };
-    range::run(vars, &options.range, shape).await
+    Box::pin(range::run(vars, &options.range, shape)).await
 }

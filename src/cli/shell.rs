@@ -12,14 +12,10 @@ pub(super) struct CompletionsOptions {
 }
 
 /// Prints a script that completes words in a shell.
-pub(super) fn completions(
-    options: &CompletionsOptions,
-    mut command: Command,
-) -> Result<Exit, Failed> {
+pub(super) fn completions(options: &CompletionsOptions, mut command: Command) {
     let mut script = Vec::new();
     clap_complete::generate(options.shell, &mut command, "highwater", &mut script);
     say_bytes(&script);
-    Ok(Exit::Done)
 }
 
 /// Prints the manual: a page, and a section for each command.

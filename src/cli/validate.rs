@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::findings;
-use super::output::{Exit, Failed, Output, OutputOption, Record, say};
+use super::output::{Exit, Output, OutputOption, Record, say};
 use crate::app::App;
 use crate::config::{Config, Vars};
 use crate::doctor::Finding;
@@ -43,7 +43,7 @@ impl Record for Checked {
 }
 
 /// Checks all that can be checked without a connection, and prints it.
-pub(super) fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
+pub(super) fn run(vars: &dyn Vars, options: &Options) -> Exit {
     let found = check(vars, &options.from);
     say(&match options.form.output {
         Output::Table => {
@@ -52,7 +52,7 @@ pub(super) fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
         }
         form @ (Output::Json | Output::Jsonl) => form.list(&found),
     });
-    Ok(findings::exit(&found, |checked| checked.finding.clone()))
+    findings::exit(&found, |checked| checked.finding.clone())
 }
 
 fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
@@ -65,7 +65,8 @@ fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
             match App::build(vars) {
                 Ok(_) => add("settings", Finding::ok("settings", told)),
                 Err(error) => {
-                    add("settings", Finding::error("settings", chain(&error), "see above"))
+                    let fix = "mend that setting";
+                    add("settings", Finding::error("settings", chain(&error), fix));
                 }
             }
             Some(config)

@@ -117,10 +117,7 @@ impl Poller {
             progress: &progress,
         };
         seen.execution_started(&delivery, call.is_first);
-        lease.note(Happened::ExecutionStarted, || Details {
-            step: call.step.map(str::to_owned),
-            ..of_batch(batch, Some(delivery.attempt))
-        });
+        lease.note(Happened::ExecutionStarted, || of_step(batch, call.step, delivery.attempt));
         let began_at = Instant::now();
         let mut stale = None;
         let work = async {
@@ -147,30 +144,35 @@ impl Poller {
         };
         let handled = lease.hold_while_accepting(work, &mut accepted).await;
         seen.handler_ran(began_at.elapsed());
-        let not_taken = match handled {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) => {
-                let after = error.after(progress.accepted(), batch.events.len());
-                match after.map_err(|error| call.judged(error)) {
-                    Ok(()) => return Ok(()),
-                    // The whole front is committed at once, and counted then.
-                    Err(
-                        front @ (NotTaken::Handler(HandlerError::Partial { .. })
-                        | NotTaken::Front(..)),
-                    ) => return Err(front),
-                    Err(not_taken) => not_taken,
-                }
-            }
-            Err(LeaseError::OutOfTime) => NotTaken::OutOfTime { got_on: !call.is_first },
+        let handled = match handled {
+            Ok(handled) => handled
+                .or_else(|error| error.after(progress.accepted(), batch.events.len()))
+                .map_err(|error| call.judged(error)),
+            Err(LeaseError::OutOfTime) => Err(NotTaken::OutOfTime { got_on: !call.is_first }),
             // A renewal in the air has found the lease lost too, but the target says who took it.
             Err(error) => {
-                NotTaken::Lost(stale.map_or(TickError::LeaseLost(error), TickError::Handler))
+                let lost = stale.map_or(TickError::LeaseLost(error), TickError::Handler);
+                Err(NotTaken::Lost(lost))
             }
         };
-        seen.front_committed(batch, lease.document());
-        tell_of_loss(lease, batch, &not_taken);
-        Err(not_taken)
+        if let Err(not_taken) = &handled
+            && !is_front(not_taken)
+        {
+            seen.front_committed(batch, lease.document());
+            tell_of_loss(lease, batch, not_taken);
+        }
+        handled
     }
+}
+
+/// Returns what an entry says of a call of the handler, or of a step.
+fn of_step(batch: &Batch, step: Option<&str>, attempt: u32) -> Details {
+    Details { step: step.map(str::to_owned), ..of_batch(batch, Some(attempt)) }
+}
+
+/// Says whether a whole front is taken, which is committed at once, and counted then.
+fn is_front(not_taken: &NotTaken) -> bool {
+    matches!(not_taken, NotTaken::Handler(HandlerError::Partial { .. }) | NotTaken::Front(..))
 }
 
 impl Call<'_> {

@@ -55,15 +55,16 @@ impl Poller {
         {
             return Ok(snapshot.clone());
         }
-        let snapshot = self.read().await?;
+        let snapshot = Box::pin(self.read()).await?;
         memory.snapshot = Some(snapshot.clone());
         Ok(snapshot)
     }
 
     pub(super) async fn read(&self) -> Result<Snapshot, TickError> {
-        let mut snapshot = self.look().await?;
+        // Boxed: what is read is large, and lies within all other futures.
+        let mut snapshot = Box::pin(self.look()).await?;
         if snapshot.document.is_blank() {
-            snapshot = self.begin(snapshot).await?;
+            snapshot = Box::pin(self.begin(snapshot)).await?;
         }
         let configured = &self.source.shape().fingerprint;
         if snapshot.document.source_fingerprint != *configured {

@@ -183,7 +183,6 @@ impl Poller {
                 (failures, pause) = (0, PAUSE_MIN);
             }
             match report.result {
-                Ok(TickOutcome::Committed { .. }) => continue,
                 // Only a read that finds nothing says that nothing is left.
                 Ok(TickOutcome::Idle) => self.end_range().await?,
                 Ok(TickOutcome::Skipped(Skipped::Held { owner_id })) => {
@@ -200,7 +199,8 @@ impl Poller {
                     rest(wait.unwrap_or_default().clamp(STOP_INTERVAL, PAUSE_MAX), stop).await;
                 }
                 Err(error) if is_in_vain(&error) => return Err(error),
-                Err(TickError::Handler(HandlerError::Throttled { .. })) => {}
+                Ok(TickOutcome::Committed { .. })
+                | Err(TickError::Handler(HandlerError::Throttled { .. })) => {}
                 Err(error) => {
                     failures += 1;
                     if failures >= failures_max {
@@ -282,9 +282,9 @@ fn is_in_vain(error: &TickError) -> bool {
 /// Waits, but not on after a stop.
 async fn rest(mut left: Duration, stop: &StopSignal) {
     while !left.is_zero() && !stop.is_set() {
-        let step = left.min(STOP_INTERVAL);
-        sleep(step).await;
-        left -= step;
+        let part = left.min(STOP_INTERVAL);
+        sleep(part).await;
+        left -= part;
     }
 }
 

@@ -15,7 +15,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use opentelemetry::KeyValue;
 use opentelemetry_sdk::metrics::data::{
-    AggregatedMetrics, Histogram, Metric, MetricData, ResourceMetrics, Sum,
+    AggregatedMetrics, Histogram, Metric, MetricData, ResourceMetrics, ScopeMetrics, Sum,
 };
 use tokio::net::TcpListener;
 
@@ -48,7 +48,7 @@ pub(super) fn text(found: &ResourceMetrics) -> String {
         found.resource().iter().map(|(k, v)| KeyValue::new(k.clone(), v.clone())).collect();
     head(&mut out, "target_info", "gauge");
     sample(&mut out, "target_info", &labels(&info.iter().collect::<Vec<_>>()), 1);
-    for metric in found.scope_metrics().flat_map(|scope| scope.metrics()) {
+    for metric in found.scope_metrics().flat_map(ScopeMetrics::metrics) {
         match metric.data() {
             AggregatedMetrics::F64(data) => one(&mut out, metric, data),
             AggregatedMetrics::U64(data) => one(&mut out, metric, data),

@@ -38,7 +38,7 @@ fn hex(base64: &Json) -> String {
     use base64::Engine as _;
     let text = base64.as_str().unwrap_or_default();
     let bytes = base64::engine::general_purpose::STANDARD.decode(text).unwrap();
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
 fn named<'a>(spans: &'a [Json], name: &str) -> &'a Json {

@@ -1,6 +1,7 @@
 //! What is exported, decoded by the definitions of the OpenTelemetry project and by Prometheus' own parser.
 
 #![expect(
+    clippy::panic,
     clippy::unwrap_used,
     clippy::indexing_slicing,
     reason = "a test may panic; `allow-*-in-tests` does not reach helper functions"

@@ -71,7 +71,7 @@ impl Plan {
         options: &RangeOptions,
         shape: Shape,
     ) -> Result<Self, Failed> {
-        let range = range(live, options).await?;
+        let range = Box::pin(range(live, options)).await?;
         let counted = COUNT_MAX.iter().find(|(purpose, _)| *purpose == shape.purpose);
         let size = live.size_of(&range, counted.map_or(0, |(_, max)| *max)).await?;
         let rows = usize::try_from(size.rows).unwrap_or(usize::MAX);

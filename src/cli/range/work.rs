@@ -147,7 +147,7 @@ impl Work {
                 }
                 Found::Window(index) => index,
             };
-            match self.deliver(&lane, index).await? {
+            match Box::pin(self.deliver(&lane, index)).await? {
                 RangeEnd::Done => self.set(index, Window::Done),
                 RangeEnd::Held { .. } => {
                     self.set(index, Window::HeldUntil(Instant::now() + HELD_INTERVAL));
@@ -184,7 +184,7 @@ impl Work {
                 tell(&format!("{name}: {}", report.summary));
             }
         };
-        Ok(range.deliver_range(&self.stop, &mut told).await?)
+        Ok(Box::pin(range.deliver_range(&self.stop, &mut told)).await?)
     }
 }
 
@@ -197,7 +197,7 @@ pub(super) async fn run(work: Arc<Work>, lanes: usize) -> Result<RangeEnd, Faile
     let mut running = JoinSet::new();
     for _ in 0..lanes.min(work.windows.len()) {
         let work = Arc::clone(&work);
-        running.spawn(async move { work.lane().await });
+        running.spawn(async move { Box::pin(work.lane()).await });
     }
     let mut beat = interval(TELL_INTERVAL);
     beat.tick().await;

@@ -180,6 +180,7 @@ mod tests {
             select: &[],
             deleted: None,
             filter: None,
+            clock: crate::config::SourceClock::Utc,
         };
         let past = |after, upto| {
             let (conditions, order) = read.past(Bounds { after, upto }, 2);
