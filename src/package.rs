@@ -109,7 +109,7 @@ mod tests {
             (HOST, "orders", r#"{"bindings":[]}"#, "exactly one binding"),
             (HOST, "orders", &TIMER.replace("timerTrigger", "httpTrigger"), "a `timerTrigger`"),
             (HOST, "orders", &TIMER.replace("myTimer", "my_timer"), "letters and digits"),
-            (HOST, "orders", &TIMER.replace("%ORDERS_SCHEDULE%", "*/5 * * * *"), "six fields"),
+            (HOST, "orders", &TIMER.replace("%ORDERS_SCHEDULE%", "*/5 * * * *"), "must have six"),
         ] {
             let root = project(host, name, function);
             let error = crate::error::chain(&stage_it(&root).unwrap_err());
