@@ -1,6 +1,7 @@
 //! Composition: settings in, running parts out. The one place that knows every adapter.
 
 pub mod doctor;
+mod error;
 pub mod range;
 
 use std::collections::BTreeMap;
@@ -9,25 +10,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use azure_core::credentials::TokenCredential;
-use thiserror::Error;
 use uuid::Uuid;
 
+pub use self::error::BuildError;
 use crate::azure::{
     BlobService, ConnectError, IdentitySource, QueueService, ServiceOptions, Tokens, User,
     request_timeout,
 };
 use crate::clock::{Clock, SystemClock};
 use crate::config::{
-    Config, ConfigErrors, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, HttpAuth, PollerConfig,
-    RecoveryMode, SqlAuth, StateConfig, StorageConnection, Vars, poller_name_of_function,
+    Config, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, HttpAuth, PollerConfig, RecoveryMode, SqlAuth,
+    StateConfig, StorageConnection, Vars, poller_name_of_function,
 };
 use crate::handler::blob::Blob;
 use crate::handler::durable::{self, Durable};
 use crate::handler::exec::Exec;
 use crate::handler::fanout::Fanout;
-use crate::handler::http::{Client, ClientError, Http};
+use crate::handler::http::{Client, Http};
 use crate::handler::queue::Queue;
-use crate::handler::sql::{Sql, TableError};
+use crate::handler::sql::Sql;
 use crate::handler::stdout::Stdout;
 use crate::handler::{Handler, Step};
 use crate::host::server::Function;
@@ -37,78 +38,9 @@ use crate::metrics::Metrics;
 use crate::mssql::RetryTerms;
 use crate::poller::{Limits, Poller, PollerParts};
 use crate::recovery::{self, Controller, ControllerParts, Thresholds};
+use crate::source::Source;
 use crate::source::mssql::{Mssql, SizeLimits, SourceSettings};
-use crate::source::{FetchError, Source};
-use crate::state::sql::TableNameError;
 use crate::state::{BlobStore, FileStore, LoggedStore, SqlStore, SqlStoreSettings, StateStore};
-
-/// Why the parts could not be put together.
-#[derive(Debug, Error)]
-pub enum BuildError {
-    /// The settings are wrong.
-    #[error(transparent)]
-    Config(#[from] ConfigErrors),
-    /// The state store cannot be set up.
-    #[error("set up the state store")]
-    State(#[source] ConnectError),
-    /// The identity that a SQL connection string asks for cannot be set up.
-    #[error("set up the identity of a SQL connection")]
-    Identity(#[source] ConnectError),
-    /// The state table has a name that cannot be.
-    #[error("read setting `HIGHWATER__STATE__TABLE`")]
-    StateTable(#[source] TableNameError),
-    /// The table of journals has a name that cannot be.
-    #[error("read setting `HIGHWATER__STATE__JOURNAL_TABLE`")]
-    JournalTable(#[source] TableNameError),
-    /// A source cannot be set up.
-    #[error("set up the source of poller `{poller}`")]
-    Source {
-        /// The poller.
-        poller: String,
-        /// Why.
-        #[source]
-        source: FetchError,
-    },
-    /// A handler cannot be set up.
-    #[error("set up the handler of poller `{poller}`")]
-    Handler {
-        /// The poller.
-        poller: String,
-        /// Why.
-        #[source]
-        source: ConnectError,
-    },
-    /// The identity that a handler proves itself with cannot be set up.
-    #[error("set up the identity of the handler of poller `{poller}`")]
-    HandlerIdentity {
-        /// The poller.
-        poller: String,
-        /// Why.
-        #[source]
-        source: ConnectError,
-    },
-    /// The HTTP client of a handler that starts orchestrations cannot be set up.
-    #[error("set up the handler of poller `{poller}`")]
-    Durable {
-        /// The poller.
-        poller: String,
-        /// Why.
-        #[source]
-        source: durable::ClientError,
-    },
-    /// A handler that writes to a table has a name that no table can have.
-    #[error("set up the handler of poller `{poller}`")]
-    Sql {
-        /// The poller.
-        poller: String,
-        /// Why.
-        #[source]
-        source: TableError,
-    },
-    /// The HTTP client of the handlers cannot be set up.
-    #[error("set up the HTTP client of the handlers")]
-    Http(#[source] ClientError),
-}
 
 /// The running parts.
 #[derive(Debug)]
