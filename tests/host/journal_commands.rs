@@ -16,7 +16,9 @@ async fn delivered() -> Bench {
         let host = bench.host().await;
         logs(&host.run().await);
         host.finish().await;
-        more.into_iter().for_each(|ids| bench.insert(ids));
+        for ids in more {
+            bench.insert(ids);
+        }
     }
     assert_eq!(bench.receiver.taken(), [1, 2, 3, 4]);
     bench

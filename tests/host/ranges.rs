@@ -59,7 +59,10 @@ impl Bench {
     /// Returns the id of the only range of `purpose`.
     fn range_id(&self, purpose: &str) -> String {
         let prefix = format!("nightly.{purpose}.");
-        let names = self.files().into_keys().filter(|name| name.ends_with(".json"));
+        let names = self
+            .files()
+            .into_keys()
+            .filter(|name| std::path::Path::new(name).extension().is_some_and(|end| end == "json"));
         let ids: BTreeSet<String> = names
             .filter_map(|name| Some(name.strip_prefix(&prefix)?.split('.').next()?.to_owned()))
             .collect();

@@ -28,7 +28,7 @@ async fn the_mode_follows_the_table_and_the_log_says_why() {
              INSERT INTO dbo.t (x) VALUES (1), (2), (3)"
         ))
         .await;
-        let log = logged(ticks.tick_at(0)).await.1;
+        let log = logged(Box::pin(ticks.tick_at(0))).await.1;
         assert!(log.contains(&format!("reads `dbo.t` in mode `{expected}`: {reason}")), "{log}");
         ticks.tick_at(5).await;
         assert_eq!(ticks.handler.ids(), [1, 2, 3], "{expected}");
