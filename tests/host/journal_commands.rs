@@ -16,7 +16,7 @@ async fn delivered() -> Bench {
         let host = bench.host().await;
         logs(&host.run().await);
         host.finish().await;
-        for ids in more {
+        if let Some(ids) = more {
             bench.insert(ids);
         }
     }
