@@ -343,7 +343,9 @@ function fails(...suite) {
   return { failed: result.status !== 0, compiled, text: result.stderr, said: result.stdout };
 }
 
-const LIB = ["--lib", "--", "state::", "lease::", "poller::", "event::", "handler::", "normalize::", "source::", "policy::", "quarantine::", "mssql::", "sql_connection::", "token::", "user_password::", "tsql::", "filter::", "audit::", "journal::", "recovery::", "range::"];
+const LIB = ["--lib", "--", "state::", "lease::", "poller::", "event::", "handler::", "normalize::", "source::", "policy::", "quarantine::", "mssql::", "sql_connection::", "token::", "user_password::", "tsql::", "filter::", "audit::", "journal::", "recovery::", "range::",
+  // Takes long on a busy machine, and no break is about it.
+  "--skip", "a_hundred_megabytes"];
 const SIM = ["--test", "sim"];
 
 // The copy as it is: where that fails, a break that "is caught" would prove nothing.
