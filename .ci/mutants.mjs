@@ -322,8 +322,9 @@ const SLOW = [
   "recovery::tests::ten_thousand_documents",
   "poller::tests::failures::one_refused_row_in_ten_thousand",
   "poller::known::tests::the_oldest_ids_give_way",
+  "handler::exec::tests::lines_on_standard_output_take_a_part",
 ];
-const NEVER = ["a_hundred_megabytes", "lines_on_standard_output_take_a_part"];
+const NEVER = ["a_hundred_megabytes"];
 const skip = (names) => names.flatMap((name) => ["--skip", name]);
 // What is asked, in this order: a target, and which of its tests.
 const SUITES = [
