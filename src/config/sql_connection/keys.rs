@@ -115,7 +115,8 @@ const KEYS: &[Entry] = &[
     entry(
         Key::ApplicationIntent,
         &["ApplicationIntent"],
-        "`ReadOnly` asks an availability group for a readable secondary; not for the store of the state",
+        "`ReadOnly` asks an availability group for a readable secondary; not for mode `rowversion`, which \
+         polls the primary, nor for the store of the state",
     ),
     entry(
         Key::MultiSubnetFailover,

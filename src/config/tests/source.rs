@@ -44,6 +44,20 @@ fn a_query_stands_in_the_place_of_a_table() {
 }
 
 #[test]
+fn a_query_of_another_database_has_a_mode_that_goes_by_time() {
+    let text = "SELECT id, version FROM elsewhere.dbo.orders";
+    let read = |mode| source(&[("TABLE", ""), ("QUERY", text), ("MODE", mode)]);
+    for mode in ["rowversion", "auto"] {
+        let errors = read(mode).unwrap_err();
+        assert!(errors.contains("hint: it reads `elsewhere.dbo.orders`"), "{errors}");
+        assert!(errors.starts_with("1 mistake"), "{errors}");
+    }
+    for mode in ["timestamp+pk", "integer+pk"] {
+        assert!(read(mode).is_ok(), "{mode}");
+    }
+}
+
+#[test]
 fn columns_are_listed_or_left_out() {
     let read = source(&[("COLUMNS_EXCLUDED", "note, [odd name")]).unwrap();
     assert_eq!(read.columns_excluded, ["note", "[odd name"]);
