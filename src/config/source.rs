@@ -104,9 +104,9 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfi
             Some(None)
         }
         Some(None) if !is_query => {
-            Some(reader.read_if_set(&settings::SOURCE_CURSOR, at, parse::any))
+            Some(reader.read_if_set(&settings::SOURCE_CURSOR, at, parse::column))
         }
-        Some(_) | None => reader.read(&settings::SOURCE_CURSOR, at, parse::any).map(Some),
+        Some(_) | None => reader.read(&settings::SOURCE_CURSOR, at, parse::column).map(Some),
     };
     let key = reader.read(&settings::SOURCE_KEY, at, parse::columns);
     let columns = reader.read_if_set(&settings::SOURCE_COLUMNS, at, parse::columns);
@@ -120,7 +120,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfi
     check_filter(reader, segment, filter.as_deref(), &filter_params);
     let soft_delete = reader.read_if_set(&settings::SOURCE_SOFT_DELETE, at, |text| match mode {
         Some(Some(CursorMode::IntegerPk)) => Err(no_soft_delete()),
-        Some(_) | None => parse::any(text),
+        Some(_) | None => parse::column(text),
     });
     let settle = read_settle(reader, segment, mode.flatten());
     let clock = read_clock(reader, segment, mode.flatten());
