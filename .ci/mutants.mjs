@@ -77,6 +77,8 @@ const SCHEMA = "src/source/mssql/schema.rs";
 const DESCRIBE = "src/source/mssql/describe.rs";
 const FILTER = "src/config/filter.rs";
 const TSQL = "src/config/tsql.rs";
+const REACH = "src/config/tsql/database.rs";
+const ORIGIN = "src/source/mssql/origin.rs";
 const POLICY = "src/policy.rs";
 const DELIVER = "src/poller/deliver.rs";
 const QUARANTINE = "src/poller/quarantine.rs";
@@ -157,6 +159,9 @@ const BREAKS = [
   ["resting position not renewed", TRACKING, "let due = current > since && !recent;", "let due = false;"],
   ["changes ordered by half a key", CHOICE, "primary(described).count() == key.len() && ", ""],
   ["filter closes its parenthesis", TSQL, ".checked_sub(1)\n                    .ok_or_else(|| \"a parenthesis is closed that was not opened\".to_owned())?;", ".saturating_sub(1);"],
+  ["query with a hint that loses rows", TSQL, "    check_hints(&tokens)?;", ""],
+  ["rowversion of a query of another database", ORIGIN, "is_none_or(|mode| !mode.goes_by_time())", "is_none()"],
+  ["another database taken for the connection's", REACH, "!unquoted(database).eq_ignore_ascii_case(connected)", "false"],
   ["query with an order of its own", TSQL, 'if ordered && !has("TOP") && !has("OFFSET") {', 'if ordered && has("") {'],
   ["value of a filter written into the text", FILTER, "None => place,", "None => self.values.get(*index).map(|value| value.text.clone()).unwrap_or_default(),"],
   ["filter without its value", FILTER, "problems.push(FilterProblem::Missing(name.to_owned()));", ""],

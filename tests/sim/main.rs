@@ -142,6 +142,9 @@
 //! - resting position not renewed
 //! - changes ordered by half a key
 //! - filter closes its parenthesis
+//! - query with a hint that loses rows
+//! - rowversion of a query of another database
+//! - another database taken for the connection's
 //! - query with an order of its own
 //! - value of a filter written into the text
 //! - filter without its value
