@@ -21,6 +21,8 @@ use highwater::poller::{Limits, Poller, PollerParts, TickOutcome, TickRequest};
 use highwater::source::mssql::{Mssql, SizeLimits, SourceSettings};
 use highwater::state::{MemoryStore, OnMissingState};
 
+use crate::any_server::say_embedded;
+
 /// Ids and versions, as they arrive.
 type Arrived = Vec<(i64, String)>;
 
@@ -201,6 +203,7 @@ async fn history(seed: u64) -> usize {
 
 #[tokio::test]
 async fn whatever_the_connection_meets_each_version_arrives_once_and_in_order() {
+    say_embedded("faults of its connections");
     let failed: usize = join_all((0..60).map(history)).await.into_iter().sum();
     // Otherwise the faults came to nothing.
     assert!((20..600).contains(&failed), "{failed} of 720 ticks failed");
