@@ -18,6 +18,7 @@ mod infra;
 mod journal_sql;
 mod limits;
 mod named_server;
+mod notices;
 mod pages;
 mod proof;
 mod protocol;
