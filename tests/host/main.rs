@@ -14,6 +14,7 @@
 
 mod bench;
 mod commands;
+mod credentials;
 mod data;
 mod extra;
 mod identity;
@@ -30,6 +31,7 @@ mod standalone;
 mod start;
 mod stop;
 mod timeouts;
+mod token_doubles;
 
 use std::collections::BTreeSet;
 
