@@ -17,6 +17,7 @@ mod commands;
 mod credentials;
 mod data;
 mod extra;
+mod host_check;
 mod identity;
 mod journal_commands;
 mod lines;
