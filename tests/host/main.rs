@@ -33,6 +33,7 @@ mod start;
 mod stop;
 mod timeouts;
 mod token_doubles;
+mod upgrades;
 
 use std::collections::BTreeSet;
 

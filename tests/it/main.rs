@@ -13,6 +13,7 @@ mod any_server;
 mod bad_input;
 mod broken_answers;
 mod doctor;
+mod documents;
 mod flights;
 mod infra;
 mod journal_sql;
