@@ -33,14 +33,20 @@ fn package(root: &Path) -> Result<Package, String> {
 }
 
 /// Settings of two pollers.
-const SETTINGS: [(&str, &str); 8] = [
+const SETTINGS: [(&str, &str); 14] = [
     ("HIGHWATER__APP", "shop"),
     ("HIGHWATER__STATE__STORE", "file"),
     ("HIGHWATER__STATE__FOLDER", "/tmp/state"),
     ("SqlConnection", "Server=127.0.0.1;Database=shop;User ID=ada;Password=s3cret"),
+    ("HIGHWATER__POLLERS__ORDERS__SOURCE__CONNECTION", "SqlConnection"),
     ("HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE", "dbo.orders"),
+    ("HIGHWATER__POLLERS__ORDERS__SOURCE__CURSOR", "version"),
+    ("HIGHWATER__POLLERS__ORDERS__SOURCE__KEY", "id"),
     ("HIGHWATER__POLLERS__ORDERS__HANDLER__KIND", "stdout"),
+    ("HIGHWATER__POLLERS__NEW_LINES__SOURCE__CONNECTION", "SqlConnection"),
     ("HIGHWATER__POLLERS__NEW_LINES__SOURCE__TABLE", "dbo.lines"),
+    ("HIGHWATER__POLLERS__NEW_LINES__SOURCE__CURSOR", "version"),
+    ("HIGHWATER__POLLERS__NEW_LINES__SOURCE__KEY", "id"),
     ("HIGHWATER__POLLERS__NEW_LINES__HANDLER__KIND", "stdout"),
 ];
 
