@@ -301,7 +301,7 @@ impl Controller {
         if let Some((whole, seen)) = SeenRange::of(&subject) {
             let before = survey.ranges.remove(&whole);
             let together = match before {
-                Some(before) => before.and(seen),
+                Some(before) => before.and(&seen),
                 None => seen,
             };
             survey.ranges.insert(whole, together);

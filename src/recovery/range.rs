@@ -45,7 +45,7 @@ impl SeenRange {
     }
 
     /// Returns what both say together.
-    pub(super) fn and(self, other: Self) -> Self {
+    pub(super) fn and(self, other: &Self) -> Self {
         Self {
             command: self.command,
             is_open: self.is_open || other.is_open,

@@ -144,8 +144,8 @@ async fn a_replay_that_nobody_goes_on_with_is_told_and_one_that_has_ended_is_not
     let folder = bench.state_path().parent().unwrap().to_owned();
     let names = std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
     let is_range = |path: &std::path::PathBuf| {
-        let name = path.file_name().unwrap().to_str().unwrap();
-        name.starts_with("nightly.replay.") && name.ends_with(".json")
+        let stem = path.file_stem().unwrap().to_str().unwrap();
+        stem.starts_with("nightly.replay.") && path.extension().is_some_and(|end| end == "json")
     };
     let path = names.into_iter().find(is_range).unwrap();
     bench.command(&["pause", "nightly", "--reason", "the target moves"]).await.done();
