@@ -176,7 +176,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ),
     ("project", &["config", "schedule"], &[]),
     ("timers", &["clock", "schedule"], &["tokio::spawn", "tokio::sync", "tokio::task"]),
-    ("package", &["project"], &[]),
+    ("package", &["config", "project", "recovery"], &["zip"]),
     // The development stand-in knows nothing of the product.
     ("devdb", &[], &["rcgen", "rusqlite", "rustls", "tokio", "tokio_rustls", "uuid"]),
     (
@@ -241,6 +241,7 @@ const CRATES: &[&str] = &[
     "tracing_subscriber",
     "url",
     "uuid",
+    "zip",
 ];
 
 const FILE_LINES_MAX: usize = 500;

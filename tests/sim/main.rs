@@ -290,6 +290,10 @@
 //! - batch begins anew at each attempt
 //! - front that one step took committed
 //! - step accepts for the chain
+//! - throttled token endpoint asked again
+//! - pause of a token endpoint forgotten with who waited
+//! - secret of a token request told
+//! - newer C library packed
 //! - steps share the batch id
 //!
 //! By hand, with the simulation alone, and the number of cases it took:
