@@ -95,6 +95,10 @@ const SQL_TEXT = "src/handler/sql/statement.rs";
 const RANGE = "src/range.rs";
 const RANGE_STATE = "src/state/range.rs";
 const RANGES = "src/poller/range.rs";
+const MARKUP = "src/page/markup.rs";
+const GUARD = "src/page/guard.rs";
+const PAGE_SERVER = "src/page/server.rs";
+const PROJECT = "src/project.rs";
 
 const BREAKS = [
   ["margin removed", TRANSITIONS, "const LAPSE_MARGIN: Duration = Duration::from_secs(2);", "const LAPSE_MARGIN: Duration = Duration::from_secs(0);"],
@@ -301,6 +305,13 @@ const BREAKS = [
   ["front that one step took committed", HANDLE, "&& *accepted > 0\n            && !self.is_last\n", "&& *accepted > 0\n            && false\n"],
   ["step accepts for the chain", HANDLE, "call.step.is_none() && self.may_be", "self.may_be"],
   ["steps share the batch id", EVENT, "        update_sized(&mut hash, step.as_bytes());\n", ""],
+  ["text of others becomes markup", MARKUP, "'<' => out.push_str(\"&lt;\"),", "'<' => out.push('<'),"],
+  ["text of others ends an attribute", MARKUP, "'\"' => out.push_str(\"&quot;\"),", "'\"' => out.push('\"'),"],
+  ["page answers under anybody's name", GUARD, "if self.names.contains(&name) || name == \"localhost\" {", "if true || self.names.contains(&name) {"],
+  ["form of another page's counts", PAGE_SERVER, "if !is_same_origin(", "if false && !is_same_origin("],
+  ["form without the page's token counts", PAGE_SERVER, "if !is_token(", "if false && !is_token("],
+  ["done unconfirmed from the page", PAGE_SERVER, "if field(\"confirm\") != \"yes\" {", "if false && field(\"confirm\") != \"yes\" {"],
+  ["status page for everybody", PROJECT, "if !matches!(level, Some(\"function\" | \"admin\")) {", "if level.is_none() {"],
 ];
 
 const UNOPTIMISED = ["--config", "profile.dev.package.highwater.opt-level=0"];

@@ -13,6 +13,7 @@ mod findings;
 mod init;
 mod journal;
 mod output;
+mod page;
 mod pause;
 mod quarantine;
 mod range;

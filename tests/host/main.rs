@@ -28,6 +28,7 @@ mod responses;
 mod runs;
 mod standalone;
 mod start;
+mod status;
 mod stop;
 mod timeouts;
 

@@ -288,6 +288,13 @@
 //! - front that one step took committed
 //! - step accepts for the chain
 //! - steps share the batch id
+//! - text of others becomes markup
+//! - text of others ends an attribute
+//! - page answers under anybody's name
+//! - form of another page's counts
+//! - form without the page's token counts
+//! - done unconfirmed from the page
+//! - status page for everybody
 //!
 //! By hand, with the simulation alone, and the number of cases it took:
 //!
