@@ -105,7 +105,8 @@ impl World {
 async fn the_page_and_the_json_are_where_a_host_would_have_them() {
     let world = World::new(false).await;
     let start = world.client.get(world.url("/")).send().await.unwrap();
-    assert_eq!((start.status().as_u16(), &start.headers()["location"]), (303, &"/api/status/page"));
+    assert_eq!(start.status().as_u16(), 303);
+    assert_eq!(start.headers()["location"], "/api/status/page");
     let (status, page) = world.get("/api/status/page").await;
     assert!(status == 200 && page.contains("<bdi>orders</bdi>"), "{page}");
     let answered = world.client.get(world.url("/api/status?poller=orders")).send().await.unwrap();
