@@ -100,6 +100,10 @@ const SQL_TEXT = "src/handler/sql/statement.rs";
 const RANGE = "src/range.rs";
 const RANGE_STATE = "src/state/range.rs";
 const RANGES = "src/poller/range.rs";
+const MARKUP = "src/page/markup.rs";
+const GUARD = "src/page/guard.rs";
+const PAGE_SERVER = "src/page/server.rs";
+const PROJECT = "src/project.rs";
 
 const BREAKS = [
   ["margin removed", TRANSITIONS, "const LAPSE_MARGIN: Duration = Duration::from_secs(2);", "const LAPSE_MARGIN: Duration = Duration::from_secs(0);"],
@@ -313,6 +317,13 @@ const BREAKS = [
   ["secret of a token request told", PATIENT, "text.replace(secret, \"[redacted]\")", "text.replace(secret, secret)"],
   ["newer C library packed", ELF, "Some(numbers) if numbers <= GLIBC_MAX => ", "Some(numbers) if numbers <= GLIBC_MAX || true => "],
   ["steps share the batch id", EVENT, "        update_sized(&mut hash, step.as_bytes());\n", ""],
+  ["text of others becomes markup", MARKUP, "'<' => out.push_str(\"&lt;\"),", "'<' => out.push('<'),"],
+  ["text of others ends an attribute", MARKUP, "'\"' => out.push_str(\"&quot;\"),", "'\"' => out.push('\"'),"],
+  ["page answers under anybody's name", GUARD, "if self.names.contains(&name) || name == \"localhost\" {", "if true || self.names.contains(&name) {"],
+  ["form of another page's counts", PAGE_SERVER, "if !is_same_origin(", "if false && !is_same_origin("],
+  ["form without the page's token counts", PAGE_SERVER, "if !is_token(", "if false && !is_token("],
+  ["done unconfirmed from the page", PAGE_SERVER, "if field(\"confirm\") != \"yes\" {", "if false && field(\"confirm\") != \"yes\" {"],
+  ["status page for everybody", PROJECT, "if !matches!(level, Some(\"function\" | \"admin\")) {", "if level.is_none() {"],
 ];
 
 const UNOPTIMISED = ["--config", "profile.dev.package.highwater.opt-level=0"];
@@ -325,7 +336,7 @@ const words = process.argv.slice(2);
 const CHOSEN_BY = "BROKEN_RULE";
 const SUITE_TIME_MAX = 600_000;
 
-const MODULES = ["state::", "lease::", "poller::", "event::", "handler::", "normalize::", "source::", "policy::", "quarantine::", "mssql::", "sql_connection::", "token::", "patient::", "elf::", "user_password::", "tsql::", "filter::", "audit::", "journal::", "recovery::", "range::"];
+const MODULES = ["state::", "lease::", "poller::", "event::", "handler::", "normalize::", "source::", "policy::", "quarantine::", "mssql::", "sql_connection::", "token::", "patient::", "elf::", "user_password::", "tsql::", "filter::", "audit::", "journal::", "recovery::", "range::", "page::", "project::"];
 // What takes most of the time is asked last, and not at all where no break is about it.
 const SLOW = [
   "journal::tests::a_crash_between_a_write_and_its_append",

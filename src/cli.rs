@@ -14,6 +14,7 @@ mod init;
 mod journal;
 mod output;
 mod package;
+mod page;
 mod pause;
 mod quarantine;
 mod range;

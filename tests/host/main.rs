@@ -30,6 +30,7 @@ mod responses;
 mod runs;
 mod standalone;
 mod start;
+mod status;
 mod stop;
 mod timeouts;
 mod token_doubles;

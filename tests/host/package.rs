@@ -185,7 +185,8 @@ pub(crate) async fn routes() {
     bench.options.program = dist.join("handler");
     let functions = functions(&dist);
     // The sample functions run the poller of these tests, whatever they are called.
-    for function in functions.iter().filter(|name| *name != highwater::recovery::FUNCTION) {
+    let ours = [highwater::recovery::FUNCTION, highwater::page::FUNCTION];
+    for function in functions.iter().filter(|name| !ours.contains(&name.as_str())) {
         let segment = function.to_ascii_uppercase().replace('-', "_");
         bench.set_env(&format!("HIGHWATER__FUNCTIONS__{segment}__POLLER"), "nightly");
     }

@@ -295,6 +295,13 @@
 //! - secret of a token request told
 //! - newer C library packed
 //! - steps share the batch id
+//! - text of others becomes markup
+//! - text of others ends an attribute
+//! - page answers under anybody's name
+//! - form of another page's counts
+//! - form without the page's token counts
+//! - done unconfirmed from the page
+//! - status page for everybody
 //!
 //! By hand, with the simulation alone, and the number of cases it took:
 //!
