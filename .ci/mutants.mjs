@@ -269,6 +269,8 @@ const BREAKS = [
   ["own lines of a lost answer appended again", APPENDER, "            if contains(&behind, &append.bytes) {", "            if false && contains(&behind, &append.bytes) {"],
   ["history looked for where it was dropped", APPENDER, "if behind.is_empty() && matches!(error, StoreError::Conflict { .. }) {", "if false {"],
   ["pause of a tick not told of", LEASE, "if pauses && !is_told { Happened::Paused } else { event }", "event"],
+  ["what rides on a renewal not told of", ENTRY, "event.or_else(|| rode.then_some(Self::Noted))", "event.or_else(|| rode.then_some(Self::Noted).filter(|_| false))"],
+  ["note of an idle tick not told of", MEMORY, "self.has_news |= !is_known;", "self.has_news &= !is_known;"],
   ["restored document under its old generation", RESTORED, "        next.generation = generation;\n", ""],
   ["restored document with a token that was given", RESTORED, "token.max(self.lease.fencing_token)", "self.lease.fencing_token"],
   ["restored document with its old holder", RESTORED, "let mut next = next.break_lease()?;", "let mut next = Self { lease: crate::state::LeaseRecord { fencing_token: next.break_lease()?.lease.fencing_token, ..next.lease.clone() }, ..next };"],

@@ -268,6 +268,8 @@
 //! - own lines of a lost answer appended again
 //! - history looked for where it was dropped
 //! - pause of a tick not told of
+//! - what rides on a renewal not told of
+//! - note of an idle tick not told of
 //! - restored document under its old generation
 //! - restored document with a token that was given
 //! - restored document with its old holder

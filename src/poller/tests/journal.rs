@@ -90,6 +90,110 @@ async fn a_tick_that_delivered_is_one_append_and_an_idle_one_none() {
     assert_eq!(ranges[2].details.outcome.as_deref(), Some("tick_complete"));
 }
 
+/// An hour in which a status note is due at most every second.
+fn noting(mode: JournalMode, source: TableSource) -> Journaled {
+    let limits = Limits {
+        status_interval: Duration::from_secs(1),
+        state_refresh: Duration::from_secs(3_600),
+        ..limits()
+    };
+    let world = World { source: Arc::new(source), ..World::with(limits) };
+    Journaled { world, ..Journaled::new(mode) }
+}
+
+fn ask(world: &World, mark: &str, at_once: bool) {
+    let state = crate::cursor::SourceState::from_iter([("mark".to_owned(), mark.into())]);
+    world.source.ask_to_remember(Some(crate::source::Remember { state, at_once }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_idle_tick_writes_for_its_source_is_told() {
+    for at_once in [true, false] {
+        let journaled = noting(JournalMode::Full, TableSource::new("p"));
+        let poller = journaled.instance("a");
+        journaled.world.source.fill(1);
+        tick(&poller).await.unwrap();
+        let told = journaled.events().await.len();
+        sleep(2).await;
+        ask(&journaled.world, "1", at_once);
+        tick(&poller).await.unwrap();
+        assert!(!journaled.world.document().await.source_state.is_empty(), "it is written");
+        journaled.assert_tells_all().await;
+        assert_eq!(journaled.events().await[told..], [Happened::Noted], "at once: {at_once}");
+        // A note of nothing new has no number and no line.
+        let seq = journaled.world.document().await.journal_seq;
+        for _ in 0..3 {
+            sleep(2).await;
+            tick(&poller).await.unwrap();
+        }
+        assert_eq!(journaled.world.document().await.journal_seq, seq);
+        assert_eq!(journaled.events().await.len(), told + 1);
+        assert_eq!(journaled.verdict().await, Verdict::Agrees);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_note_takes_along_of_earlier_idle_ticks_is_told() {
+    let journaled = noting(JournalMode::Full, TableSource::new("p"));
+    let poller = journaled.instance("a");
+    journaled.world.source.fill(1);
+    tick(&poller).await.unwrap();
+    ask(&journaled.world, "1", false);
+    tick(&poller).await.unwrap();
+    assert!(journaled.world.document().await.source_state.is_empty(), "not written yet");
+    sleep(2).await;
+    tick(&poller).await.unwrap();
+    assert!(!journaled.world.document().await.source_state.is_empty());
+    journaled.assert_tells_all().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_document_that_an_idle_tick_makes_is_told() {
+    let journaled = noting(JournalMode::Full, TableSource::new("p"));
+    ask(&journaled.world, "1", true);
+    tick(&journaled.instance("a")).await.unwrap();
+    assert_eq!(journaled.events().await, [Happened::Noted]);
+    journaled.assert_tells_all().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_window_that_an_idle_tick_forgets_is_told() {
+    let journaled = noting(JournalMode::Full, TableSource::new("p").by_time());
+    let poller = journaled.instance("a").auditing(Duration::from_secs(3));
+    journaled.world.source.fill(2);
+    tick(&poller).await.unwrap();
+    assert_eq!(journaled.world.document().await.audit.windows.len(), 1);
+    sleep(5).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(journaled.world.document().await.audit.windows.len(), 0);
+    journaled.assert_tells_all().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn notes_have_no_number_where_only_commits_are_told() {
+    let journaled = noting(JournalMode::Commits, TableSource::new("p"));
+    let poller = journaled.instance("a");
+    journaled.world.source.fill(1);
+    tick(&poller).await.unwrap();
+    let told = journaled.events().await;
+    ask(&journaled.world, "1", true);
+    tick(&poller).await.unwrap();
+    assert_eq!(journaled.events().await, told);
+    assert_eq!(journaled.verdict().await, Verdict::Agrees);
+}
+
+/// A renewal has no number, but it may carry that the marker exists.
+#[tokio::test(start_paused = true)]
+async fn what_rides_on_a_renewal_is_told() {
+    let journaled = Journaled::new(JournalMode::Full);
+    journaled.world.source.fill(1);
+    journaled.world.handler.then_take(Duration::from_secs(100));
+    tick(&journaled.instance("a")).await.unwrap();
+    let told = [LeaseAcquired, ExecutionStarted, Happened::Noted, BatchComplete];
+    assert_eq!(journaled.events().await, told);
+    journaled.assert_tells_all().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn commits_alone_are_told_where_only_they_are_asked_for() {
     let journaled = Journaled::new(JournalMode::Commits);
