@@ -271,6 +271,8 @@ const BREAKS = [
   ["pause of a tick not told of", LEASE, "if pauses && !is_told { Happened::Paused } else { event }", "event"],
   ["what rides on a renewal not told of", ENTRY, "event.or_else(|| rode.then_some(Self::Noted))", "event.or_else(|| rode.then_some(Self::Noted).filter(|_| false))"],
   ["note of an idle tick not told of", MEMORY, "self.has_news |= !is_known;", "self.has_news &= !is_known;"],
+  ["journal without a line never explained", VERIFY, "document.filter(|_| folded.findings.is_empty())", "document.filter(|_| folded.findings.is_empty() && false)"],
+  ["lines that lead nowhere explained", VERIFY, "document.filter(|_| folded.findings.is_empty())", "document"],
   ["restored document under its old generation", RESTORED, "        next.generation = generation;\n", ""],
   ["restored document with a token that was given", RESTORED, "token.max(self.lease.fencing_token)", "self.lease.fencing_token"],
   ["restored document with its old holder", RESTORED, "let mut next = next.break_lease()?;", "let mut next = Self { lease: crate::state::LeaseRecord { fencing_token: next.break_lease()?.lease.fencing_token, ..next.lease.clone() }, ..next };"],

@@ -283,7 +283,8 @@ proptest! {
                 prop_assert_eq!(folded.document.as_ref(), last);
             }
             let verdict = verify(mode, &folded, Some(&world.document));
-            let nothing_yet = folded.document.is_none() && verdict == Verdict::NoHistory;
+            let nothing_yet = folded.document.is_none()
+                && verdict == Verdict::NotBegun { writes: world.document.journal_seq };
             prop_assert!(verdict == Verdict::Agrees || nothing_yet, "{:?}", verdict);
         }
     }
@@ -297,7 +298,11 @@ proptest! {
         for step in steps {
             world.run(step);
             let folded = world.folded();
-            let Some(document) = &folded.document else { continue };
+            let Some(document) = &folded.document else {
+                let verdict = verify(mode, &folded, Some(&world.document));
+                prop_assert!(verdict.is_explained(), "{:?}", verdict);
+                continue;
+            };
             // It is one that truly was, so its checkpoint is one that truly was committed.
             if mode == JournalMode::Full {
                 prop_assert_eq!(document, &world.past[&document.journal_seq]);
@@ -377,6 +382,8 @@ fn a_journal_that_lacks_lines_says_which() {
     );
     assert_eq!(without(&[1]).document, None);
     assert_eq!(verify(JournalMode::Full, &without(&[1]), None), Verdict::NoHistory);
+    let unexplained = verify(JournalMode::Full, &without(&[1]), Some(&world.document));
+    assert_eq!(unexplained, Verdict::NoHistory, "there are lines, and they lead nowhere");
 }
 
 #[test]

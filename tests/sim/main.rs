@@ -270,6 +270,8 @@
 //! - pause of a tick not told of
 //! - what rides on a renewal not told of
 //! - note of an idle tick not told of
+//! - journal without a line never explained
+//! - lines that lead nowhere explained
 //! - restored document under its old generation
 //! - restored document with a token that was given
 //! - restored document with its old holder

@@ -289,6 +289,32 @@ async fn a_crash_leaves_a_gap_that_the_next_owner_closes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_first_tick_that_dies_or_fails_leaves_nothing_that_verify_cannot_explain() {
+    for (mode, writes) in [(JournalMode::Full, 1), (JournalMode::Commits, 0)] {
+        let journaled = Journaled::new(mode);
+        journaled.world.source.fill(1);
+        journaled.world.handler.then_take(Duration::from_secs(60));
+        let a = journaled.instance("a");
+        assert!(tokio::time::timeout(Duration::from_secs(5), tick(&a)).await.is_err());
+        drop(a);
+        let b = journaled.instance("b");
+        let verdict = b.examine().await.unwrap().verdict;
+        assert_eq!(verdict, Verdict::NotBegun { writes });
+        assert!(verdict.is_explained());
+        sleep(120).await;
+        tick(&b).await.unwrap();
+        assert_eq!(b.examine().await.unwrap().verdict, Verdict::Agrees, "{mode:?}");
+    }
+    let journaled = Journaled::new(JournalMode::Commits);
+    let poller = journaled.instance("a");
+    journaled.world.source.fill(1);
+    journaled.world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    tick(&poller).await.unwrap_err();
+    let verdict = poller.examine().await.unwrap().verdict;
+    assert_eq!(verdict, Verdict::NotBegun { writes: 0 });
+}
+
+#[tokio::test(start_paused = true)]
 async fn lost_answers_and_writes_of_others_leave_no_gap() {
     for fault in [Fault::LostAnswer, Fault::LostRequest, Fault::Unreachable] {
         for put in 0..3 {
