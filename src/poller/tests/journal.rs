@@ -1,12 +1,20 @@
 //! What a journal tells of ticks.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+
 use super::accepted::{Steady, accepting};
+use super::windows::Watched;
 use super::*;
+use crate::handler::Step;
+use crate::handler::fanout::Fanout;
 use crate::journal::{
-    Entry, Folded, JournalMode, JournalStore, MemoryJournal, Verdict, fold, read_lines, verify,
+    Appended, Entry, Folded, JournalMode, JournalStore, MemoryJournal, Part, Verdict, fold,
+    read_lines, verify,
 };
 use crate::policy::OnFailure;
-use crate::state::{Fence, FencingToken, Generation, StaleWrite};
+use crate::state::{Fence, FencingToken, Generation, StaleWrite, StoreError};
 
 pub(super) struct Journaled {
     pub(super) world: World,
@@ -88,6 +96,98 @@ async fn a_tick_that_delivered_is_one_append_and_an_idle_one_none() {
     assert_eq!(ranges[1].details.rows, Some(10));
     assert!(ranges.iter().all(|entry| entry.details.digest.is_some()));
     assert_eq!(ranges[2].details.outcome.as_deref(), Some("tick_complete"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn storage_calls_with_a_journal_are_one_append_more_for_each_tick_that_did_something() {
+    let journaled = Journaled::new(JournalMode::Full);
+    let (world, journal) = (&journaled.world, &journaled.journal);
+    let poller = journaled.of(world.seasoned("a").await);
+    world.source.fill(25);
+    tick(&poller).await.unwrap();
+    assert_eq!((world.store.take_calls(), journal.take_appends()), (calls(0, 4, 0), 1), "batches");
+    tick(&poller).await.unwrap();
+    assert_eq!((world.store.take_calls(), journal.take_appends()), (calls(0, 0, 0), 0), "idle");
+    world.source.fill(1);
+    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    tick(&poller).await.unwrap_err();
+    assert_eq!((world.store.take_calls(), journal.take_appends()), (calls(0, 2, 0), 1), "failure");
+    sleep(5).await;
+    tick(&poller).await.unwrap();
+    world.store.take_calls();
+    journal.take_appends();
+
+    let step = |name: &str| Step { name: name.to_owned(), handler: world.handler.clone() };
+    let chain = Fanout::new(vec![step("first"), step("second"), step("third")]);
+    let poller = Poller { handler: Arc::new(chain), ..poller };
+    world.source.fill(3);
+    tick(&poller).await.unwrap();
+    assert_eq!((world.store.take_calls(), journal.take_appends()), (calls(0, 4, 0), 1), "chain");
+    assert!(journaled.events().await.contains(&Happened::StepComplete));
+    journaled.assert_tells_all().await;
+}
+
+/// A journal that takes nothing while it is told to.
+#[derive(Debug, Default)]
+struct Refusing {
+    memory: MemoryJournal,
+    refuses: AtomicBool,
+}
+
+#[async_trait]
+impl JournalStore for Refusing {
+    async fn append(
+        &self,
+        part: &Part,
+        position: u64,
+        bytes: Vec<u8>,
+    ) -> Result<Appended, StoreError> {
+        if self.refuses.load(Ordering::Relaxed) {
+            let (key, reason) = (part.to_string(), "403".to_owned());
+            return Err(StoreError::Refused { key, reason });
+        }
+        self.memory.append(part, position, bytes).await
+    }
+
+    async fn length(&self, part: &Part) -> Result<u64, StoreError> {
+        self.memory.length(part).await
+    }
+
+    async fn read(&self, part: &Part, position: u64) -> Result<Vec<u8>, StoreError> {
+        self.memory.read(part, position).await
+    }
+
+    async fn list(&self, poller: &str) -> Result<Vec<Part>, StoreError> {
+        self.memory.list(poller).await
+    }
+
+    async fn remove(&self, part: &Part, length: Option<u64>) -> Result<(), StoreError> {
+        self.memory.remove(part, length).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_append_that_fails_fails_no_tick_and_is_logged_counted_and_named() {
+    let watched = Watched::of(World::new());
+    let (world, journal) = (&watched.world, Arc::new(Refusing::default()));
+    let poller = world.instance("a").with_journal(JournalMode::Full, journal.clone(), None);
+    let mut ends = Vec::new();
+    for refuses in [false, true, false] {
+        journal.refuses.store(refuses, Ordering::Relaxed);
+        world.source.fill(1);
+        assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+        ends.push(poller.examine().await.unwrap());
+    }
+    let verdicts: Vec<_> = ends.iter().map(|examined| examined.verdict.clone()).collect();
+    let behind = Verdict::Behind { from: 3, to: 4 };
+    assert_eq!(verdicts, [Verdict::Agrees, behind, Verdict::Agrees]);
+    assert_eq!(watched.counted("highwater.journal.append_failures", None), 1);
+    assert_eq!(watched.logged("journal_append_failed")["entries"], "3");
+    let named: Vec<_> = ends[2].findings().iter().map(ToString::to_string).collect();
+    assert!(named.len() == 1 && named[0].starts_with("writes 3 to 4 of generation"), "{named:?}");
+    let history = poller.history(None).await.unwrap();
+    let snapshots = history.entries().filter(|entry| entry.document.is_some());
+    assert_eq!(snapshots.map(|entry| entry.seq).collect::<Vec<_>>(), [1, 5]);
 }
 
 /// An hour in which a status note is due at most every second.
