@@ -582,3 +582,24 @@ fn a_document_of_a_newer_grant_is_not_told_of_as_ours() {
     assert!(last.get("document").is_none() && last.get("changes").is_none(), "{last}");
     assert_eq!(world.folded().document, Some(world.document.clone()));
 }
+
+/// What the page of the journal says happens, is what can be told, and nothing is left out.
+#[test]
+fn the_page_of_the_journal_names_each_event() {
+    let page = include_str!("../../docs/journal.md");
+    let row = page.lines().find(|line| line.starts_with("| `event` |")).unwrap();
+    let mut named: Vec<_> = row.split('`').skip(3).step_by(2).collect();
+    let code = include_str!("entry.rs");
+    let arms =
+        code.lines().filter_map(|line| line.trim().strip_prefix("Self::")?.split_once(" => \""));
+    let mut told: Vec<_> = arms.filter_map(|(_, rest)| rest.strip_suffix("\",")).collect();
+    told.retain(|name| *name != Happened::Unknown.as_str());
+    assert!(told.len() > 15, "{told:?}");
+    named.sort_unstable();
+    told.sort_unstable();
+    assert_eq!(named, told);
+    for name in told {
+        let event: Happened = serde_json::from_value(name.into()).unwrap();
+        assert_eq!(event.as_str(), name);
+    }
+}
