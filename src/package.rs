@@ -234,9 +234,11 @@ impl Package {
         for name in config.pollers.keys().filter(|name| !runs(name)) {
             let path = PathBuf::from(name).join("function.json");
             let schedule = format!("%{}_SCHEDULE%", function_segment(name));
-            let function = Function { name: name.clone(), definition: path.clone(), schedule };
+            let bytes = definition(&schedule);
+            let (name, schedule) = (name.clone(), Some(schedule));
+            let function = Function { name, definition: path.clone(), schedule };
             self.note_schedule(&function, true, vars)?;
-            self.add_definition(name, &path, definition(&function.schedule))?;
+            self.add_definition(&function.name, &path, bytes)?;
             self.notes.push(format!("`{path}` was made for its poller", path = path.display()));
         }
         Ok(())

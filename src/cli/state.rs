@@ -170,6 +170,7 @@ async fn verify(vars: &dyn Vars, options: &PollerOptions) -> Result<Exit, Failed
         | Verdict::Behind { .. }
         | Verdict::BegunAnew { .. }
         | Verdict::DocumentIsOlder { .. }
+        | Verdict::NotBegun { .. }
         | Verdict::NoDocument
         | Verdict::NoHistory => None,
     };
@@ -197,6 +198,7 @@ fn name_of(examined: &Examined) -> &'static str {
         Verdict::BegunAnew { .. } => "begun_anew",
         Verdict::DocumentIsOlder { .. } => "document_is_older",
         Verdict::Differs(_) => "differs",
+        Verdict::NotBegun { .. } => "not_begun",
         Verdict::NoDocument if examined.present.document.is_err() => "damaged",
         Verdict::NoDocument => "no_document",
         Verdict::NoHistory => "no_history",
@@ -234,6 +236,15 @@ pub(super) fn words(examined: &Examined) -> String {
                 "no state document is stored; `highwater state rebuild` makes it again".to_owned()
             }
         },
+        Verdict::NotBegun { writes: 0 } => {
+            "the journal has no entry to begin with yet: nothing that it \
+             tells of has happened"
+                .to_owned()
+        }
+        Verdict::NotBegun { writes } => format!(
+            "the journal has no entry to begin with yet, and the document has had writes 1 to {writes}: \
+             an append failed, or a crash came before it"
+        ),
         Verdict::NoHistory => "the journal has no entry to begin with".to_owned(),
     }
 }

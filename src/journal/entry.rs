@@ -19,7 +19,7 @@ pub enum JournalMode {
     Off,
     /// What moved the checkpoint, and what operators did.
     Commits,
-    /// Everything but renewals and the notes of idle ticks.
+    /// Everything but renewals and the notes of idle ticks that changed nothing else.
     Full,
 }
 
@@ -65,6 +65,8 @@ pub enum Happened {
     LeaseReleased,
     /// A result of a step of a handler chain was kept.
     StepComplete,
+    /// What the source wants kept, or how far closed windows were read again, was written by itself.
+    Noted,
     /// Somebody, or the handler, paused the poller.
     Paused,
     /// Somebody let it run again.
@@ -100,6 +102,7 @@ impl Happened {
             Self::LeaseLost => "lease_lost",
             Self::LeaseReleased => "lease_released",
             Self::StepComplete => "step_complete",
+            Self::Noted => "noted",
             Self::Paused => "paused",
             Self::Resumed => "resumed",
             Self::Reset => "reset",
@@ -110,6 +113,15 @@ impl Happened {
             Self::Recovered => "recovered",
             Self::Unknown => "unknown",
         }
+    }
+
+    /// Returns as what a write of `next` over `base` is told of, if at all: as `event`, or where it has none,
+    /// such as a renewal, by what else rode on it.
+    pub fn told(event: Option<Self>, base: &StateDocument, next: &StateDocument) -> Option<Self> {
+        let rode = base.marked != next.marked
+            || base.source_state != next.source_state
+            || base.audit != next.audit;
+        event.or_else(|| rode.then_some(Self::Noted))
     }
 
     /// Whether an entry of this kind tells of a write that moved the checkpoint forward.

@@ -87,7 +87,8 @@ impl Poller {
                 mode @ (JournalMode::Commits | JournalMode::Full) => mode,
             };
             let verdict = verify(mode, &folded, present.usable());
-            if !matches!(verdict, Verdict::Behind { .. }) || looks >= LOOKS_MAX {
+            let may_catch_up = matches!(verdict, Verdict::Behind { .. } | Verdict::NotBegun { .. });
+            if !may_catch_up || looks >= LOOKS_MAX {
                 return Ok(Examined { folded, present, verdict });
             }
             looks += 1;

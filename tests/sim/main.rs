@@ -28,7 +28,8 @@
 //! `crashes.rs` lets ticks die at each of their awaits in turn);
 //! an operator who pauses, resumes and breaks leases, and one who deletes the document, so that it is
 //! made again under a higher generation; the request that once created it may land again (`world.rs`);
-//! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`).
+//! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`);
+//! in one of five a chain of two steps, in one of four a source that asks to have something kept.
 //!
 //! # What counts as a failure
 //!
@@ -271,6 +272,10 @@
 //! - own lines of a lost answer appended again
 //! - history looked for where it was dropped
 //! - pause of a tick not told of
+//! - what rides on a renewal not told of
+//! - note of an idle tick not told of
+//! - journal without a line never explained
+//! - lines that lead nowhere explained
 //! - restored document under its old generation
 //! - restored document with a token that was given
 //! - restored document with its old holder

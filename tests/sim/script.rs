@@ -56,6 +56,10 @@ pub(crate) struct Plan {
     pub(crate) limits: Limits,
     pub(crate) policy: FailurePolicy,
     pub(crate) journal: JournalMode,
+    /// The handler is the second of a chain of two; the first takes everything.
+    pub(crate) chain: bool,
+    /// The source asks to have kept how far it has read, at times at once.
+    pub(crate) remembers: bool,
     pub(crate) bad: BadRows,
     /// The handler says while it runs what it has taken for good.
     pub(crate) accepts: bool,
@@ -110,8 +114,11 @@ impl Plan {
         let mut of_failures = Random::of(seed, 5);
         let off = [JournalMode::Off; 3];
         let modes = [&off[..], &[JournalMode::Commits, JournalMode::Full]].concat();
+        let mut of_journal = Random::of(seed, 7);
         Self {
-            journal: Random::of(seed, 7).pick(&modes),
+            journal: of_journal.pick(&modes),
+            chain: of_journal.chance(20),
+            remembers: of_journal.chance(25),
             policy: policy(&mut of_failures),
             accepts: of_failures.chance(50),
             bad: if calm { BadRows::NONE } else { BadRows::draw(seed, &mut of_failures) },
