@@ -97,7 +97,11 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfi
     let relation = read_relation(reader, segment);
     let is_query = matches!(relation, Some(Relation::Query(_)));
     let mode = reader.read(&settings::SOURCE_MODE, at, |text| read_mode(text, is_query));
-    check_reach(reader, segment, relation.as_ref(), mode, connection.as_ref());
+    if let (Some(Relation::Query(text)), Some(mode), Some((_, connection))) =
+        (&relation, mode, &connection)
+    {
+        check_reach(reader, segment, text, mode, connection);
+    }
     let cursor = match mode {
         Some(Some(CursorMode::ChangeTracking)) => {
             reader.read_if_set(&settings::SOURCE_CURSOR, at, |_| no_cursor());
@@ -182,15 +186,10 @@ fn read_relation(reader: &mut Reader<'_>, segment: &str) -> Option<Relation> {
 fn check_reach(
     reader: &mut Reader<'_>,
     segment: &str,
-    relation: Option<&Relation>,
-    mode: Option<Option<CursorMode>>,
-    connection: Option<&(String, SqlConnection)>,
+    text: &str,
+    mode: Option<CursorMode>,
+    connection: &SqlConnection,
 ) {
-    let (Some(Relation::Query(text)), Some(mode), Some((_, connection))) =
-        (relation, mode, connection)
-    else {
-        return;
-    };
     if mode.is_some_and(CursorMode::goes_by_time) {
         return;
     }

@@ -141,7 +141,7 @@ async fn auth(
     };
     // The credential keeps its token until shortly before it expires.
     let token = credential.get_token(&[TOKEN_SCOPE], None).await;
-    let token = token.map_err(|error| SqlError::token(token_action(&settings.auth), error))?;
+    let token = token.map_err(|error| SqlError::token(token_action(&settings.auth), &error))?;
     Ok(AuthMethod::aad_token(token.token.secret()))
 }
 

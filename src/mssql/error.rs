@@ -100,12 +100,12 @@ impl SqlError {
 
     /// Returns what an error of the driver means, met while logging in with so much encryption.
     pub(super) fn of_login(action: &str, error: tiberius::error::Error, encrypt: Encrypt) -> Self {
-        match error {
-            tiberius::error::Error::Tls(text) if text.contains("certificate") => {
-                certificate(action, &text, encrypt)
-            }
-            error => Self::of(action, error),
+        if let tiberius::error::Error::Tls(text) = &error
+            && text.contains("certificate")
+        {
+            return certificate(action, text, encrypt);
         }
+        Self::of(action, error)
     }
 
     /// Returns what happened, for those who are not a source: the advice to a statement that was sent is
@@ -144,9 +144,9 @@ impl SqlError {
     }
 
     /// Returns the error of a credential that gave no token, met while doing `action`.
-    pub(super) fn token(action: &str, error: azure_core::Error) -> Self {
-        let kind = if is_refusal(&error) { ErrorKind::Configuration } else { ErrorKind::Transient };
-        Self::caused(kind, action, Cause::Token(told(&error))).about_token()
+    pub(super) fn token(action: &str, error: &azure_core::Error) -> Self {
+        let kind = if is_refusal(error) { ErrorKind::Configuration } else { ErrorKind::Transient };
+        Self::caused(kind, action, Cause::Token(told(error))).about_token()
     }
 
     /// Returns the same error, as one of getting a token.
@@ -322,7 +322,7 @@ mod tests {
             inner,
             "failed to execute `reqwest` request",
         );
-        let error = SqlError::token("get a token", error);
+        let error = SqlError::token("get a token", &error);
         assert!(error.is_about_token());
         assert_eq!(
             chain(&error),
@@ -344,9 +344,9 @@ mod tests {
                 Azure::HttpResponse { status: status.into(), error_code: None, raw_response: None };
             let inner = azure_core::Error::with_message(answer, "no");
             let error = azure_core::Error::with_error(Azure::Credential, inner, "no token");
-            assert_eq!(SqlError::token("get a token", error).kind, kind, "{status}");
+            assert_eq!(SqlError::token("get a token", &error).kind, kind, "{status}");
         }
         let lost = azure_core::Error::with_message(Azure::Io, "no answer");
-        assert_eq!(SqlError::token("get a token", lost).kind, ErrorKind::Transient);
+        assert_eq!(SqlError::token("get a token", &lost).kind, ErrorKind::Transient);
     }
 }
