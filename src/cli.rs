@@ -13,6 +13,8 @@ mod findings;
 mod init;
 mod journal;
 mod output;
+mod package;
+mod page;
 mod pause;
 mod quarantine;
 mod range;
@@ -26,6 +28,7 @@ mod state;
 mod status;
 mod tick;
 mod validate;
+mod version;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,11 +36,10 @@ use std::sync::Arc;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-use self::output::{Exit, Failed, end, say};
+use self::output::{Exit, Failed, end};
 use crate::app::App;
 use crate::config::{LocalSettings, ProcessVars, Vars};
 use crate::error::chain;
-use crate::package;
 use crate::poller::Poller;
 
 /// A polling trigger for Microsoft SQL Server on Azure Functions.
@@ -61,18 +63,8 @@ enum Command {
     Tick(tick::Options),
     /// Check settings, host.json and functions against each other; connects to nothing.
     Validate(validate::Options),
-    /// Lay out what `func start --script-root DIR` and a deployment need.
-    Package {
-        /// Folder to lay it out in; made if missing.
-        #[arg(long, value_name = "DIR")]
-        stage: PathBuf,
-        /// Folder with host.json and function-definitions.
-        #[arg(long, value_name = "DIR", default_value = ".")]
-        from: PathBuf,
-        /// The program to stage; this one if not given.
-        #[arg(long, value_name = "FILE")]
-        binary: Option<PathBuf>,
-    },
+    /// Make the package of a deployment, or lay it out for `func start --script-root DIR`.
+    Package(package::Options),
     /// Start a poller that never ran: from now where its `SOURCE__START` says so, else from the beginning.
     Init(init::Options),
     /// Check all that a poller needs, and print what was found with what mends it. Writes nothing.
@@ -106,6 +98,8 @@ enum Command {
     Ledger(fence::LedgerOptions),
     /// Print a script that completes words in a shell.
     Completions(shell::CompletionsOptions),
+    /// Print version, commit and the format of state documents.
+    Version(version::Options),
     /// Print the manual, for `man -l -`.
     Man,
     /// Show delivery without loss on real data, with failures and kills; needs nothing installed.
@@ -142,13 +136,7 @@ pub async fn run() -> ExitCode {
         Command::Run(options) => end(run::run(vars, &options).await),
         Command::Tick(options) => end(tick::run(vars, &options).await),
         Command::Validate(options) => end(Ok(validate::run(vars, &options))),
-        Command::Package { stage, from, binary } => {
-            let staged = package::stage(&from, &stage, binary.as_deref());
-            end(staged.map_err(|error| Failed::new(Exit::Failed, chain(&error))).map(|staged| {
-                say(&staged.to_string());
-                Exit::Done
-            }))
-        }
+        Command::Package(options) => end(package::run(vars, &options)),
         Command::Init(options) => end(init::run(vars, &options).await),
         Command::Doctor(options) => end(doctor::run(vars, &options).await),
         Command::Status(options) => end(status::run(vars, &options).await),
@@ -164,6 +152,10 @@ pub async fn run() -> ExitCode {
         Command::Ledger(options) => end(fence::run_ledger(&options)),
         Command::Completions(options) => {
             shell::completions(&options, Arguments::command());
+            Exit::Done.into()
+        }
+        Command::Version(options) => {
+            version::run(&options);
             Exit::Done.into()
         }
         Command::Man => end(shell::man(Arguments::command())),

@@ -122,9 +122,15 @@ fn kind(error: &reqwest::Error) -> &'static str {
     }
 }
 
-/// Cuts what follows `?` or `sig=` up to the next blank or quote, as a second line of defence.
-fn scrub(text: &str) -> String {
+/// Cuts what follows `?` or `sig=` up to the next blank, and what looks like a token, as a second line of defence.
+pub(super) fn scrub(text: &str) -> String {
     let scrubbed = |word: &str| {
+        // How the JSON of a token's head begins in base64.
+        if let Some((before, token)) = word.split_once("eyJ")
+            && token.len() >= TOKEN_MIN
+        {
+            return format!("{before}[redacted]");
+        }
         let from = [word.find('?'), word.to_ascii_lowercase().find("sig=")].into_iter().flatten();
         match from.min().and_then(|at| word.split_at_checked(at)) {
             Some((kept, cut)) if cut.contains('=') => format!("{kept}[redacted]"),
@@ -133,6 +139,9 @@ fn scrub(text: &str) -> String {
     };
     text.split_whitespace().map(scrubbed).collect::<Vec<_>>().join(" ")
 }
+
+/// Shortest rest of a word that may be a token.
+const TOKEN_MIN: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -148,6 +157,8 @@ mod tests {
                 "for url (https://a.example/b[redacted]",
             ),
             ("with Sig=s3cret&se=1 given", "with [redacted] given"),
+            (r#"string "eyJhbGciOiJub25lIn0.e30.x", expected"#, r#"string "[redacted] expected"#),
+            ("eyJ is how one begins", "eyJ is how one begins"),
         ] {
             assert_eq!(scrub(text), expected);
         }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::config::Encrypt;
 use crate::error::{ErrorKind, chain};
 
 use super::dial::DialError;
@@ -19,6 +20,8 @@ pub struct SqlError {
     pub reason: String,
     /// Whether no connection could be made, so that the statement was never sent.
     unsent: bool,
+    /// Whether it was a token that could not be had, so that the server was not asked.
+    token: bool,
     /// Whether the same read may succeed within moments.
     again: Option<Again>,
     /// What the driver or the credential says.
@@ -36,14 +39,15 @@ enum Cause {
     Elapsed(tokio::time::error::Elapsed),
     #[error("{0}")]
     Io(std::io::Error),
+    /// What the credential says, with its causes.
     #[error("{0}")]
-    Token(azure_core::Error),
+    Token(String),
 }
 
 impl SqlError {
     /// Returns an error without a cause.
     pub(crate) fn new(kind: ErrorKind, reason: impl Into<String>) -> Self {
-        Self { kind, reason: reason.into(), unsent: false, again: None, source: None }
+        Self { kind, reason: reason.into(), unsent: false, token: false, again: None, source: None }
     }
 
     /// Returns the same error, as one of a statement that was never sent.
@@ -63,7 +67,9 @@ impl SqlError {
                 let reason = format!("{action}: error {}{words}", token.code());
                 Self::caused(kind, &reason, Cause::Server(token)).with_again(again)
             }
-            Driver::Tls(text) if text.contains("certificate") => certificate(action, &text),
+            Driver::Tls(text) if text.contains("certificate") => {
+                certificate(action, &text, Encrypt::Mandatory)
+            }
             Driver::Io { kind: InvalidData | InvalidInput, message }
                 if message.contains("ertificate") || message.contains("CA ") =>
             {
@@ -89,6 +95,16 @@ impl SqlError {
             | Driver::BulkInput(_) => {
                 Self::caused(ErrorKind::Internal, action, Cause::Driver(error))
             }
+        }
+    }
+
+    /// Returns what an error of the driver means, met while logging in with so much encryption.
+    pub(super) fn of_login(action: &str, error: tiberius::error::Error, encrypt: Encrypt) -> Self {
+        match error {
+            tiberius::error::Error::Tls(text) if text.contains("certificate") => {
+                certificate(action, &text, encrypt)
+            }
+            error => Self::of(action, error),
         }
     }
 
@@ -130,7 +146,17 @@ impl SqlError {
     /// Returns the error of a credential that gave no token, met while doing `action`.
     pub(super) fn token(action: &str, error: azure_core::Error) -> Self {
         let kind = if is_refusal(&error) { ErrorKind::Configuration } else { ErrorKind::Transient };
-        Self::caused(kind, action, Cause::Token(error))
+        Self::caused(kind, action, Cause::Token(told(&error))).about_token()
+    }
+
+    /// Returns the same error, as one of getting a token.
+    pub(super) fn about_token(self) -> Self {
+        Self { token: true, ..self }
+    }
+
+    /// Returns whether a token could not be had, so that the server was not asked.
+    pub fn is_about_token(&self) -> bool {
+        self.token
     }
 
     /// Returns whether and how the same read may succeed within moments.
@@ -193,7 +219,7 @@ impl SqlError {
 
     fn caused(kind: ErrorKind, reason: &str, cause: Cause) -> Self {
         let source = Some(Box::new(cause));
-        Self { kind, reason: reason.to_owned(), unsent: false, again: None, source }
+        Self { kind, reason: reason.to_owned(), unsent: false, token: false, again: None, source }
     }
 }
 
@@ -212,15 +238,37 @@ fn is_refusal(error: &azure_core::Error) -> bool {
     false
 }
 
-fn certificate(action: &str, text: &str) -> SqlError {
+/// Context that the HTTP client's adapter puts before every cause.
+const CRATE_NOISE: &str = "failed to execute `reqwest` request: ";
+
+/// Returns what a credential says and why, without the queries of addresses.
+fn told(error: &azure_core::Error) -> String {
+    let text = chain(error).replace(CRATE_NOISE, "");
+    let word = |word: &str| match word.split_once('?') {
+        Some((address, query)) if query.contains('=') => {
+            let kept = query.trim_end_matches([')', ':', ',', '.']).len();
+            format!("{address}?…{}", query.get(kept..).unwrap_or_default())
+        }
+        Some(_) | None => word.to_owned(),
+    };
+    text.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
+}
+
+fn certificate(action: &str, text: &str, encrypt: Encrypt) -> SqlError {
     // The driver goes on with advice on its own functions.
     let what = text.split(" To connect anyway").next().unwrap_or(text).trim_end_matches('.');
+    let trust = match encrypt {
+        // It always checks, and refuses the setting.
+        Encrypt::Strict => "",
+        Encrypt::Mandatory | Encrypt::Optional | Encrypt::Plain => {
+            ", or, on a network you trust, set `TrustServerCertificate=true`"
+        }
+    };
     SqlError::new(
         ErrorKind::Configuration,
         format!(
             "{action}: {what}; in the connection string name the authority's file as \
-             `ServerCertificate`, or the certificate's name as `HostNameInCertificate`, or, on a \
-             network you trust, set `TrustServerCertificate=true`"
+             `ServerCertificate`, or the certificate's name as `HostNameInCertificate`{trust}"
         ),
     )
 }
@@ -245,6 +293,42 @@ mod tests {
         assert!(error.is_broken_connection());
         assert_eq!(error.again(), Some(Again::Anew));
         assert!(chain(&error).starts_with("run a statement: An error occurred"));
+    }
+
+    #[test]
+    fn strict_encryption_is_not_told_to_trust_any_certificate() {
+        let error = |encrypt| {
+            let text = "the server's certificate was rejected: UnknownIssuer";
+            SqlError::of_login("connect", tiberius::error::Error::Tls(text.to_owned()), encrypt)
+        };
+        let strict = error(Encrypt::Strict);
+        assert!(strict.reason.ends_with("as `HostNameInCertificate`"), "{strict}");
+        assert_eq!(strict.kind, ErrorKind::Configuration);
+        let other = error(Encrypt::Mandatory);
+        assert!(other.reason.ends_with("set `TrustServerCertificate=true`"), "{other}");
+    }
+
+    #[test]
+    fn a_token_that_cannot_be_had_says_why_and_not_with_what() {
+        use azure_core::error::ErrorKind as Azure;
+        let refused = std::io::Error::other("connection refused");
+        let inner = azure_core::Error::with_error(
+            Azure::Io,
+            refused,
+            "sending to (https://login.example/token?client_secret=s3cret)",
+        );
+        let error = azure_core::Error::with_error(
+            Azure::Credential,
+            inner,
+            "failed to execute `reqwest` request",
+        );
+        let error = SqlError::token("get a token", error);
+        assert!(error.is_about_token());
+        assert_eq!(
+            chain(&error),
+            "get a token: sending to (https://login.example/token?…): connection refused"
+        );
+        assert!(!SqlError::new(ErrorKind::Transient, "x").is_about_token());
     }
 
     #[test]

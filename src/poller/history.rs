@@ -58,6 +58,19 @@ impl Poller {
         }
     }
 
+    /// Reads the journal of the last day that it tells of: what is looked at often needs no more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::history`].
+    pub async fn latest_history(&self) -> Result<History, StoreError> {
+        let Some(store) = &self.journal.store else { return Ok(History::default()) };
+        match store.list(&self.name).await?.last() {
+            Some(part) => self.history(Some(part.day)).await,
+            None => Ok(History::default()),
+        }
+    }
+
     /// Compares the history with what is stored. Nothing is written.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 
 mod meddler;
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use highwater::config::SqlConnection;
@@ -14,6 +14,7 @@ use highwater::source::mssql::Mssql;
 use highwater::testing::RecordingHandler;
 
 use self::meddler::{Harm, Meddler};
+use crate::any_server::say_embedded;
 use crate::sql::settings;
 use crate::writers::poller;
 
@@ -29,6 +30,8 @@ struct Setup {
 
 impl Setup {
     async fn new(tls: bool) -> Self {
+        static SAID: Once = Once::new();
+        SAID.call_once(|| say_embedded("rows that are there before, and a port on this machine"));
         let database = Database::in_memory().unwrap();
         let table = "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, name nvarchar(20), \
                      price decimal(9, 2), rv rowversion NOT NULL)";

@@ -62,6 +62,11 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["cursor", "error", "journal", "lease", "metrics", "poller", "state"],
         &["futures_util", "tokio::sync"],
     ),
+    (
+        "status",
+        &["cursor", "doctor", "error", "journal", "poller", "recovery", "schedule", "state"],
+        &["futures_util"],
+    ),
     // Adapters: a port, their own crate, and nothing of each other.
     ("journal::appender", &["state"], &[]),
     ("journal::conformance", &["state"], &["tokio::spawn"]),
@@ -170,13 +175,18 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         ],
     ),
     (
+        "page",
+        &["cursor", "error", "poller", "state", "status"],
+        &["axum", "base64", "sha2", "tokio::net", "tokio::spawn", "tokio::sync", "url", "uuid"],
+    ),
+    (
         "host",
-        &["error", "poller", "recovery", "telemetry", "trace"],
+        &["error", "page", "poller", "recovery", "status", "telemetry", "trace"],
         &["axum", "hyper", "tokio::net", "tokio::spawn", "tokio::sync"],
     ),
     ("project", &["config", "schedule"], &[]),
     ("timers", &["clock", "schedule"], &["tokio::spawn", "tokio::sync", "tokio::task"]),
-    ("package", &["project"], &[]),
+    ("package", &["config", "project", "recovery"], &["zip"]),
     // The development stand-in knows nothing of the product.
     ("devdb", &[], &["rcgen", "rusqlite", "rustls", "tokio", "tokio_rustls", "uuid"]),
     (
@@ -241,6 +251,7 @@ const CRATES: &[&str] = &[
     "tracing_subscriber",
     "url",
     "uuid",
+    "zip",
 ];
 
 const FILE_LINES_MAX: usize = 500;

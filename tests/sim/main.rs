@@ -142,6 +142,9 @@
 //! - resting position not renewed
 //! - changes ordered by half a key
 //! - filter closes its parenthesis
+//! - query with a hint that loses rows
+//! - rowversion of a query of another database
+//! - another database taken for the connection's
 //! - query with an order of its own
 //! - value of a filter written into the text
 //! - filter without its value
@@ -287,7 +290,18 @@
 //! - batch begins anew at each attempt
 //! - front that one step took committed
 //! - step accepts for the chain
+//! - throttled token endpoint asked again
+//! - pause of a token endpoint forgotten with who waited
+//! - secret of a token request told
+//! - newer C library packed
 //! - steps share the batch id
+//! - text of others becomes markup
+//! - text of others ends an attribute
+//! - page answers under anybody's name
+//! - form of another page's counts
+//! - form without the page's token counts
+//! - done unconfirmed from the page
+//! - status page for everybody
 //!
 //! By hand, with the simulation alone, and the number of cases it took:
 //!
