@@ -11,6 +11,7 @@
 
 mod any_server;
 mod bad_input;
+mod boards;
 mod broken_answers;
 mod doctor;
 mod documents;
