@@ -31,6 +31,9 @@ const APPENDER = "src/journal/appender.rs";
 const RESTORED = "src/state/transitions/restore.rs";
 const RESTORE = "src/poller/restore.rs";
 const HISTORY = "src/poller/history.rs";
+const RESET = "src/poller/reset.rs";
+const DUPLICATE = "src/poller/duplicate.rs";
+const DIRECTION = "src/range/direction.rs";
 const STATE = "src/state.rs";
 const TRANSITIONS = "src/state/transitions.rs";
 const RECOVERED = "src/state/transitions/recovery.rs";
@@ -294,6 +297,15 @@ const BREAKS = [
   ["document replaced unsaved", RESTORE, "                Err(error) => return Err(error.into()),\n            }\n        }\n        Err(RestoreError::Moved)", "                Err(_) => return Ok((generation, None)),\n            }\n        }\n        Err(RestoreError::Moved)"],
   ["history dropped before the new one is there", HISTORY, "        if !is_there {", "        if false && !is_there {"],
   ["part dropped with what was appended since", HISTORY, "store.remove(&part, Some(length)).await", "store.remove(&part, Some(length).filter(|_| false)).await"],
+  ["way forward taken for none", DIRECTION, "Ordering::Greater => Self::Forward,", "Ordering::Greater => Self::Stays,"],
+  ["skip between two keys not asked about", DIRECTION, "Self::ByKey => Self::Forward,", "Self::ByKey => Self::Back,"],
+  ["reset beyond what the source has", DIRECTION, "Some(Ordering::Greater) => Err(beyond(present.value.clone())),", "Some(Ordering::Greater) => Ok(()),"],
+  ["way forward that nobody agreed to", RESET, "self.direction == Direction::Forward || !self.skipped.is_none()", "!self.skipped.is_none()"],
+  ["reset planned under a held lease", RESET, "if let Some(owner_id) = present.held_by.clone() {", "if let Some(owner_id) = present.held_by.clone().filter(|_| false) {"],
+  ["reset into another source unasked", RESET, "other.filter(|_| !new_source)", "other.filter(|_| !new_source && false)"],
+  ["live lease broken unasked", RESTORED, "if lives && even_live {", "if lives {"],
+  ["clone made over a document", DUPLICATE, "if !is_free {", "if false {"],
+  ["clone under the name of a poller that ran", DUPLICATE, "other.read_marker().await.map_err(RestoreError::from)?.is_some()", "other.read_marker().await.map_err(RestoreError::from)?.is_some() && false"],
   ["range overtakes the poller", RANGE, "        Ordering::Less => Ok(upto),", "        Ordering::Less | Ordering::Greater => Ok(upto),"],
   ["range ends behind the checkpoint's key", RANGE, "Ordering::Equal if upto.key.is_empty() => Ok(checkpoint.clone()),", "Ordering::Equal if upto.key.is_empty() => Ok(upto),"],
   ["gap between two windows", RANGE, "after: after.replace(upto.clone()), upto", "after: after.replace(upto.clone()).and(after.clone()), upto"],

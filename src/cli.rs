@@ -6,12 +6,14 @@
 //! the lease or was faster, 6 something needed cannot be reached, 7 the handler did not take it.
 
 mod backfill;
+mod clone;
 mod confirm;
 mod doctor;
 mod fence;
 mod findings;
 mod init;
 mod journal;
+mod lease;
 mod output;
 mod package;
 mod page;
@@ -20,6 +22,7 @@ mod quarantine;
 mod range;
 mod recover;
 mod replay;
+mod reset;
 mod restore;
 mod run;
 mod serve;
@@ -30,6 +33,7 @@ mod tick;
 mod validate;
 mod version;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -81,6 +85,13 @@ enum Command {
     Replay(replay::Options),
     /// Deliver a part of a poller's past again in windows, several at a time and in several processes.
     Backfill(backfill::Options),
+    /// Put a poller's checkpoint elsewhere: rows come again, or are skipped.
+    Reset(reset::Options),
+    /// Make a poller of another name that goes on where this one is.
+    Clone(clone::Options),
+    /// Take the right to run a poller from whoever has it.
+    #[command(subcommand)]
+    Lease(lease::Options),
     /// List, show, deliver again or drop the rows that a poller has set aside.
     #[command(subcommand)]
     Quarantine(quarantine::Options),
@@ -145,6 +156,9 @@ pub async fn run() -> ExitCode {
         Command::Resume(options) => end(pause::resume(vars, &options).await),
         Command::Replay(options) => end(Box::pin(replay::run(vars, &options)).await),
         Command::Backfill(options) => end(Box::pin(backfill::run(vars, &options)).await),
+        Command::Reset(options) => end(Box::pin(reset::run(vars, &options)).await),
+        Command::Clone(options) => end(Box::pin(clone::run(vars, &options)).await),
+        Command::Lease(options) => end(Box::pin(lease::run(vars, &options)).await),
         Command::Quarantine(options) => end(quarantine::run(vars, &options).await),
         Command::State(options) => end(Box::pin(state::run(vars, &options)).await),
         Command::Journal(options) => end(Box::pin(journal::run(vars, &options)).await),
@@ -175,9 +189,12 @@ pub async fn run() -> ExitCode {
 
 /// Returns the poller of a name, put together as the settings say; nothing is connected to yet.
 fn poller(vars: &dyn Vars, name: &str) -> Result<Arc<Poller>, Failed> {
-    let app = App::build(vars)?;
-    app.pollers.get(name).cloned().ok_or_else(|| {
-        let names: Vec<&str> = app.pollers.keys().map(String::as_str).collect();
+    poller_of(&App::build(vars)?.pollers, name)
+}
+
+fn poller_of(pollers: &BTreeMap<String, Arc<Poller>>, name: &str) -> Result<Arc<Poller>, Failed> {
+    pollers.get(name).cloned().ok_or_else(|| {
+        let names: Vec<&str> = pollers.keys().map(String::as_str).collect();
         let names = names.join("`, `");
         let text = format!("there is no poller `{name}`; the settings have `{names}`");
         Failed::new(Exit::Usage, text)

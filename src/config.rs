@@ -48,6 +48,7 @@ pub use self::handler::{
 pub use self::metrics::MetricsConfig;
 pub(crate) use self::metrics::metrics_address;
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
+pub(crate) use self::parse::is_poller_name;
 pub use self::parse::parse_duration;
 pub use self::poller::{JournalConfig, LeaseConfig, LimitsConfig, PollerConfig};
 pub use self::recovery::{RecoveryConfig, RecoveryMode};

@@ -181,6 +181,28 @@ impl Source for TableSource {
         Ok(Rows { columns, rows: rows.into_iter().collect(), ..Rows::default() })
     }
 
+    async fn present(&self) -> Result<Option<Cursor>, FetchError> {
+        let mut state = locked(&self.state);
+        state.failures.pop_front().map_or(Ok(()), Err)?;
+        let key = serde_json::Map::new();
+        Ok(Some(match self.shape.mode {
+            CursorMode::IntegerPk => {
+                Cursor::integer(i64::try_from(state.version).unwrap_or(i64::MAX), key)
+            }
+            _ => Cursor::row_version(RowVersion(state.version), key),
+        }))
+    }
+
+    async fn count(&self, window: FetchWindow<'_>) -> Result<u64, FetchError> {
+        let mut state = locked(&self.state);
+        state.failures.pop_front().map_or(Ok(()), Err)?;
+        let after = window.after.map_or(0, version_of);
+        let upto = window.upto.map_or(u64::MAX, version_of);
+        let within = |(version, _): &&(u64, String)| *version > after && *version <= upto;
+        let rows = state.rows.values().filter(within).take(window.rows_max).count();
+        Ok(u64::try_from(rows).unwrap_or(u64::MAX))
+    }
+
     async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
         let delay = {
             let mut state = locked(&self.state);

@@ -1,7 +1,5 @@
 //! `highwater state`: the state document, and what it is kept in.
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -32,12 +30,7 @@ pub(super) enum Options {
         poller: String,
     },
     /// Put a document from a file in the place of the one that is stored.
-    Import {
-        /// The file; what `export` has printed.
-        file: PathBuf,
-        #[command(flatten)]
-        options: restore::Options,
-    },
+    Import(restore::ImportOptions),
     /// Make a document that was lost or damaged again from the journal.
     Rebuild(restore::Options),
     /// Compare the journal with the document, and name the first difference; ends with 1 if one has no
@@ -62,7 +55,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
             say_bytes(&present.bytes.ok_or_else(|| missing(name))?);
             Ok(Exit::Done)
         }
-        Options::Import { file, options } => restore::import(vars, file, options).await,
+        Options::Import(options) => restore::import(vars, options).await,
         Options::Rebuild(options) => restore::rebuild(vars, options).await,
         Options::Verify(options) => verify(vars, options).await,
     }

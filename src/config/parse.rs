@@ -255,7 +255,7 @@ pub(super) fn log_filter(text: &str) -> Result<String, Expected> {
 }
 
 /// Whether a text can be the name of a poller: `[a-z][a-z0-9_]*`, without `__`, which separates.
-pub(super) fn is_poller_name(text: &str) -> bool {
+pub(crate) fn is_poller_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_lowercase())
         && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
         && !text.contains("__")

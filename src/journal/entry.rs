@@ -77,6 +77,8 @@ pub enum Happened {
     LeaseBroken,
     /// Somebody put a document in place of the one that was there.
     Imported,
+    /// Somebody made the document, at the position of another poller.
+    Cloned,
     /// The document was made again from the journal.
     Rebuilt,
     /// The history before this entry was dropped.
@@ -108,6 +110,7 @@ impl Happened {
             Self::Reset => "reset",
             Self::LeaseBroken => "lease_broken",
             Self::Imported => "imported",
+            Self::Cloned => "cloned",
             Self::Rebuilt => "rebuilt",
             Self::Compacted => "compacted",
             Self::Recovered => "recovered",
@@ -150,6 +153,7 @@ impl Happened {
                 | Self::Reset
                 | Self::LeaseBroken
                 | Self::Imported
+                | Self::Cloned
                 | Self::Rebuilt
                 | Self::Compacted
                 | Self::Recovered
@@ -158,7 +162,7 @@ impl Happened {
 
     /// Whether the checkpoint may lie before the one of the entry before it.
     pub(super) fn may_move_back(self) -> bool {
-        matches!(self, Self::Reset | Self::Imported | Self::Rebuilt | Self::Unknown)
+        matches!(self, Self::Reset | Self::Imported | Self::Cloned | Self::Rebuilt | Self::Unknown)
     }
 }
 

@@ -234,7 +234,7 @@ async fn nothing_is_put_in_the_place_of_a_document_whose_lease_is_held_or_that_i
     let copy = bench.folder.path().join("copy.json");
     let exported = bench.command(&["state", "export", "nightly"]).await;
     fs::write(&copy, exported.done()).unwrap();
-    let import = ["state", "import", copy.to_str().unwrap(), "nightly"];
+    let import = ["state", "import", copy.to_str().unwrap(), "nightly", "--why", "it broke"];
     bench.insert(5..=5);
     bench.receiver.script(&[Answer::Hold]);
     let host = bench.host().await;

@@ -239,6 +239,15 @@
 //! - first state of a row written
 //! - text cut by its cast
 //! - digits cut from a decimal
+//! - way forward taken for none
+//! - skip between two keys not asked about
+//! - reset beyond what the source has
+//! - way forward that nobody agreed to
+//! - reset planned under a held lease
+//! - reset into another source unasked
+//! - live lease broken unasked
+//! - clone made over a document
+//! - clone under the name of a poller that ran
 //! - range overtakes the poller
 //! - range ends behind the checkpoint's key
 //! - gap between two windows
