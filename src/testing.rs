@@ -189,7 +189,9 @@ impl Source for TableSource {
             CursorMode::IntegerPk => {
                 Cursor::integer(i64::try_from(state.version).unwrap_or(i64::MAX), key)
             }
-            _ => Cursor::row_version(RowVersion(state.version), key),
+            CursorMode::RowVersion | CursorMode::TimestampPk | CursorMode::ChangeTracking => {
+                Cursor::row_version(RowVersion(state.version), key)
+            }
         }))
     }
 

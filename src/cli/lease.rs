@@ -76,7 +76,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     }
     let by = options.asked.by(vars);
     let operator = Operator { by: &by, reason };
-    let broken = poller.break_lease(&present, options.live, operator).await;
+    let broken = Box::pin(poller.break_lease(&present, options.live, operator)).await;
     let broken = broken.map_err(restore::failed)?;
     // It was held by what was read, and nothing but that is written over.
     let broken = broken.ok_or_else(|| restore::failed(RestoreError::Moved))?;

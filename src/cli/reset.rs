@@ -51,13 +51,17 @@ pub(super) struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum To {
     /// Before the first row: all that the source has comes again.
-    ToBeginning,
+    #[value(name = "to-beginning")]
+    Beginning,
     /// Behind all that the source has now: what waits is skipped.
-    ToNow,
+    #[value(name = "to-now")]
+    Now,
     /// To a position.
-    ToCursor,
+    #[value(name = "to-cursor")]
+    Cursor,
     /// To where a copy of the document stands, as `state export` or an earlier reset has kept it.
-    ToCheckpoint,
+    #[value(name = "to-checkpoint")]
+    Checkpoint,
 }
 
 /// What is printed.
@@ -85,7 +89,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let name = options.poller.as_str();
     let poller = poller(vars, name)?;
     let copy = match (options.to, &options.at) {
-        (To::ToCheckpoint, Some(file)) => Some(restore::read(name, Path::new(file))?),
+        (To::Checkpoint, Some(file)) => Some(restore::read(name, Path::new(file))?),
         _ => None,
     };
     let to = target(options, copy.as_ref())?;
@@ -115,15 +119,15 @@ fn target<'a>(
 ) -> Result<ResetTo<'a>, Failed> {
     let usage = |text: &str| Failed::new(Exit::Usage, text);
     match (options.to, options.at.as_deref(), copy) {
-        (To::ToBeginning, None, _) => Ok(ResetTo::Beginning),
-        (To::ToNow, None, _) => Ok(ResetTo::Now),
-        (To::ToCursor, Some(text), _) => Ok(ResetTo::Cursor(text)),
-        (To::ToCheckpoint, Some(_), Some(copy)) => Ok(ResetTo::Document(copy)),
-        (To::ToBeginning | To::ToNow, Some(_), _) => {
+        (To::Beginning, None, _) => Ok(ResetTo::Beginning),
+        (To::Now, None, _) => Ok(ResetTo::Now),
+        (To::Cursor, Some(text), _) => Ok(ResetTo::Cursor(text)),
+        (To::Checkpoint, Some(_), Some(copy)) => Ok(ResetTo::Document(copy)),
+        (To::Beginning | To::Now, Some(_), _) => {
             Err(usage("`to-beginning` and `to-now` take no position: `to-cursor CURSOR` does"))
         }
-        (To::ToCursor, None, _) => Err(usage("to which position? `to-cursor CURSOR`")),
-        (To::ToCheckpoint, ..) => Err(usage("to which copy? `to-checkpoint FILE`")),
+        (To::Cursor, None, _) => Err(usage("to which position? `to-cursor CURSOR`")),
+        (To::Checkpoint, ..) => Err(usage("to which copy? `to-checkpoint FILE`")),
     }
 }
 

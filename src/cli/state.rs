@@ -55,8 +55,8 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
             say_bytes(&present.bytes.ok_or_else(|| missing(name))?);
             Ok(Exit::Done)
         }
-        Options::Import(options) => restore::import(vars, options).await,
-        Options::Rebuild(options) => restore::rebuild(vars, options).await,
+        Options::Import(options) => Box::pin(restore::import(vars, options)).await,
+        Options::Rebuild(options) => Box::pin(restore::rebuild(vars, options)).await,
         Options::Verify(options) => verify(vars, options).await,
     }
 }

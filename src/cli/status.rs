@@ -157,8 +157,8 @@ async fn watch(board: &Board, options: &Options) -> Result<Exit, Failed> {
 
 /// Returns what puts lines in place of those drawn before, without a flicker: each ends what was there.
 fn drawing(lines: &[String]) -> String {
-    let lines: String = lines.iter().map(|line| format!("{line}\x1b[K\n")).collect();
-    format!("\x1b[H{lines}\x1b[J")
+    let lines = lines.join("\x1b[K\n");
+    format!("\x1b[H{lines}\x1b[K\n\x1b[J")
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ pub(super) struct Options {
 }
 
 #[derive(Debug, Serialize)]
-struct Version {
+struct Build {
     version: &'static str,
     commit: Option<&'static str>,
     /// Format of state documents: builds that share one can share a document.
@@ -24,13 +24,13 @@ struct Version {
 }
 
 pub(super) fn run(options: &Options) {
-    let version = Version {
+    let build = Build {
         version: env!("CARGO_PKG_VERSION"),
         commit: COMMIT.filter(|commit| !commit.is_empty()),
         state_document: state::VERSION,
     };
-    say(&options.form.output.one(&version, || {
-        let Version { version, commit, state_document } = version;
+    say(&options.form.output.one(&build, || {
+        let Build { version, commit, state_document } = build;
         let commit = commit.unwrap_or("unknown");
         format!("highwater {version}\ncommit           {commit}\nstate document   {state_document}")
     }));

@@ -127,7 +127,7 @@ fn a_poller_without_a_function_gets_one_that_runs_it() {
     made.stage(&dist).unwrap();
     let functions = project::functions(&dist).unwrap();
     let schedules: Vec<&str> =
-        functions.iter().map(|function| function.schedule.as_str()).collect();
+        functions.iter().map(|function| function.schedule.as_deref().unwrap()).collect();
     assert_eq!(schedules, ["%NEW_LINES_SCHEDULE%", "%ORDERS_SCHEDULE%"]);
     // Nobody has to lay out a folder for the first function.
     fs::remove_dir_all(root.path().join("function-definitions")).unwrap();

@@ -19,7 +19,7 @@ pub(super) fn show(html: &mut Html, status: &Status, report: &Report, view: &Vie
     html.within("nav", &[("aria-label", "Breadcrumb")], |html| {
         let link = view.link(None);
         html.within("a", &[("href", &link)], |html| {
-            html.raw("<span aria-hidden=\"true\">←</span> All pollers")
+            html.raw("<span aria-hidden=\"true\">←</span> All pollers");
         });
     });
     html.within("div", &[("class", "head")], |html| {
@@ -298,7 +298,7 @@ fn event_row(html: &mut Html, event: &Event) {
         cell(html, "Batch or reason", |html| {
             if let Some(batch) = &event.batch_id {
                 html.within("code", &[("class", "id"), ("title", batch)], |html| {
-                    html.foreign(batch)
+                    html.foreign(batch);
                 });
             }
             if let Some(text) = &event.text {

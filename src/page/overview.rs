@@ -116,21 +116,18 @@ fn checkpoint(html: &mut Html, status: &Status) {
 }
 
 fn lease(html: &mut Html, status: &Status) {
-    match (&status.owner, &status.lease) {
-        (Some(owner), Some(lease)) => {
-            html.within("code", &[("class", "owner"), ("title", owner)], |html| {
-                html.foreign(owner);
-            });
-            lease_bar(html, lease);
-            html.within("small", &[], |html| {
-                countdown(html, lease.left_seconds);
-                html.text(&format!(" left, token {}", status.token));
-            });
-        }
-        _ => {
-            html.raw("<span class=\"dim\">free</span>");
-            html.element("small", &[], &format!("token {}", status.token));
-        }
+    if let (Some(owner), Some(lease)) = (&status.owner, &status.lease) {
+        html.within("code", &[("class", "owner"), ("title", owner)], |html| {
+            html.foreign(owner);
+        });
+        lease_bar(html, lease);
+        html.within("small", &[], |html| {
+            countdown(html, lease.left_seconds);
+            html.text(&format!(" left, token {}", status.token));
+        });
+    } else {
+        html.raw("<span class=\"dim\">free</span>");
+        html.element("small", &[], &format!("token {}", status.token));
     }
 }
 

@@ -185,11 +185,11 @@ impl Poller {
             to,
             weight,
             other_source,
+            present,
             base,
             fingerprint,
             source_state,
             is_known,
-            present,
         })
     }
 

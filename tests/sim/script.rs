@@ -85,6 +85,10 @@ pub(crate) const RETRY_MAX: Duration = Duration::from_secs(30);
 /// Shortest time without progress after which a handler is stopped.
 const STALL_MIN: Duration = Duration::from_secs(1);
 
+/// Most worlds keep no journal.
+const JOURNALS: [JournalMode; 5] =
+    [JournalMode::Off, JournalMode::Off, JournalMode::Off, JournalMode::Commits, JournalMode::Full];
+
 impl Plan {
     pub(crate) fn of(seed: u64, property: Property, broken: Option<Break>) -> Self {
         let mut random = Random::of(seed, 1);
@@ -112,11 +116,9 @@ impl Plan {
         let (small_bytes, stalls) = (random.chance(20), random.chance(40));
         let recreate = random.chance(50) || broken == Some(Break::NoGeneration);
         let mut of_failures = Random::of(seed, 5);
-        let off = [JournalMode::Off; 3];
-        let modes = [&off[..], &[JournalMode::Commits, JournalMode::Full]].concat();
         let mut of_journal = Random::of(seed, 7);
         Self {
-            journal: of_journal.pick(&modes),
+            journal: of_journal.pick(&JOURNALS),
             chain: of_journal.chance(20),
             remembers: of_journal.chance(25),
             policy: policy(&mut of_failures),

@@ -90,7 +90,7 @@ fn a_query_of_another_database_is_read_by_time_only() {
     let text = "SELECT id, rv, at FROM elsewhere.dbo.t";
     let origin = |mode| {
         let relation = Relation::Query(text.to_owned());
-        Origin::of(&SourceSettings { mode, relation, ..settings(CursorMode::RowVersion, "rv") })
+        Origin::of(&SourceSettings { relation, mode, ..settings(CursorMode::RowVersion, "rv") })
     };
     for mode in [None, Some(CursorMode::RowVersion)] {
         let reason = origin(mode).unwrap_err();
