@@ -9,6 +9,8 @@ use azure_core::http::headers::{ERROR_CODE, HeaderName, Headers};
 use azure_core::time::parse_rfc7231;
 use time::OffsetDateTime;
 
+use crate::error::before_token;
+
 /// How a request ended that did not succeed.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
@@ -125,11 +127,8 @@ fn kind(error: &reqwest::Error) -> &'static str {
 /// Cuts what follows `?` or `sig=` up to the next blank, and what looks like a token, as a second line of defence.
 pub(super) fn scrub(text: &str) -> String {
     let scrubbed = |word: &str| {
-        // How the JSON of a token's head begins in base64.
-        if let Some((before, token)) = word.split_once("eyJ")
-            && token.len() >= TOKEN_MIN
-        {
-            return format!("{before}[redacted]");
+        if let Some(kept) = before_token(word) {
+            return format!("{kept}[redacted]");
         }
         let from = [word.find('?'), word.to_ascii_lowercase().find("sig=")].into_iter().flatten();
         match from.min().and_then(|at| word.split_at_checked(at)) {
@@ -139,9 +138,6 @@ pub(super) fn scrub(text: &str) -> String {
     };
     text.split_whitespace().map(scrubbed).collect::<Vec<_>>().join(" ")
 }
-
-/// Shortest rest of a word that may be a token.
-const TOKEN_MIN: usize = 16;
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::config::Encrypt;
-use crate::error::{ErrorKind, chain};
+use crate::error::{ErrorKind, before_token, chain};
 
 use super::dial::DialError;
 use super::number::{Again, class};
@@ -245,6 +245,10 @@ const CRATE_NOISE: &str = "failed to execute `reqwest` request: ";
 fn told(error: &azure_core::Error) -> String {
     let text = chain(error).replace(CRATE_NOISE, "");
     let word = |word: &str| match word.split_once('?') {
+        // What is no answer of a token's endpoint may still hold one.
+        _ if before_token(word).is_some() => {
+            format!("{}[redacted]", before_token(word).unwrap_or_default())
+        }
         Some((address, query)) if query.contains('=') => {
             let kept = query.trim_end_matches([')', ':', ',', '.']).len();
             format!("{address}?…{}", query.get(kept..).unwrap_or_default())

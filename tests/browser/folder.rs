@@ -15,7 +15,7 @@ pub(crate) const HOSTILE: &str = "</script><img src=x onerror=document.title='ow
     \u{202e}gnp.exe\u{2066} & <b>bold</b>";
 
 pub(crate) struct Folder {
-    folder: tempfile::TempDir,
+    root: tempfile::TempDir,
     env: BTreeMap<String, String>,
     now: OffsetDateTime,
 }
@@ -24,8 +24,8 @@ impl Folder {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("state/shop")).unwrap();
-        let mut new = Self { folder, env: BTreeMap::new(), now: SystemClock.now() };
-        let state = new.folder.path().to_str().unwrap().to_owned();
+        let mut new = Self { root: folder, env: BTreeMap::new(), now: SystemClock.now() };
+        let state = new.root.path().to_str().unwrap().to_owned();
         new.set("HIGHWATER__APP", "shop");
         new.set("HIGHWATER__STATE__STORE", "file");
         new.set("HIGHWATER__STATE__FOLDER", &state);
@@ -101,38 +101,38 @@ impl Folder {
         self.store(
             "orders",
             9,
-            json!({ "lease": running, "recent": self.ticks(50, |at| {
+            &json!({ "lease": running, "recent": self.ticks(50, |at| {
             (if at == 31 { "handler_failed" } else { "tick_complete" }, (at * at * 37) % 900)
         }) }),
         );
         self.store(
             "customers",
             200,
-            json!({ "lease": free(88), "recent": self.ticks(12, |at| {
+            &json!({ "lease": free(88), "recent": self.ticks(12, |at| {
             ("tick_complete", if at % 4 == 0 { 3 } else { 1 })
         }), "observed": { "at": self.ago(5), "lag": 0.0, "positions": 0, "idle_ticks": 14 } }),
         );
-        self.store("invoices", 25, json!({ "lease": free(310), "in_flight": batch(4, Some(HOSTILE)),
+        self.store("invoices", 25, &json!({ "lease": free(310), "in_flight": batch(4, Some(HOSTILE)),
             "recent": self.ticks(24, |at| {
                 (if at > 18 { "handler_failed" } else { "tick_complete" }, if at > 18 { 0 } else { 400 })
             }) }));
         self.store(
             "stock_levels",
             4_000,
-            json!({ "lease": free(17), "paused": { "by": "ann@ops",
+            &json!({ "lease": free(17), "paused": { "by": "ann@ops",
             "reason": "warehouse moves until Monday: #4711", "at": self.ago(3_900) },
             "recent": self.ticks(6, |_| ("tick_complete", 20)) }),
         );
         let dead =
             json!({ "owner_id": "shop/fedcba987654-dead", "fencing_token": 9, "ttl_seconds": 120 });
-        self.store("shipments", 900, json!({ "lease": dead, "in_flight": batch(0, None) }));
-        self.store("old_returns", 90_000, json!({ "lease": free(3) }));
+        self.store("shipments", 900, &json!({ "lease": dead, "in_flight": batch(0, None) }));
+        self.store("old_returns", 90_000, &json!({ "lease": free(3) }));
         fs::write(self.path("price_list"), "{}\n{").unwrap();
         self.journal();
     }
 
     /// Writes a document that was written so many seconds ago.
-    fn store(&self, name: &str, seconds: i64, fields: Json) {
+    fn store(&self, name: &str, seconds: i64, fields: &Json) {
         let mut document = json!({
             "version": 1, "poller_name": name, "source_fingerprint": "sha256:0", "generation": 1_790_000_000_000_u64,
             "checkpoint": { "cursor": cursor(41_870), "last_successful_batch_id": "b7f3a0c1d2e3",
@@ -157,7 +157,7 @@ impl Folder {
     }
 
     fn journal(&self) {
-        let folder = self.folder.path().join("journal/shop/orders");
+        let folder = self.root.path().join("journal/shop/orders");
         fs::create_dir_all(&folder).unwrap();
         let day = self.now.date();
         let entry = |seq: i64, event: &str, details: Json| {
@@ -184,17 +184,17 @@ impl Folder {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(format!("state/shop/{name}.json"))
+        self.root.path().join(format!("state/shop/{name}.json"))
     }
 
     /// Returns the folder of the functions.
     pub(crate) fn root(&self) -> PathBuf {
-        self.folder.path().join("root")
+        self.root.path().join("root")
     }
 
     /// Returns the names of the pollers that are stored, sorted.
     pub(crate) fn names(&self) -> Vec<String> {
-        let files = fs::read_dir(self.folder.path().join("state/shop")).unwrap();
+        let files = fs::read_dir(self.root.path().join("state/shop")).unwrap();
         let stem = |path: &Path| path.file_stem().unwrap().to_str().unwrap().to_owned();
         let mut names: Vec<String> = files.map(|file| stem(&file.unwrap().path())).collect();
         names.sort();

@@ -5,6 +5,7 @@
 
 #![cfg(feature = "demo")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test ends where its expectation does")]
+#![expect(clippy::print_stdout, reason = "a test that skips says why")]
 
 mod child;
 mod folder;

@@ -11,6 +11,7 @@
     clippy::panic,
     reason = "a test ends where its expectation does"
 )]
+#![expect(clippy::print_stdout, reason = "a test that is given less than it could be says so")]
 
 mod bench;
 mod commands;

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use highwater::clock::{Clock as _, SystemClock};
@@ -150,7 +150,7 @@ impl TokenDouble {
                 // What is on this machine is not asked through a proxy.
                 bench.set_env("HTTP_PROXY", "http://127.0.0.1:1");
             }
-            Way::Cli => self.install_az(bench, folder.join("bin")),
+            Way::Cli => self.install_az(bench, &folder.join("bin")),
             Way::Workload | Way::Principal | Way::Password => {
                 let authority = format!("https://localhost:{}/", self.port);
                 bench.set_env("AZURE_AUTHORITY_HOST", &authority);
@@ -165,7 +165,7 @@ impl TokenDouble {
     }
 
     /// Lays out a program `az` that asks this double: bash can, without another program.
-    fn install_az(&self, bench: &mut Bench, folder: PathBuf) {
+    fn install_az(&self, bench: &mut Bench, folder: &Path) {
         let text = format!(
             "#!/bin/bash\n\
              exec 3<>/dev/tcp/127.0.0.1/{}\n\
@@ -176,7 +176,7 @@ impl TokenDouble {
              case $status in *' 200 '*) printf '%s' \"$body\";; *) printf 'ERROR: %s' \"$body\" >&2; exit 1;; esac\n",
             self.port
         );
-        fs::create_dir_all(&folder).unwrap();
+        fs::create_dir_all(folder).unwrap();
         let az = folder.join("az");
         fs::write(&az, text).unwrap();
         fs::set_permissions(&az, fs::Permissions::from_mode(0o755)).unwrap();

@@ -7,6 +7,8 @@ use super::*;
 const GRANT: &str = r#"{"access_token":"t","expires_in":3600}"#;
 
 /// Status, headers, body; a status of 0 is no answer.
+/// A status, headers and a body.
+type Said<'a> = (u16, &'static [(&'static str, &'static str)], &'a str);
 type Scripted = (u16, &'static [(&'static str, &'static str)], String);
 
 /// Answers by a script.
@@ -14,7 +16,7 @@ type Scripted = (u16, &'static [(&'static str, &'static str)], String);
 struct Endpoint(Mutex<VecDeque<Scripted>>);
 
 impl Endpoint {
-    fn of(answers: &[(u16, &'static [(&'static str, &'static str)], &str)]) -> Arc<Self> {
+    fn of(answers: &[Said<'_>]) -> Arc<Self> {
         let answers =
             answers.iter().map(|(status, headers, body)| (*status, *headers, (*body).to_owned()));
         Arc::new(Self(Mutex::new(answers.collect())))

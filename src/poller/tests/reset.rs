@@ -238,20 +238,24 @@ async fn a_lease_is_broken_by_its_next_token_and_its_holder_writes_nothing_more(
     let poller = delivered(&journaled).await;
     let cli = journaled.instance("cli");
     let present = cli.present().await.unwrap();
-    assert_eq!(cli.break_lease(&present, true, ANN).await.unwrap(), None, "nobody holds it");
+    assert_eq!(
+        Box::pin(cli.break_lease(&present, true, ANN)).await.unwrap(),
+        None,
+        "nobody holds it"
+    );
 
     journaled.world.source.put(7, "new");
     journaled.world.handler.then(async move {
         let present = cli.present().await.unwrap();
-        let held = cli.break_lease(&present, false, ANN).await.unwrap_err();
+        let held = Box::pin(cli.break_lease(&present, false, ANN)).await.unwrap_err();
         assert!(matches!(held, RestoreError::Held { .. }), "{held}");
-        let broken = cli.break_lease(&present, true, ANN).await.unwrap().unwrap();
+        let broken = Box::pin(cli.break_lease(&present, true, ANN)).await.unwrap().unwrap();
         let before = present.usable().unwrap();
         assert_eq!(broken.document.lease.fencing_token.0, before.lease.fencing_token.0 + 1);
         assert_eq!(broken.document.generation, before.generation);
         assert_eq!(broken.document.in_flight, before.in_flight);
         assert!(broken.saved.is_some());
-        let again = cli.break_lease(&present, true, ANN).await.unwrap_err();
+        let again = Box::pin(cli.break_lease(&present, true, ANN)).await.unwrap_err();
         assert!(matches!(again, RestoreError::Moved), "{again}");
         Ok(())
     });
@@ -270,14 +274,14 @@ async fn a_clone_goes_on_where_the_poller_is_and_is_never_made_over_another() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = journaled.instance("a");
     let clone = poller.under_name("q");
-    let nothing = poller.clone_to(&clone, false, ANN).await.unwrap_err();
+    let nothing = Box::pin(poller.clone_to(&clone, false, ANN)).await.unwrap_err();
     assert!(matches!(nothing, CloneError::NoPosition(_)), "{nothing}");
     delivered(&journaled).await;
     let before = journaled.world.document().await;
-    let done = poller.clone_to(&clone, true, ANN).await.unwrap();
+    let done = Box::pin(poller.clone_to(&clone, true, ANN)).await.unwrap();
     assert_eq!(done.document.checkpoint.cursor, before.checkpoint.cursor);
     assert_eq!(journaled.world.document().await, before, "it is only read");
-    let again = poller.clone_to(&clone, true, ANN).await.unwrap_err();
+    let again = Box::pin(poller.clone_to(&clone, true, ANN)).await.unwrap_err();
     assert!(matches!(again, CloneError::Exists(_)), "{again}");
     assert_eq!(clone.examine().await.unwrap().verdict, Verdict::Agrees);
 
@@ -289,11 +293,11 @@ async fn a_clone_goes_on_where_the_poller_is_and_is_never_made_over_another() {
     assert_eq!(ids_after(&journaled.world, calls), [7, 7]);
     // Its marker says that it ran.
     journaled.world.memory.lose(&StateKey::Document("q".to_owned()));
-    let gone = poller.clone_to(&clone, true, ANN).await.unwrap_err();
+    let gone = Box::pin(poller.clone_to(&clone, true, ANN)).await.unwrap_err();
     assert!(matches!(gone, CloneError::RanBefore(_)), "{gone}");
 
     let source = Arc::new(TableSource::with_fingerprint("r", "dbo.other"));
     let other = journaled.world.instance_of("b", source).under_name("r");
-    let refused = poller.clone_to(&other, true, ANN).await.unwrap_err();
+    let refused = Box::pin(poller.clone_to(&other, true, ANN)).await.unwrap_err();
     assert!(matches!(refused, CloneError::OtherSource(..)), "{refused}");
 }
