@@ -69,7 +69,8 @@ enum Command {
     Validate(validate::Options),
     /// Make the package of a deployment, or lay it out for `func start --script-root DIR`.
     Package(package::Options),
-    /// Start a poller that never ran: from now where its `SOURCE__START` says so, else from the beginning.
+    /// Start a poller that never ran: from now where its `SOURCE__START` says so, else from the beginning; or,
+    /// with `--table`, write a folder to run it from.
     Init(init::Options),
     /// Check all that a poller needs, and print what was found with what mends it. Writes nothing.
     Doctor(doctor::Options),
