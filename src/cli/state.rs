@@ -236,7 +236,7 @@ pub(super) fn words(examined: &Examined) -> String {
         }
         Verdict::NotBegun { writes } => format!(
             "the journal has no entry to begin with yet, and the document has had writes 1 to {writes}: \
-             an append failed, or a crash came before it"
+             an append failed, a crash came before it, or the journal was removed or is kept elsewhere"
         ),
         Verdict::NoHistory => "the journal has no entry to begin with".to_owned(),
     }

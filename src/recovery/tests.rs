@@ -339,9 +339,15 @@ async fn state_without_configuration_is_told_and_its_dead_lease_released_all_the
     world.put(&world.fresh("p")).await;
     let mut held = world.held("old");
     held.in_flight = Some(batch());
+    held.journal_seq = 7;
     world.put(&held).await;
+    let silent = world.held("silent");
+    world.put(&silent).await;
     sleep(LAPSED).await;
     let report = world.controller("r").run(true).await.unwrap();
+    // No settings say whether a journal is kept: one that was kept shall find a gap.
+    assert_eq!(world.document("old").await.journal_seq, 8);
+    assert_eq!(world.document("silent").await.journal_seq, 0);
     assert_eq!(
         of(&report, "old"),
         [
