@@ -77,7 +77,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("state::file", &["clock", "cursor"], &["sha2"]),
     (
         "azure",
-        &["clock", "config"],
+        &["clock", "config", "error"],
         &[
             "azure_*",
             "base64",
