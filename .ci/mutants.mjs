@@ -267,7 +267,7 @@ const BREAKS = [
   ["text cut by its cast", SQL_FORM, "let narrow = if is_key { \"8000\" } else { \"max\" };", "let narrow = if is_key { \"8000\" } else { \"5\" };"],
   ["digits cut from a decimal", SQL_FORM, "if is_number && fraction.trim_end_matches('0').len() <= scale {", "if is_number && fraction.len() <= 40 + scale {"],
   ["write that is told of without a number", ENTRY, "document.journal_seq = document.journal_seq.saturating_add(1);", "document.journal_seq = document.journal_seq.saturating_add(0);"],
-  ["line of a write that another has made", RECORD, "event.writes() && document.is_held_by(holder);", "event.writes();"],
+  ["line of a write that another has made", RECORD, "let wrote = event.writes() && is_ours;", "let wrote = event.writes() && (is_ours || true);"],
   ["line that builds on one that is missing", RECORD, "base.generation == next.generation && base.journal_seq.checked_add(1) == Some(next.journal_seq)", "base.generation == next.generation"],
   ["append that failed built on", RECORD, "    pub fn lost(&mut self) {\n        self.recorded = None;", "    pub fn lost(&mut self) {"],
   ["day without a snapshot", RECORD, "if *of_day == day && follows(base, document)", "if *of_day <= day && follows(base, document)"],
