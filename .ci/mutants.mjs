@@ -48,6 +48,12 @@ const MEMORY = "src/poller/memory.rs";
 const BATCH = "src/poller/batch.rs";
 const PART = "src/poller/part.rs";
 const PLAN = "src/source/mssql/plan.rs";
+const PARTITION = "src/source/mssql/partition.rs";
+const ORIGIN = "src/source/mssql/origin.rs";
+const KIN = "src/poller/kin.rs";
+const DIVIDE = "src/poller/divide.rs";
+const DIVIDED = "src/state/partition.rs";
+const REPARTITION = "src/repartition.rs";
 const MARK = "src/source/mssql/mark.rs";
 const QUERY = "src/source/mssql/query.rs";
 const ZONE = "src/source/mssql/zone.rs";
@@ -301,6 +307,17 @@ const BREAKS = [
   ["front that one step took committed", HANDLE, "&& *accepted > 0\n            && !self.is_last\n", "&& *accepted > 0\n            && false\n"],
   ["step accepts for the chain", HANDLE, "call.step.is_none() && self.may_be", "self.may_be"],
   ["steps share the batch id", EVENT, "        update_sized(&mut hash, step.as_bytes());\n", ""],
+  ["rows of other parts read", QUERY, "self.partition.map(|partition| partition::condition(partition, self.key, \"t\"))", "self.partition.map(|_| partition::condition).and(None)"],
+  ["changes of other parts read", TRACKING, "        conditions.extend(self.of_partition(\"c\"));\n", ""],
+  ["row without a key of no part", PARTITION, "format!(\"ISNULL({converted}, N'')\")", "converted"],
+  ["number of parts not in the fingerprint", ORIGIN, "parts.extend(partition.as_deref().map(|partition| (\"partition\", partition)));", "drop(partition);"],
+  ["part begun beside another division", KIN, "|| stored == configured", "|| stored == stored"],
+  ["division not written down before the first row", KIN, "                self.create_first(&name_of_first, first).await?;\n", ""],
+  ["old part read past the bound", DIVIDE, "Some(window.upto.filter(ends_before).unwrap_or(&self.upto))", "window.upto.filter(ends_before)"],
+  ["bound behind a checkpoint", DIVIDED, "Some(Some(std::cmp::Ordering::Less)) | None", "Some(Some(std::cmp::Ordering::Greater)) | None"],
+  ["part that reads the table bounded by changes", DIVIDED, "checkpoint.is_some_and(reads_changes)", "checkpoint.is_some()"],
+  ["windows left unread by new parts", DIVIDED, "Some(if is_earlier { begins.clone() } else { earliest })", "Some(if false { begins.clone() } else { earliest })"],
+  ["new parts begun before the old ones came to the bound", REPARTITION, "if !record.caught_up {", "if false {"],
 ];
 
 const UNOPTIMISED = ["--config", "profile.dev.package.highwater.opt-level=0"];

@@ -281,7 +281,9 @@ impl Controller {
         if document.paused.is_some() {
             survey.paused.insert(name.to_owned());
         }
-        if let Some(parent) = judge::parent_of(name, document).filter(|_| poller.is_none()) {
+        if let Some(parent) = judge::parent_of(name, document)
+            .filter(|_| poller.is_none() && document.taken_over_by.is_none())
+        {
             let part = (name.to_owned(), parent.to_owned(), document.paused.is_some());
             survey.parts.push(part);
         }

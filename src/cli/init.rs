@@ -1,9 +1,9 @@
 //! `highwater init`: the explicit first start of a poller.
 
 use super::output::{Exit, Failed, say};
-use super::poller;
+use super::parts;
 use crate::config::Vars;
-use crate::poller::Init;
+use crate::poller::{Init, Poller};
 
 /// Name of the poller.
 #[derive(Debug, clap::Args)]
@@ -13,8 +13,17 @@ pub(super) struct Options {
 }
 
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
-    let name = &options.poller;
-    match poller(vars, name)?.init().await? {
+    // One that has a state must not keep the others from theirs.
+    let mut end = Ok(Exit::Done);
+    for poller in parts(vars, &options.poller)? {
+        end = init_one(&poller).await.and(end);
+    }
+    end
+}
+
+async fn init_one(poller: &Poller) -> Result<Exit, Failed> {
+    let name = poller.name();
+    match poller.init().await? {
         Init::Started { after: Some(cursor) } => {
             say(&format!("{name}: starts behind {} `{}`", cursor.mode, cursor.value));
             Ok(Exit::Done)

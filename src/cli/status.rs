@@ -6,6 +6,7 @@ use std::sync::Arc;
 use clap::Args;
 use futures_util::StreamExt as _;
 
+use super::is_of;
 use super::output::{Exit, Failed, OutputOption, Record, say, tell};
 use crate::app::App;
 use crate::config::Vars;
@@ -68,7 +69,9 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let known: BTreeSet<String> = stored.chain(app.pollers.keys().cloned()).collect();
     let asked: BTreeSet<String> = match &options.poller {
         None => known,
-        Some(name) if known.contains(name) => BTreeSet::from([name.clone()]),
+        Some(name) if known.iter().any(|known| is_of(known, name)) => {
+            known.into_iter().filter(|known| is_of(known, name)).collect()
+        }
         Some(name) => {
             let text =
                 format!("there is no poller `{name}`, neither in the settings nor in the store");

@@ -15,17 +15,18 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("clock", &[], &[]),
     ("error", &[], &[]),
     ("value", &[], &["base64"]),
+    ("partition", &[], &[]),
     ("cursor", &[], &["sha2"]),
     ("event", &["cursor", "value"], &["sha2"]),
     ("trace", &["clock"], &["opentelemetry", "tracing_subscriber", "uuid"]),
     // Pure rules and ports.
-    ("state", &["cursor", "event", "trace"], &[]),
+    ("state", &["cursor", "event", "partition", "trace"], &[]),
     ("policy", &[], &[]),
     ("schedule", &[], &["croner"]),
     ("journal", &["cursor", "event", "state"], &[]),
     (
         "config",
-        &["cursor", "journal", "policy", "state"],
+        &["cursor", "journal", "partition", "policy", "state"],
         &["base64", "secrecy", "tracing_subscriber", "url"],
     ),
     ("source", &["cursor", "error", "event", "value"], &[]),
@@ -48,6 +49,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
             "lease",
             "metrics",
             "normalize",
+            "partition",
             "policy",
             "quarantine",
             "range",
@@ -62,6 +64,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["cursor", "error", "journal", "lease", "metrics", "poller", "state"],
         &["futures_util", "tokio::sync"],
     ),
+    ("repartition", &["cursor", "partition", "poller", "state"], &[]),
     // Adapters: a port, their own crate, and nothing of each other.
     ("journal::appender", &["state"], &[]),
     ("journal::conformance", &["state"], &["tokio::spawn"]),
@@ -102,7 +105,16 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     (
         "source::mssql",
         &[
-            "clock", "config", "cursor", "doctor", "error", "event", "mssql", "source", "trace",
+            "clock",
+            "config",
+            "cursor",
+            "doctor",
+            "error",
+            "event",
+            "mssql",
+            "partition",
+            "source",
+            "trace",
             "value",
         ],
         &["azure_core", "base64", "tiberius", "tokio::sync"],
@@ -178,7 +190,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("timers", &["clock", "schedule"], &["tokio::spawn", "tokio::sync", "tokio::task"]),
     ("package", &["project"], &[]),
     // The development stand-in knows nothing of the product.
-    ("devdb", &[], &["rcgen", "rusqlite", "rustls", "tokio", "tokio_rustls", "uuid"]),
+    ("devdb", &[], &["rcgen", "rusqlite", "rustls", "sha2", "tokio", "tokio_rustls", "uuid"]),
     (
         "testing",
         &["cursor", "error", "event", "handler", "source", "state", "value"],

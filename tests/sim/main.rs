@@ -28,7 +28,8 @@
 //! `crashes.rs` lets ticks die at each of their awaits in turn);
 //! an operator who pauses, resumes and breaks leases, and one who deletes the document, so that it is
 //! made again under a higher generation; the request that once created it may land again (`world.rs`);
-//! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`).
+//! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`). A poller
+//! that is divided, and divided anew while it works and instances die, has worlds of its own (`partitions.rs`).
 //!
 //! # What counts as a failure
 //!
@@ -288,6 +289,17 @@
 //! - front that one step took committed
 //! - step accepts for the chain
 //! - steps share the batch id
+//! - rows of other parts read
+//! - changes of other parts read
+//! - row without a key of no part
+//! - number of parts not in the fingerprint
+//! - part begun beside another division
+//! - division not written down before the first row
+//! - old part read past the bound
+//! - bound behind a checkpoint
+//! - part that reads the table bounded by changes
+//! - windows left unread by new parts
+//! - new parts begun before the old ones came to the bound
 //!
 //! By hand, with the simulation alone, and the number of cases it took:
 //!
@@ -325,6 +337,7 @@ mod freeze;
 mod history;
 mod invariants;
 mod journal;
+mod partitions;
 mod race;
 mod random;
 mod regressions;

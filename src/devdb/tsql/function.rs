@@ -260,6 +260,10 @@ fn call_of_several(upper: &str, arguments: &[Expression]) -> Option<Expression> 
         ("LEFT", [value, length]) => {
             Expression::new(format!("substr({}, 1, {})", value.sql, length.sql), value.ty)
         }
+        ("HASHBYTES", [algorithm, value]) if algorithm.sql == text("SHA2_256") => Expression::new(
+            format!("hw_sha256({})", value.cast(Type::VarBinary(None)).sql),
+            Type::VarBinary(Some(32)),
+        ),
         ("SUBSTRING", [value, _, _]) => Expression::new(format!("substr({})", list()), value.ty),
         ("REPLACE", [value, _, _]) => Expression::new(format!("replace({})", list()), value.ty),
         ("REPLICATE", [value, times]) => Expression::new(
