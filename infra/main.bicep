@@ -67,6 +67,10 @@ param alertEmail string = ''
 @allowed(['PT15M', 'PT30M', 'PT1H', 'PT6H', 'P1D'])
 param staleAfter string = 'PT15M'
 
+@description('Age of the oldest row of a batch, in seconds, from which on a poller of the mode timestamp+pk counts as late.')
+@minValue(1)
+param lagMaxSeconds int = 300
+
 var token = toLower(uniqueString(subscription().id, environmentName, location))
 var tags = { 'azd-env-name': environmentName }
 var hostStorageName = 'sthost${token}'
@@ -200,6 +204,7 @@ module alerts 'app/alerts.bicep' = {
     insightsId: monitoring.outputs.id
     functionNames: functionNames
     staleAfter: staleAfter
+    lagMaxSeconds: lagMaxSeconds
     email: alertEmail
   }
 }

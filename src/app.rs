@@ -1,5 +1,6 @@
 //! Composition: settings in, running parts out. The one place that knows every adapter.
 
+pub mod board;
 pub mod doctor;
 mod error;
 pub mod parts;
@@ -38,15 +39,19 @@ use crate::journal::{BlobJournal, FileJournal, JournalStore, SqlJournal};
 use crate::lease::Instance;
 use crate::metrics::Metrics;
 use crate::mssql::RetryTerms;
+use crate::page;
 use crate::poller::{Limits, Poller};
 use crate::recovery::{self, Controller, ControllerParts, Thresholds};
 use crate::source::Source;
 use crate::source::mssql::{Mssql, SizeLimits, SourceSettings};
 use crate::state::{BlobStore, FileStore, LoggedStore, SqlStore, SqlStoreSettings, StateStore};
+use crate::status::Board;
 
 /// The running parts.
 #[derive(Debug)]
 pub struct App {
+    /// Name of the app.
+    pub name: String,
     /// The pollers by name.
     pub pollers: BTreeMap<String, Arc<Poller>>,
     /// The same by function, as the host will call them.
@@ -91,7 +96,7 @@ impl App {
         let functions = functions(&config, &pollers, &surroundings.function_folders());
         let recovery = controller(&config, &store, instance, metrics, &pollers);
         let (names, recovery) = (config.functions, Arc::new(recovery));
-        Ok(Self { pollers, functions, names, recovery, state: store })
+        Ok(Self { name: config.app, pollers, functions, names, recovery, state: store })
     }
 
     /// Returns what a function does, by the name of its folder.
@@ -104,11 +109,12 @@ impl App {
     }
 
     /// Returns what the host can call, by the name that it sends.
-    pub fn into_functions(self) -> BTreeMap<String, Function> {
+    pub fn into_functions(self, board: Board) -> BTreeMap<String, Function> {
         let pollers = self.functions.into_iter();
         let mut functions: BTreeMap<String, Function> =
             pollers.map(|(name, poller)| (name, Function::Tick(poller))).collect();
         functions.insert(recovery::FUNCTION.to_owned(), Function::Recovery(self.recovery));
+        functions.insert(page::FUNCTION.to_owned(), Function::Status(Arc::new(board)));
         functions
     }
 }
@@ -261,7 +267,7 @@ impl Surroundings {
         let managed = has("IDENTITY_ENDPOINT") || has("WEBSITE_INSTANCE_ID");
         Self {
             instance_id: vars.get("WEBSITE_INSTANCE_ID"),
-            app_root: vars.get("FUNCTIONS_APP_ROOT_PATH").map_or_else(|| ".".into(), PathBuf::from),
+            app_root: board::root(vars),
             identity: IdentitySource::choose(managed, has("AZURE_FEDERATED_TOKEN_FILE")),
             authority: vars.get("AZURE_AUTHORITY_HOST"),
             #[cfg(feature = "test-util")]

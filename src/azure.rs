@@ -12,6 +12,7 @@
 mod bounded;
 mod failure;
 mod kept_token;
+mod patient;
 mod shared_key;
 mod tokens;
 mod user_password;
@@ -21,11 +22,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use azure_core::credentials::{Secret, TokenCredential};
-use azure_core::http::{ClientOptions, ExponentialRetryOptions, RetryOptions, Transport};
+use azure_core::http::{ClientOptions, RetryOptions, Transport};
 use azure_identity::{
-    ClientSecretCredential, DeveloperToolsCredential, ManagedIdentityCredential,
-    ManagedIdentityCredentialOptions, UserAssignedId, WorkloadIdentityCredential,
-    WorkloadIdentityCredentialOptions,
+    ClientSecretCredential, ClientSecretCredentialOptions, DeveloperToolsCredential,
+    ManagedIdentityCredential, ManagedIdentityCredentialOptions, UserAssignedId,
+    WorkloadIdentityCredential, WorkloadIdentityCredentialOptions,
 };
 use azure_storage_blob::{BlobContainerClient, BlobContainerClientOptions};
 use azure_storage_queue::{QueueClient, QueueClientOptions};
@@ -36,6 +37,7 @@ use url::Url;
 use self::bounded::Bounded;
 pub(crate) use self::failure::{Answer, Failure, date};
 pub use self::kept_token::KeptToken;
+use self::patient::Patient;
 use self::shared_key::SharedKey;
 pub use self::tokens::Tokens;
 pub use self::user_password::User;
@@ -97,7 +99,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an unused connection is kept: less than the service and what is between keep it.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long one request for a user's token may take.
+/// How long one request for a token may take.
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One service of one storage account, as its clients know it.
@@ -133,7 +135,7 @@ impl Account {
         let mut endpoint = connection.endpoint().clone();
         let mut client = ClientOptions {
             retry: RetryOptions::none(),
-            transport: Some(transport.clone()),
+            transport: Some(transport),
             ..ClientOptions::default()
         };
         let sign = |account: &str, key: Secret| {
@@ -150,7 +152,7 @@ impl Account {
             }
             StorageConnection::Sas { sas, .. } => endpoint.set_query(Some(sas.expose_secret())),
             StorageConnection::Identity { client_id, .. } => {
-                credential = Some(identity(options, client_id.as_deref(), transport)?);
+                credential = Some(self::credential(options.identity, client_id.as_deref())?);
             }
         }
         Ok(Self {
@@ -303,30 +305,32 @@ fn client_builder(timeout: Duration) -> reqwest::ClientBuilder {
         .no_deflate()
 }
 
-/// Returns a credential for a service other than storage, such as a database.
+/// Returns the credential of an identity, which keeps its tokens.
 ///
 /// # Errors
 ///
-/// [`ConnectError`] if the identity's source is incomplete.
+/// [`ConnectError`] if the identity's source is incomplete, or TLS cannot be set up.
 pub fn credential(
     source: IdentitySource,
     client_id: Option<&str>,
 ) -> Result<Arc<dyn TokenCredential>, ConnectError> {
-    token_credential(source, client_id, ClientOptions::default()).map(kept)
+    token_credential(source, client_id).map(kept)
 }
 
 /// Returns a credential of an application that has a secret.
 ///
 /// # Errors
 ///
-/// [`ConnectError`] if the tenant's name cannot be one.
+/// [`ConnectError`] if the tenant's name cannot be one, or TLS cannot be set up.
 pub fn service_principal(
     tenant: &str,
     client_id: &str,
     secret: &SecretString,
 ) -> Result<Arc<dyn TokenCredential>, ConnectError> {
     let secret = Secret::new(secret.expose_secret().to_owned());
-    let credential = ClientSecretCredential::new(tenant, client_id.to_owned(), secret, None)
+    let client_options = token_client(client_builder(TOKEN_TIMEOUT))?;
+    let options = Some(ClientSecretCredentialOptions { client_options });
+    let credential = ClientSecretCredential::new(tenant, client_id.to_owned(), secret, options)
         .map_err(|error| ConnectError(failure::describe(&error)))?;
     Ok(kept(credential))
 }
@@ -348,41 +352,34 @@ fn kept(credential: Arc<dyn TokenCredential>) -> Arc<dyn TokenCredential> {
     Arc::new(KeptToken::new(credential, Arc::new(SystemClock)))
 }
 
-/// Returns the credential of an identity. Asking for a token changes nothing, so it may be repeated.
-fn identity(
-    options: &ServiceOptions,
-    client_id: Option<&str>,
-    transport: Transport,
-) -> Result<Arc<dyn TokenCredential>, ConnectError> {
-    let retry = ExponentialRetryOptions {
-        max_retries: 3,
-        max_total_elapsed: options.timeout.try_into().unwrap_or(time::Duration::MINUTE),
-        ..ExponentialRetryOptions::default()
-    };
-    let client_options = ClientOptions {
-        retry: RetryOptions::exponential(retry),
-        transport: Some(transport),
+/// Returns how tokens are asked for; what is repeated, [`Patient`] repeats.
+fn token_client(builder: reqwest::ClientBuilder) -> Result<ClientOptions, ConnectError> {
+    let http = builder.build().map_err(|error| ConnectError(failure::describe(&error)))?;
+    Ok(ClientOptions {
+        retry: RetryOptions::none(),
+        transport: Some(Transport::new(Arc::new(Patient::new(Arc::new(Bounded(http)))))),
         ..ClientOptions::default()
-    };
-    token_credential(options.identity, client_id, client_options)
+    })
 }
 
 fn token_credential(
     source: IdentitySource,
     client_id: Option<&str>,
-    client_options: ClientOptions,
 ) -> Result<Arc<dyn TokenCredential>, ConnectError> {
     let client_id = client_id.map(str::to_owned);
     let failed = |error: azure_core::Error| ConnectError(failure::describe(&error));
+    let builder = client_builder(TOKEN_TIMEOUT);
     let credential: Arc<dyn TokenCredential> = match source {
         IdentitySource::ManagedIdentity => {
             let user_assigned_id = client_id.map(UserAssignedId::ClientId);
+            // It is on this machine, and what proves that we are too must not leave it.
+            let client_options = token_client(builder.no_proxy())?;
             let options = ManagedIdentityCredentialOptions { user_assigned_id, client_options };
             ManagedIdentityCredential::new(Some(options)).map_err(failed)?
         }
         IdentitySource::WorkloadIdentity => {
             let mut options = WorkloadIdentityCredentialOptions::default();
-            options.credential_options.client_options = client_options;
+            options.credential_options.client_options = token_client(builder)?;
             options.client_id = client_id;
             WorkloadIdentityCredential::new(Some(options)).map_err(failed)?
         }

@@ -6,19 +6,24 @@
 //! the lease or was faster, 6 something needed cannot be reached, 7 the handler did not take it.
 
 mod backfill;
+mod clone;
 mod confirm;
 mod doctor;
 mod fence;
 mod findings;
 mod init;
 mod journal;
+mod lease;
 mod output;
+mod package;
+mod page;
 mod pause;
 mod quarantine;
 mod range;
 mod recover;
 mod repartition;
 mod replay;
+mod reset;
 mod restore;
 mod run;
 mod serve;
@@ -27,6 +32,7 @@ mod state;
 mod status;
 mod tick;
 mod validate;
+mod version;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -35,11 +41,10 @@ use std::sync::Arc;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-use self::output::{Exit, Failed, end, say};
+use self::output::{Exit, Failed, end};
 use crate::app::App;
 use crate::config::{LocalSettings, ProcessVars, Vars};
 use crate::error::chain;
-use crate::package;
 use crate::partition::whole_of;
 use crate::poller::Poller;
 
@@ -64,19 +69,10 @@ enum Command {
     Tick(tick::Options),
     /// Check settings, host.json and functions against each other; connects to nothing.
     Validate(validate::Options),
-    /// Lay out what `func start --script-root DIR` and a deployment need.
-    Package {
-        /// Folder to lay it out in; made if missing.
-        #[arg(long, value_name = "DIR")]
-        stage: PathBuf,
-        /// Folder with host.json and function-definitions.
-        #[arg(long, value_name = "DIR", default_value = ".")]
-        from: PathBuf,
-        /// The program to stage; this one if not given.
-        #[arg(long, value_name = "FILE")]
-        binary: Option<PathBuf>,
-    },
-    /// Start a poller that never ran: from now where its `SOURCE__START` says so, else from the beginning.
+    /// Make the package of a deployment, or lay it out for `func start --script-root DIR`.
+    Package(package::Options),
+    /// Start a poller that never ran: from now where its `SOURCE__START` says so, else from the beginning; or,
+    /// with `--table`, write a folder to run it from.
     Init(init::Options),
     /// Check all that a poller needs, and print what was found with what mends it. Writes nothing.
     Doctor(doctor::Options),
@@ -94,6 +90,13 @@ enum Command {
     Replay(replay::Options),
     /// Deliver a part of a poller's past again in windows, several at a time and in several processes.
     Backfill(backfill::Options),
+    /// Put a poller's checkpoint elsewhere: rows come again, or are skipped.
+    Reset(reset::Options),
+    /// Make a poller of another name that goes on where this one is.
+    Clone(clone::Options),
+    /// Take the right to run a poller from whoever has it.
+    #[command(subcommand)]
+    Lease(lease::Options),
     /// List, show, deliver again or drop the rows that a poller has set aside.
     #[command(subcommand)]
     Quarantine(quarantine::Options),
@@ -111,6 +114,8 @@ enum Command {
     Ledger(fence::LedgerOptions),
     /// Print a script that completes words in a shell.
     Completions(shell::CompletionsOptions),
+    /// Print version, commit and the format of state documents.
+    Version(version::Options),
     /// Print the manual, for `man -l -`.
     Man,
     /// Show delivery without loss on real data, with failures and kills; needs nothing installed.
@@ -147,13 +152,7 @@ pub async fn run() -> ExitCode {
         Command::Run(options) => end(run::run(vars, &options).await),
         Command::Tick(options) => end(tick::run(vars, &options).await),
         Command::Validate(options) => end(Ok(validate::run(vars, &options))),
-        Command::Package { stage, from, binary } => {
-            let staged = package::stage(&from, &stage, binary.as_deref());
-            end(staged.map_err(|error| Failed::new(Exit::Failed, chain(&error))).map(|staged| {
-                say(&staged.to_string());
-                Exit::Done
-            }))
-        }
+        Command::Package(options) => end(package::run(vars, &options)),
         Command::Init(options) => end(init::run(vars, &options).await),
         Command::Doctor(options) => end(doctor::run(vars, &options).await),
         Command::Status(options) => end(status::run(vars, &options).await),
@@ -163,6 +162,9 @@ pub async fn run() -> ExitCode {
         Command::Repartition(options) => end(Box::pin(repartition::run(vars, &options)).await),
         Command::Replay(options) => end(Box::pin(replay::run(vars, &options)).await),
         Command::Backfill(options) => end(Box::pin(backfill::run(vars, &options)).await),
+        Command::Reset(options) => end(Box::pin(reset::run(vars, &options)).await),
+        Command::Clone(options) => end(Box::pin(clone::run(vars, &options)).await),
+        Command::Lease(options) => end(Box::pin(lease::run(vars, &options)).await),
         Command::Quarantine(options) => end(quarantine::run(vars, &options).await),
         Command::State(options) => end(Box::pin(state::run(vars, &options)).await),
         Command::Journal(options) => end(Box::pin(journal::run(vars, &options)).await),
@@ -170,6 +172,10 @@ pub async fn run() -> ExitCode {
         Command::Ledger(options) => end(fence::run_ledger(&options)),
         Command::Completions(options) => {
             shell::completions(&options, Arguments::command());
+            Exit::Done.into()
+        }
+        Command::Version(options) => {
+            version::run(&options);
             Exit::Done.into()
         }
         Command::Man => end(shell::man(Arguments::command())),
@@ -189,8 +195,11 @@ pub async fn run() -> ExitCode {
 
 /// Returns the poller of a name, put together as the settings say; nothing is connected to yet.
 fn poller(vars: &dyn Vars, name: &str) -> Result<Arc<Poller>, Failed> {
-    let app = App::build(vars)?;
-    app.pollers.get(name).cloned().ok_or_else(|| unknown(name, &app.pollers))
+    poller_of(&App::build(vars)?.pollers, name)
+}
+
+fn poller_of(pollers: &BTreeMap<String, Arc<Poller>>, name: &str) -> Result<Arc<Poller>, Failed> {
+    pollers.get(name).cloned().ok_or_else(|| unknown(name, pollers))
 }
 
 /// Returns the poller of a name, or all parts of the one of that name.

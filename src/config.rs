@@ -48,6 +48,7 @@ pub use self::handler::{
 pub use self::metrics::MetricsConfig;
 pub(crate) use self::metrics::metrics_address;
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
+pub(crate) use self::parse::is_poller_name;
 pub use self::parse::parse_duration;
 pub use self::poller::{JournalConfig, LeaseConfig, LimitsConfig, PollerConfig};
 pub use self::recovery::{RecoveryConfig, RecoveryMode};
@@ -61,7 +62,7 @@ pub use self::sql_connection::{Encrypt, SqlAuth, SqlConnection, connection_keys_
 pub use self::state::StateConfig;
 pub(crate) use self::storage_connection::{DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY};
 pub use self::storage_connection::{StorageConnection, StorageService};
-pub(crate) use self::tsql::check_query;
+pub(crate) use self::tsql::{check_database, check_query};
 pub(crate) use self::unknown::closest;
 pub use self::vars::{LocalSettings, LocalSettingsError, ProcessVars, Vars};
 

@@ -10,7 +10,6 @@
 pub mod clock;
 pub mod sizing;
 pub mod state;
-pub mod status;
 
 use std::fmt;
 

@@ -45,6 +45,16 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
+/// Shortest rest of a word that may be a token.
+const TOKEN_MIN: usize = 16;
+
+/// Returns what of a word comes before something that looks like a token; `None` where nothing does.
+pub(crate) fn before_token(word: &str) -> Option<&str> {
+    // How the JSON of a token's head begins in base64.
+    let (before, token) = word.split_once("eyJ")?;
+    (token.len() >= TOKEN_MIN).then_some(before)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

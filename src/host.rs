@@ -6,6 +6,7 @@
 //! and keeps the reason phrase only. Its timestamps come in several forms, some without an offset, so
 //! nothing here parses them.
 
+mod call;
 pub mod server;
 
 use serde::Serialize;
@@ -98,6 +99,12 @@ impl InvocationResponse {
     /// Returns a reply with one log line, which the host shows on success.
     pub fn new(log: impl Into<String>) -> Self {
         Self { outputs: serde_json::Map::new(), logs: vec![log.into()], return_value: () }
+    }
+
+    /// Returns the reply with values for output bindings.
+    #[must_use]
+    pub fn with_outputs(self, outputs: serde_json::Map<String, Json>) -> Self {
+        Self { outputs, ..self }
     }
 
     /// Returns the JSON text.

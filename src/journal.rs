@@ -10,6 +10,16 @@
 //! from the journal can be behind the true one, which delivers rows again, but never ahead of it, which
 //! would skip some.
 //!
+//! # Why so
+//!
+//! Entries are put in order by (generation, number) alone. The fencing token adds nothing: compare-and-swap
+//! puts all writes of a document in one row, and the number is part of each, so two grants can never have
+//! the same one, and a token between generation and number could only disagree with it where somebody
+//! raises the token in a write of his own. For the same reason it is not each grant that begins with a
+//! snapshot, but each process, each day, and whoever follows a gap: with a grant for each tick that
+//! delivers, nearly every append would else hold the whole document, of which its ring is the most and
+//! changes the least. A day's part still folds by itself, and no gap outlives the next entry.
+//!
 //! The rules read no clock and do no I/O; a [`JournalStore`] only appends bytes, and the [`Appender`]
 //! judges what its answers mean.
 

@@ -441,7 +441,7 @@ impl<'a> Lease<'a> {
             if let Some(state) = &remember {
                 next.source_state.clone_from(state);
             }
-            if let Some(event) = event {
+            if let Some(event) = Happened::told(event, document, &next) {
                 mode.number(event, &mut next);
             }
             Ok(next)
@@ -455,7 +455,7 @@ impl<'a> Lease<'a> {
         let before = std::mem::replace(&mut self.snapshot, written);
         self.renewed_at = asked_at;
         self.in_the_air = None;
-        if let Some(event) = event {
+        if let Some(event) = Happened::told(event, &before.document, self.document()) {
             self.note(event, || Details::of(event, &before.document, self.document()));
         }
         Ok(())

@@ -39,9 +39,9 @@
 //! | layer | modules | may know |
 //! |---|---|---|
 //! | composition | `app` | everything but `cli` |
-//! | edges | [`host`], `cli`, `package`, [`project`], [`telemetry`], [`timers`], `demo`, `fakehost`, `race` | the layers below |
+//! | edges | [`host`], [`page`], `cli`, `package`, [`project`], [`telemetry`], [`timers`], `demo`, `fakehost`, `race` | the layers below |
 //! | adapters | `journal::{blob, file, memory, sql}`, `state::{blob, container, file, local, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, fanout, http, paced, queue, sql, stdout}`, [`mssql`], [`azure`] | their port, their crate |
-//! | engine | [`poller`], [`lease`], [`journal::Appender`], [`journal::History`], [`metrics`], [`doctor`], [`recovery`], [`repartition`] | ports and rules |
+//! | engine | [`poller`], [`lease`], [`journal::Appender`], [`journal::History`], [`metrics`], [`doctor`], [`recovery`], [`repartition`], [`status`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`], [`journal::JournalStore`] | vocabulary |
 //! | pure rules | [`config`], [`policy`], [`quarantine`], [`range`], [`schedule`], [`state`], [`journal`], [`normalize`] | vocabulary |
 //! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`], [`partition`], [`trace`] | each other |
@@ -105,6 +105,7 @@ pub mod metrics;
 pub mod poller;
 pub mod recovery;
 pub mod repartition;
+pub mod status;
 
 // Adapters; those of one port lie below it.
 pub mod azure;
@@ -113,6 +114,7 @@ pub mod mssql;
 // Edges.
 pub mod host;
 pub mod package;
+pub mod page;
 pub mod project;
 pub mod telemetry;
 pub mod timers;

@@ -1,120 +1,346 @@
-//! Lays out a function app: `host.json`, one folder per function at the root, and the program.
+//! Makes a function app's package: `host.json`, one folder per function at the root, the program, licences.
 //!
 //! The Functions host looks for functions only directly below its root, so the repository's
-//! `function-definitions` folder cannot be its root as it stands. Files are copied, not linked: a zip
-//! and a mounted package lose links.
+//! `function-definitions` folder cannot be its root as it stands. All entries are gathered and checked
+//! first, by [`Package::of`]; then they are written, as a zip or as a folder.
+//!
+//! # Why so
+//!
+//! What is wrong with a package shows after its deployment, at a place where nobody looks: the host starts
+//! and finds no function, or starts a program that cannot run there. So everything that can be known
+//! beforehand is an error here, with what to do about it. A folder is laid out with a program for this
+//! machine too, since `func start` runs it here; that is told by [`Package::unfit`].
 
-use std::fmt;
+mod archive;
+mod elf;
+
 use std::fs;
+use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::project::{self, DEFINITIONS, Function, HANDLER, ProjectError, at};
+use serde_json::json;
 
-/// What was laid out.
+use crate::config::{Config, Vars, function_segment, poller_name_of_function};
+use crate::partition::whole_of;
+use crate::project::{self, DEFINITIONS, Function, HANDLER, ProjectError, at};
+use crate::recovery;
+
+/// A file that holds secrets of one machine and belongs into no package.
+const LOCAL_SETTINGS: &str = "local.settings.json";
+
+/// Deepest level at which something is looked for that lies too deep.
+const DEPTH_MAX: usize = 8;
+
+/// What a user of the package has to be given: our licence, and those of what is linked into the program.
+const LICENCES: [(&str, &str); 2] = [
+    ("LICENSE", include_str!("../LICENSE")),
+    ("THIRD-PARTY-NOTICES", include_str!("../docs/third-party-notices.txt")),
+];
+
+/// What a package is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Ingredients<'a> {
+    /// Folder with `host.json` and `function-definitions`.
+    pub folder: &'a Path,
+    /// The program; this very one if not given.
+    pub binary: Option<&'a Path>,
+    /// The settings that the app will have, where they are known.
+    pub config: Option<&'a Config>,
+}
+
+/// Everything that goes into a package, checked.
 #[derive(Debug)]
-pub struct Staged {
-    /// Where.
-    pub folder: PathBuf,
+pub struct Package {
+    /// By path.
+    entries: Vec<Entry>,
     /// Names of the functions.
     pub functions: Vec<String>,
+    /// What should be looked at, though nothing is wrong with the package.
+    pub notes: Vec<String>,
+    /// Why Azure Functions could not run the program, and what to do; `None` if it can.
+    pub unfit: Option<String>,
 }
 
-impl fmt::Display for Staged {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (folder, names) = (self.folder.display(), self.functions.join(", "));
-        write!(formatter, "staged `{HANDLER}`, host.json and functions {names} in {folder}")
+#[derive(Debug)]
+struct Entry {
+    path: String,
+    mode: u32,
+    bytes: Vec<u8>,
+}
+
+impl Entry {
+    fn new(path: impl Into<String>, bytes: impl Into<Vec<u8>>) -> Self {
+        Self { path: path.into(), mode: 0o644, bytes: bytes.into() }
     }
 }
 
-/// Lays out the function app of `from` in `to`, with `binary` or this very program.
-///
-/// # Errors
-///
-/// [`ProjectError`] if a file is missing, cannot be copied, or is one that the host would refuse;
-/// everything is checked before anything is written.
-pub fn stage(from: &Path, to: &Path, binary: Option<&Path>) -> Result<Staged, ProjectError> {
-    let host = project::host(from)?.path;
-    let functions = project::functions(&from.join(DEFINITIONS))?;
-    let binary = match binary {
-        Some(binary) => binary.to_owned(),
-        None => std::env::current_exe().map_err(at("find", Path::new("this program")))?,
+impl Package {
+    /// Gathers and checks what goes into a package; `vars` has the schedules that the functions name.
+    ///
+    /// # Errors
+    ///
+    /// [`ProjectError`] if a file is missing or cannot be read, or is one that the host would refuse, or
+    /// that would never run.
+    pub fn of(made_of: Ingredients<'_>, vars: &dyn Vars) -> Result<Self, ProjectError> {
+        let Ingredients { folder, binary, config } = made_of;
+        let host = project::host(folder)?.path;
+        let definitions = folder.join(DEFINITIONS);
+        look_for_what_must_not_be(&definitions, 0)?;
+        let has_none = config.is_some() && !definitions.is_dir();
+        let functions = if has_none { Vec::new() } else { project::functions(&definitions)? };
+        let mut package = Self {
+            entries: vec![Entry::new("host.json", read(&host)?)],
+            functions: Vec::new(),
+            notes: Vec::new(),
+            unfit: None,
+        };
+        package.entries.extend(LICENCES.map(|(name, text)| Entry::new(name, text)));
+        for function in &functions {
+            package.note_schedule(function, config.is_some(), vars)?;
+            package.add_function(&function.name, &function.definition)?;
+        }
+        if let Some(config) = config {
+            has_pollers(&functions, config)?;
+            package.generate(&functions, config, vars)?;
+        }
+        package.add_program(binary)?;
+        package.entries.sort_by(|one, other| one.path.cmp(&other.path));
+        package.functions.sort();
+        Ok(package)
+    }
+
+    /// Writes the package as a zip that is ready to be deployed, and returns how long it is.
+    ///
+    /// The same content gives the same bytes. A zip that was there is replaced, once the new one is whole.
+    ///
+    /// # Errors
+    ///
+    /// [`ProjectError`] if Azure Functions could not run the program, or the file cannot be written.
+    pub fn zip(&self, to: &Path) -> Result<u64, ProjectError> {
+        if let Some(reason) = &self.unfit {
+            return Err(wrong(to, format!("not written: {reason}")));
+        }
+        if let Some(folder) = to.parent() {
+            fs::create_dir_all(folder).map_err(at("create", folder))?;
+        }
+        let mut unfinished = to.as_os_str().to_owned();
+        unfinished.push(".tmp");
+        let unfinished = PathBuf::from(unfinished);
+        archive::write(&unfinished, &self.entries).map_err(at("write", &unfinished))?;
+        fs::rename(&unfinished, to).map_err(at("replace", to))?;
+        fs::metadata(to).map(|file| file.len()).map_err(at("read", to))
+    }
+
+    /// Lays the package out in a folder, for `func start --script-root`.
+    ///
+    /// # Errors
+    ///
+    /// [`ProjectError`] if a function lies there that is none of these, or a file cannot be written.
+    pub fn stage(&self, to: &Path) -> Result<(), ProjectError> {
+        self.check_what_is_staged(to)?;
+        for entry in &self.entries {
+            let path = to.join(&entry.path);
+            let folder = path.parent().unwrap_or(to);
+            fs::create_dir_all(folder).map_err(at("create", folder))?;
+            // A running program cannot be overwritten in place.
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(at("replace", &path)(error));
+                }
+                Ok(()) | Err(_) => {}
+            }
+            fs::write(&path, &entry.bytes).map_err(at("write", &path))?;
+            let mode = fs::Permissions::from_mode(entry.mode);
+            fs::set_permissions(&path, mode).map_err(at("set the mode of", &path))?;
+        }
+        Ok(())
+    }
+
+    /// The host would start what an earlier layout left.
+    fn check_what_is_staged(&self, to: &Path) -> Result<(), ProjectError> {
+        for path in children(to)? {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let is_ours = self.functions.iter().any(|function| *function == name);
+            if !is_ours && path.join("function.json").is_file() {
+                let reason = "is of no function of this package, and would run: remove the folder";
+                return Err(wrong(&path, reason));
+            }
+        }
+        Ok(())
+    }
+
+    fn add_function(&mut self, name: &str, definition: &Path) -> Result<(), ProjectError> {
+        let bytes = read(definition)?;
+        self.add_definition(name, definition, bytes)
+    }
+
+    fn add_definition(
+        &mut self,
+        name: &str,
+        from: &Path,
+        bytes: Vec<u8>,
+    ) -> Result<(), ProjectError> {
+        if name.eq_ignore_ascii_case(HANDLER) {
+            let reason = format!("`{HANDLER}` is the name of the program: rename the folder");
+            return Err(wrong(from, reason));
+        }
+        if let Some(other) = self.functions.iter().find(|other| name.eq_ignore_ascii_case(other)) {
+            let reason =
+                format!("the host takes this function and `{other}` for one: rename a folder");
+            return Err(wrong(from, reason));
+        }
+        self.functions.push(name.to_owned());
+        self.entries.push(Entry::new(format!("{name}/function.json"), bytes));
+        Ok(())
+    }
+
+    /// A schedule that is set must be one; one that is not may still be set where the app runs.
+    fn note_schedule(
+        &mut self,
+        function: &Function,
+        is_configured: bool,
+        vars: &dyn Vars,
+    ) -> Result<(), ProjectError> {
+        use project::FunctionScheduleError::{NotSet, Wrong};
+        match function.schedule(vars) {
+            Ok(_) => Ok(()),
+            Err(Wrong { source, .. }) => {
+                let reason = format!("{source}; write six fields, such as `*/15 * * * * *`");
+                Err(wrong(&function.definition, reason))
+            }
+            Err(NotSet { setting, function }) => {
+                if is_configured {
+                    let note =
+                        format!("`{function}` runs once the app has the setting `{setting}`");
+                    self.notes.push(note);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes a function for each poller that none runs, and so for each part of one that is divided.
+    fn generate(
+        &mut self,
+        functions: &[Function],
+        config: &Config,
+        vars: &dyn Vars,
+    ) -> Result<(), ProjectError> {
+        let runs = |name: &str| {
+            let mut pollers =
+                functions.iter().filter_map(|function| config.poller_of_function(&function.name));
+            pollers.any(|poller| poller.name == name)
+        };
+        for needed in config.functions_needed().into_iter().filter(|needed| !runs(needed.poller)) {
+            let path = PathBuf::from(&needed.folder).join("function.json");
+            let schedule = format!("%{}_SCHEDULE%", function_segment(needed.whole));
+            let bytes = definition(&schedule);
+            let (name, schedule) = (needed.folder, Some(schedule));
+            let function = Function { name, definition: path.clone(), schedule };
+            self.note_schedule(&function, true, vars)?;
+            self.add_definition(&function.name, &path, bytes)?;
+            self.notes.push(format!("`{path}` was made for its poller", path = path.display()));
+        }
+        Ok(())
+    }
+
+    fn add_program(&mut self, binary: Option<&Path>) -> Result<(), ProjectError> {
+        let path = match binary {
+            Some(path) => path.to_owned(),
+            None => std::env::current_exe().map_err(at("find", Path::new("this program")))?,
+        };
+        let bytes = read(&path)?;
+        self.unfit = elf::judge(&bytes).err().map(|reason| {
+            format!(
+                "`{}` {reason}; build one with `.ci/deployable`, or take one of a release, and name \
+                 it with `--binary`",
+                path.display()
+            )
+        });
+        self.entries.push(Entry { path: HANDLER.to_owned(), mode: 0o755, bytes });
+        Ok(())
+    }
+}
+
+/// Every function of a package calls this program, which must know what to run.
+fn has_pollers(functions: &[Function], config: &Config) -> Result<(), ProjectError> {
+    for Function { name, definition, .. } in functions {
+        if name != recovery::FUNCTION && config.poller_of_function(name).is_none() {
+            let asked = poller_name_of_function(name, &config.functions);
+            let is_divided = config.pollers.keys().any(|poller| whole_of(poller) == asked);
+            let setting = format!("HIGHWATER__FUNCTIONS__{}__POLLER", function_segment(name));
+            let reason = if is_divided {
+                format!(
+                    "`{asked}` is divided, and a function runs one part: remove the folder, and one is made for each"
+                )
+            } else {
+                format!(
+                    "the settings have no poller for this function, so each of its calls would fail: set \
+                     `{setting}`, or remove the folder"
+                )
+            };
+            return Err(wrong(definition, reason));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a function that lies too deep to be found, and settings of one machine.
+fn look_for_what_must_not_be(folder: &Path, depth: usize) -> Result<(), ProjectError> {
+    for path in children(folder)? {
+        let name = path.file_name().unwrap_or_default();
+        if name.eq_ignore_ascii_case(LOCAL_SETTINGS) {
+            let reason = "holds secrets of one machine, and is read at the root alone: move it out of \
+                          the functions";
+            return Err(wrong(&path, reason));
+        }
+        if depth > 1 && name == "function.json" {
+            let reason = format!(
+                "the host finds functions directly below `{DEFINITIONS}` only: move \
+                          its folder up"
+            );
+            return Err(wrong(&path, reason));
+        }
+        if depth < DEPTH_MAX && path.is_dir() {
+            look_for_what_must_not_be(&path, depth + 1)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns what lies in a folder, in order; nothing if there is no such folder.
+fn children(folder: &Path) -> Result<Vec<PathBuf>, ProjectError> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(at("read", folder)(error)),
     };
-    fs::create_dir_all(to).map_err(at("create", to))?;
-    copy(&host, &to.join("host.json"))?;
-    for Function { name, definition, .. } in &functions {
-        let folder = to.join(name);
-        fs::create_dir_all(&folder).map_err(at("create", &folder))?;
-        copy(definition, &folder.join("function.json"))?;
-    }
-    let handler = to.join(HANDLER);
-    // A running program cannot be overwritten in place.
-    if handler.exists() {
-        fs::remove_file(&handler).map_err(at("replace", &handler))?;
-    }
-    copy(&binary, &handler)?;
-    let executable = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(&handler, executable).map_err(at("make executable", &handler))?;
-    let functions = functions.into_iter().map(|function| function.name).collect();
-    Ok(Staged { folder: to.to_owned(), functions })
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    let mut paths = paths.collect::<io::Result<Vec<_>>>().map_err(at("read", folder))?;
+    paths.sort();
+    Ok(paths)
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), ProjectError> {
-    fs::copy(from, to).map(|_| ()).map_err(at("copy", from))
+fn definition(schedule: &str) -> Vec<u8> {
+    let binding = json!({
+        "name": "timer",
+        "type": "timerTrigger",
+        "direction": "in",
+        "schedule": schedule,
+        "useMonitor": true,
+        "runOnStartup": false,
+    });
+    format!("{:#}\n", json!({ "bindings": [binding] })).into_bytes()
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, ProjectError> {
+    fs::read(path).map_err(at("read", path))
+}
+
+fn wrong(path: &Path, reason: impl Into<String>) -> ProjectError {
+    ProjectError::Content { path: path.to_owned(), reason: reason.into() }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const HOST: &str =
-        r#"{"version":"2.0","customHandler":{"description":{"defaultExecutablePath":"handler"}}}"#;
-    const TIMER: &str = r#"{"bindings":[{"name":"myTimer","type":"timerTrigger","direction":"in","schedule":"%ORDERS_SCHEDULE%"}]}"#;
-
-    fn project(host: &str, name: &str, function: &str) -> tempfile::TempDir {
-        let root = tempfile::tempdir().unwrap();
-        let folder = root.path().join("function-definitions").join(name);
-        fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("function.json"), function).unwrap();
-        fs::write(root.path().join("host.json"), host).unwrap();
-        fs::write(root.path().join("program"), "#!").unwrap();
-        root
-    }
-
-    fn stage_it(root: &tempfile::TempDir) -> Result<Staged, ProjectError> {
-        let program = root.path().join("program");
-        stage(root.path(), &root.path().join("dist"), Some(&program))
-    }
-
-    #[test]
-    fn functions_lie_at_the_root_and_the_handler_can_run() {
-        let root = project(HOST, "orders", TIMER);
-        for _ in 0..2 {
-            let staged = stage_it(&root).unwrap();
-            assert_eq!(staged.functions, ["orders"]);
-        }
-        let dist = root.path().join("dist");
-        assert!(dist.join("host.json").is_file() && dist.join("orders/function.json").is_file());
-        let mode = fs::metadata(dist.join(HANDLER)).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o755);
-    }
-
-    #[test]
-    fn what_the_host_would_refuse_is_refused_before_anything_is_written() {
-        for (host, name, function, expected) in [
-            ("{}", "orders", TIMER, "must be exactly `handler`"),
-            (HOST, "1orders", TIMER, "a letter, then letters"),
-            (HOST, "host", TIMER, "a letter, then letters"),
-            (HOST, "orders", "{", "not JSON"),
-            (HOST, "orders", r#"{"bindings":[]}"#, "exactly one binding"),
-            (HOST, "orders", &TIMER.replace("timerTrigger", "httpTrigger"), "a `timerTrigger`"),
-            (HOST, "orders", &TIMER.replace("myTimer", "my_timer"), "letters and digits"),
-            (HOST, "orders", &TIMER.replace("%ORDERS_SCHEDULE%", "*/5 * * * *"), "must have six"),
-        ] {
-            let root = project(host, name, function);
-            let error = crate::error::chain(&stage_it(&root).unwrap_err());
-            assert!(error.contains(expected), "{error}");
-            assert!(!root.path().join("dist").exists());
-        }
-    }
-}
+mod tests;

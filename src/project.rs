@@ -54,15 +54,15 @@ pub struct Host {
     pub function_timeout: Option<Duration>,
 }
 
-/// One function, which a timer starts.
+/// One function, which a timer or a request starts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Function {
     /// Name of its folder.
     pub name: String,
     /// Its `function.json`.
     pub definition: PathBuf,
-    /// Its schedule as written: an expression, or `%SETTING%`.
-    pub schedule: String,
+    /// Its schedule as written: an expression, or `%SETTING%`; `None` where requests start it.
+    pub schedule: Option<String>,
 }
 
 /// A schedule cannot be told.
@@ -88,15 +88,16 @@ pub enum FunctionScheduleError {
 }
 
 impl Function {
-    /// Returns when it is to run, as the settings say.
+    /// Returns when it is to run, as the settings say; `None` where requests start it.
     ///
     /// # Errors
     ///
     /// [`FunctionScheduleError`] if a setting is missing, or the expression is wrong.
-    pub fn schedule(&self, vars: &dyn Vars) -> Result<Schedule, FunctionScheduleError> {
+    pub fn schedule(&self, vars: &dyn Vars) -> Result<Option<Schedule>, FunctionScheduleError> {
         let function = || self.name.clone();
-        let text = match setting_of(&self.schedule) {
-            None => self.schedule.clone(),
+        let Some(schedule) = &self.schedule else { return Ok(None) };
+        let text = match setting_of(schedule) {
+            None => schedule.clone(),
             Some(setting) => {
                 let value = vars.get(setting).filter(|text| !text.trim().is_empty());
                 value.ok_or_else(|| FunctionScheduleError::NotSet {
@@ -106,6 +107,7 @@ impl Function {
             }
         };
         Schedule::parse(text.trim())
+            .map(Some)
             .map_err(|source| FunctionScheduleError::Wrong { function: function(), source })
     }
 }
@@ -196,8 +198,16 @@ fn function(name: String, path: PathBuf) -> Result<Function, ProjectError> {
     }
     let json = read_json(&path)?;
     let bindings = json.get("bindings").and_then(Json::as_array).map_or(&[][..], Vec::as_slice);
-    let [binding] = bindings else {
-        return Err(wrong("exactly one binding, a timerTrigger, is expected".to_owned()));
+    let binding = match bindings {
+        [binding] => binding,
+        [request, response] if request.get("type") == Some(&Json::from("httpTrigger")) => {
+            check_http(request, response).map_err(|reason| wrong(reason.to_owned()))?;
+            return Ok(Function { name, schedule: None, definition: path });
+        }
+        _ => {
+            let reason = "exactly one binding, a timerTrigger, is expected";
+            return Err(wrong(format!("{reason}; or two, an httpTrigger and its `http` output")));
+        }
     };
     let text = |field: &str| binding.get(field).and_then(Json::as_str).unwrap_or_default();
     if text("type") != "timerTrigger" || text("direction") != "in" {
@@ -215,7 +225,31 @@ fn function(name: String, path: PathBuf) -> Result<Function, ProjectError> {
         Some(_) => {}
         None => drop(Schedule::parse(schedule).map_err(|error| wrong(error.to_string()))?),
     }
-    Ok(Function { name, schedule: schedule.to_owned(), definition: path })
+    Ok(Function { name, schedule: Some(schedule.to_owned()), definition: path })
+}
+
+/// Checks the bindings of a function that shows something: nobody sees it without a key.
+fn check_http(request: &Json, response: &Json) -> Result<(), &'static str> {
+    let is = |binding: &Json, field, wanted: &str| binding.get(field) == Some(&Json::from(wanted));
+    if !is(request, "direction", "in") || !is(response, "type", "http") {
+        return Err(
+            "the bindings must be an `httpTrigger` of direction `in`, then an `http` output",
+        );
+    }
+    if !is(response, "direction", "out") || !is(response, "name", "res") {
+        return Err("the binding of type `http` must have the direction `out` and the name `res`");
+    }
+    // Without one the host takes `function`.
+    let level = request.get("authLevel").map_or(Some("function"), Json::as_str);
+    if !matches!(level, Some("function" | "admin")) {
+        return Err(
+            "`authLevel` must be `function` or `admin`: what it shows is not for everybody",
+        );
+    }
+    if request.get("methods") != Some(&serde_json::json!(["get"])) {
+        return Err("`methods` must be `[\"get\"]`: the function only shows");
+    }
+    Ok(())
 }
 
 /// `Utility.cs` of the Functions host: `^[a-z][a-z0-9_\-]{0,127}$` in any case, and not `host`.
@@ -267,16 +301,37 @@ mod tests {
     }
 
     #[test]
+    fn what_shows_something_wants_a_key_and_only_reads() {
+        let request = serde_json::json!({ "name": "request", "type": "httpTrigger", "direction": "in",
+            "authLevel": "function", "methods": ["get"], "route": "status/{view?}" });
+        let response = serde_json::json!({ "name": "res", "type": "http", "direction": "out" });
+        assert_eq!(check_http(&request, &response), Ok(()));
+        for (is_request, field, value, expected) in [
+            (true, "authLevel", "anonymous", "`function` or `admin`"),
+            (true, "direction", "out", "of direction `in`"),
+            (true, "methods", "get", "only shows"),
+            (false, "type", "queue", "then an `http` output"),
+            (false, "name", "$return", "the name `res`"),
+        ] {
+            let (mut request, mut response) = (request.clone(), response.clone());
+            let binding = if is_request { &mut request } else { &mut response };
+            binding[field] = value.into();
+            let error = check_http(&request, &response).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
     fn a_schedule_comes_from_the_file_or_from_the_setting_that_it_names() {
         let of = |schedule: &str, vars: &[(&str, &str)]| {
             let function = Function {
                 name: "orders".to_owned(),
                 definition: PathBuf::new(),
-                schedule: schedule.to_owned(),
+                schedule: Some(schedule.to_owned()),
             };
             let vars: BTreeMap<String, String> =
                 vars.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-            let schedule = function.schedule(&vars).map(|schedule| schedule.to_string());
+            let schedule = function.schedule(&vars).map(|schedule| schedule.unwrap().to_string());
             schedule.map_err(|error| crate::error::chain(&error))
         };
         assert_eq!(of("0 * * * * *", &[]).unwrap(), "0 * * * * *");

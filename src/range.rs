@@ -1,14 +1,17 @@
 //! Which part of a poller's past is delivered again: positions as people write them, what a range may be,
-//! and under which names it is kept. Pure.
+//! and under which names it is kept; and which way a checkpoint moves that is put elsewhere. Pure.
 //!
 //! A range begins *after* a position and ends *at* one, which is part of it: `(from, to]`, as between two
 //! checkpoints. It lies in the past: what comes after the checkpoint is the poller's own to deliver, and a
 //! range that overtook it would deliver rows that may not be complete yet.
 
+mod direction;
+
 use std::cmp::Ordering;
 
 use thiserror::Error;
 
+pub use self::direction::{Direction, is_first_reading, refuse_future, refuse_other_key};
 use crate::cursor::{
     Cursor, CursorError, CursorMode, KeyValues, RowVersion, TrackedPhase, TrackedPosition,
     normalize_timestamp,
@@ -51,6 +54,25 @@ pub enum RangeError {
         after: String,
         /// Leading part of the end.
         upto: String,
+    },
+    /// It lies beyond all that the source has.
+    #[error(
+        "`{to}` lies beyond all that the source has, which ends at `{present}`: rows that nobody has written \
+         yet would be skipped; `to-now` goes to the end"
+    )]
+    BeyondPresent {
+        /// Leading part of the position.
+        to: String,
+        /// Leading part of the end.
+        present: String,
+    },
+    /// Its key is that of another table.
+    #[error("the key `{found}` is none of this source: expected values of `{columns}`, or no key")]
+    Key {
+        /// As it was given.
+        found: String,
+        /// Key columns of the source.
+        columns: String,
     },
     /// A position was made by another mode.
     #[error("a position of mode `{0}` says nothing of a poller of mode `{1}`")]

@@ -28,8 +28,10 @@
 //!
 //! [`StateDocument::standing`]: crate::state::StateDocument::standing
 
+mod counted;
 mod judge;
 mod memory;
+mod range;
 mod repair;
 mod report;
 pub mod scan;
@@ -46,9 +48,12 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
+pub use self::counted::Calls;
+use self::counted::CountedStore;
 pub use self::judge::Thresholds;
 use self::judge::{Configured, Judged, Subject, judge};
 use self::memory::{Memory, Remembered};
+use self::range::SeenRange;
 pub use self::report::{Finding, Outcome, Report};
 use self::scan::{Found, Listing};
 use self::table::{Action, Condition, ROWS};
@@ -59,7 +64,7 @@ use crate::lease::{Acquired, Instance, Lease, LeaseContext, LeaseError, LeaseTer
 use crate::metrics::Metrics;
 use crate::poller::Poller;
 use crate::state::{
-    FormatError, Generation, Refusal, StateDocument, StateKey, StateStore, StoreError,
+    FormatError, Generation, RangeRecord, Refusal, StateDocument, StateKey, StateStore, StoreError,
 };
 
 /// Name of the controller's own document; no poller can have it, for its two underscores.
@@ -121,6 +126,8 @@ pub struct ControllerParts {
 /// Finds pollers that cannot go on.
 pub struct Controller {
     parts: ControllerParts,
+    /// The same store, counted.
+    store: Arc<CountedStore>,
     /// Held while a run is under way in this process.
     running: Mutex<()>,
 }
@@ -141,12 +148,15 @@ struct Survey {
     paused: BTreeSet<String>,
     /// Names of parts, of their pollers, and whether they are paused themselves.
     parts: Vec<(String, String, bool)>,
+    /// Replays and backfills by name.
+    ranges: BTreeMap<String, SeenRange>,
 }
 
 impl Controller {
     /// Puts a controller together.
     pub fn new(parts: ControllerParts) -> Self {
-        Self { parts, running: Mutex::default() }
+        let store = Arc::new(CountedStore::new(Arc::clone(&parts.store)));
+        Self { parts, store, running: Mutex::default() }
     }
 
     /// Does what its function is for: see [`Mode`].
@@ -172,8 +182,9 @@ impl Controller {
     /// [`RecoveryError`].
     pub async fn look(&self) -> Result<Report, RecoveryError> {
         let began_at = Instant::now();
+        self.store.take();
         let key = StateKey::Document(DOCUMENT.to_owned());
-        let loaded = self.parts.store.load(&key).await?;
+        let loaded = self.store.load(&key).await?;
         let own = loaded.stored.map(|stored| Snapshot::read(&key, stored, loaded.date));
         let before = own.transpose()?.map(|own| Memory::read(&own.document)).unwrap_or_default();
         let survey = Box::pin(self.survey(&before, false)).await?;
@@ -192,10 +203,11 @@ impl Controller {
             return skipped("a run of this process is under way".to_owned());
         };
         let began_at = Instant::now();
+        self.store.take();
         let key = StateKey::Document(DOCUMENT.to_owned());
         let recorder = std::sync::Mutex::new(Recorder::new(JournalMode::Off));
         let context = LeaseContext {
-            store: &*self.parts.store,
+            store: &*self.store,
             key: &key,
             instance: &self.parts.instance,
             terms: LeaseTerms::of(TTL),
@@ -222,9 +234,9 @@ impl Controller {
     }
 
     async fn survey(&self, before: &Memory, repairs: bool) -> Result<Survey, RecoveryError> {
-        let listing = Listing::read(&*self.parts.store).await?;
+        let listing = Listing::read(&*self.store).await?;
         let mut survey = Survey::default();
-        let store = Arc::clone(&self.parts.store);
+        let store: Arc<dyn StateStore> = self.store.clone();
         let mut documents = Box::pin(scan::documents(store, listing.documents.clone()));
         while let Some(read) = documents.next().await {
             let (name, found) = read?;
@@ -243,6 +255,11 @@ impl Controller {
             }
         }
         self.examine_parts(&mut survey, &listing);
+        for (name, range) in std::mem::take(&mut survey.ranges) {
+            if let Some(judged) = range.judge(&self.parts.thresholds) {
+                survey.add(&name, judged, Outcome::Told);
+            }
+        }
         for name in self.parts.pollers.keys().filter(|name| !listing.has_document(name)) {
             let judged = judge::configuration_without_state(listing.marked.contains(name));
             survey.add(name, judged, Outcome::Told);
@@ -259,7 +276,7 @@ impl Controller {
         (before, quarantined, repairs): (Option<&Remembered>, u64, bool),
     ) {
         let document = &base.document;
-        let age = base.age(self.parts.store.grain());
+        let age = base.age(self.store.grain());
         let poller = self.parts.pollers.get(name);
         let configured = match poller {
             Some(poller) => Some(self.configured(poller, base).await),
@@ -281,9 +298,18 @@ impl Controller {
         if document.paused.is_some() {
             survey.paused.insert(name.to_owned());
         }
-        if let Some(parent) = judge::parent_of(name, document)
-            .filter(|_| poller.is_none() && document.taken_over_by.is_none())
-        {
+        if let Some((whole, seen)) = SeenRange::of(&subject) {
+            let before = survey.ranges.remove(&whole);
+            let together = match before {
+                Some(before) => before.and(&seen),
+                None => seen,
+            };
+            survey.ranges.insert(whole, together);
+        }
+        let has_ended = document.taken_over_by.is_some()
+            || document.range.as_ref().is_some_and(RangeRecord::has_ended);
+        let parent = judge::parent_of(name, document).filter(|_| poller.is_none() && !has_ended);
+        if let Some(parent) = parent {
             let part = (name.to_owned(), parent.to_owned(), document.paused.is_some());
             survey.parts.push(part);
         }
@@ -296,7 +322,7 @@ impl Controller {
     /// Asks a poller what its document does not say; what is not answered is not known.
     async fn configured(&self, poller: &Poller, base: &Snapshot) -> Configured {
         let document = &base.document;
-        let age = base.age(self.parts.store.grain());
+        let age = base.age(self.store.grain());
         let fingerprint_matches = poller.is_of_its_source(document).await;
         let asks = fingerprint_matches == Some(true)
             && judge::is_silent(document, age, self.parts.thresholds.stuck_after);
@@ -331,7 +357,8 @@ impl Controller {
             log(finding);
         }
         let duration = began_at.elapsed();
-        let report = Report { findings, documents, written, duration, skipped: None };
+        let calls = self.store.take();
+        let report = Report { findings, documents, written, calls, duration, skipped: None };
         info!(
             event = "recovery_complete",
             documents,

@@ -47,6 +47,7 @@ use crate::error::chain;
 use crate::trace::{Collected, SpanLayer, TARGET};
 
 pub use self::export::FLUSH_TIME_MAX;
+pub use self::prometheus::series_name;
 
 /// Crates that send telemetry: what they log about it must not make more of it.
 const SENDERS: [&str; 5] = ["h2", "hyper", "opentelemetry", "reqwest", "rustls"];

@@ -5,25 +5,25 @@
 
 mod broken;
 mod pace;
+mod store;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use time::OffsetDateTime;
 
-use self::broken::broken;
 pub use self::broken::{Fault, PanickingHandler};
 use self::pace::Pace;
+pub use self::store::{Call, Calls, FaultyStore};
 use crate::cursor::{Cursor, CursorMode, RowVersion, SourceFingerprint};
 use crate::error::ErrorKind;
 use crate::event::{BatchId, Operation, SourceLabel};
 use crate::handler::{Delivery, Handler, HandlerError};
 use crate::source::{FetchError, FetchWindow, Remember, Row, Rows, Source, SourceShape};
-use crate::state::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Written};
 use crate::value::Value;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -179,6 +179,30 @@ impl Source for TableSource {
         let rows = state.rows.get(&id).map(|(version, value)| row(id, *version, value));
         let columns = vec!["id".to_owned(), "value".to_owned()];
         Ok(Rows { columns, rows: rows.into_iter().collect(), ..Rows::default() })
+    }
+
+    async fn present(&self) -> Result<Option<Cursor>, FetchError> {
+        let mut state = locked(&self.state);
+        state.failures.pop_front().map_or(Ok(()), Err)?;
+        let key = serde_json::Map::new();
+        Ok(Some(match self.shape.mode {
+            CursorMode::IntegerPk => {
+                Cursor::integer(i64::try_from(state.version).unwrap_or(i64::MAX), key)
+            }
+            CursorMode::RowVersion | CursorMode::TimestampPk | CursorMode::ChangeTracking => {
+                Cursor::row_version(RowVersion(state.version), key)
+            }
+        }))
+    }
+
+    async fn count(&self, window: FetchWindow<'_>) -> Result<u64, FetchError> {
+        let mut state = locked(&self.state);
+        state.failures.pop_front().map_or(Ok(()), Err)?;
+        let after = window.after.map_or(0, version_of);
+        let upto = window.upto.map_or(u64::MAX, version_of);
+        let within = |(version, _): &&(u64, String)| *version > after && *version <= upto;
+        let rows = state.rows.values().filter(within).take(window.rows_max).count();
+        Ok(u64::try_from(rows).unwrap_or(u64::MAX))
     }
 
     async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
@@ -352,135 +376,5 @@ impl Handler for RecordingHandler {
         };
         *locked(&self.finished) += 1;
         result
-    }
-}
-
-/// What a store was asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Call {
-    /// A read.
-    Load,
-    /// A write.
-    Store,
-    /// A removal; any fault loses it, and the caller cannot know.
-    Remove,
-}
-
-/// Counts the calls of a store, and breaks them as told.
-#[derive(Debug)]
-pub struct FaultyStore {
-    inner: Arc<dyn StateStore>,
-    faults: Mutex<VecDeque<(Call, Fault)>>,
-    calls: Mutex<Calls>,
-}
-
-/// How often a store was asked what.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Calls {
-    /// Reads.
-    pub gets: u64,
-    /// Writes that happened.
-    pub puts: u64,
-    /// Writes that were refused by their precondition.
-    pub refused: u64,
-}
-
-impl FaultyStore {
-    /// Wraps `inner`, without faults.
-    pub fn new(inner: Arc<dyn StateStore>) -> Self {
-        Self { inner, faults: Mutex::default(), calls: Mutex::default() }
-    }
-
-    /// Breaks the next call of a kind that has no fault of its own yet.
-    pub fn break_next(&self, call: Call, fault: Fault) -> &Self {
-        locked(&self.faults).push_back((call, fault));
-        self
-    }
-
-    /// Returns the calls since the last time this was asked.
-    pub fn take_calls(&self) -> Calls {
-        std::mem::take(&mut *locked(&self.calls))
-    }
-
-    fn fault(&self, call: Call) -> Option<Fault> {
-        let mut faults = locked(&self.faults);
-        let index = faults.iter().position(|(kind, _)| *kind == call)?;
-        faults.remove(index).map(|(_, fault)| fault)
-    }
-
-    fn count(&self, result: &Result<Written, StoreError>) {
-        let mut calls = locked(&self.calls);
-        match result {
-            Ok(_) => calls.puts += 1,
-            Err(_) => calls.refused += 1,
-        }
-    }
-}
-
-#[async_trait]
-impl StateStore for FaultyStore {
-    fn grain(&self) -> Duration {
-        self.inner.grain()
-    }
-
-    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
-        locked(&self.calls).gets += 1;
-        match self.fault(Call::Load) {
-            None => self.inner.load(key).await,
-            Some(Fault::Slow(delay)) => {
-                tokio::time::sleep(delay).await;
-                self.inner.load(key).await
-            }
-            Some(fault) => Err(broken(key, fault)),
-        }
-    }
-
-    async fn store(
-        &self,
-        key: &StateKey,
-        bytes: Vec<u8>,
-        precondition: Precondition,
-    ) -> Result<Written, StoreError> {
-        match self.fault(Call::Store) {
-            None => {
-                let written = self.inner.store(key, bytes, precondition).await;
-                self.count(&written);
-                written
-            }
-            Some(Fault::Slow(delay)) => {
-                tokio::time::sleep(delay).await;
-                let written = self.inner.store(key, bytes, precondition).await;
-                self.count(&written);
-                written
-            }
-            Some(fault @ (Fault::Unreachable | Fault::Refused | Fault::LostRequest)) => {
-                Err(broken(key, fault))
-            }
-            Some(fault @ Fault::LostAnswer) => {
-                let written = self.inner.store(key, bytes, precondition).await;
-                self.count(&written);
-                Err(broken(key, fault))
-            }
-            Some(fault @ Fault::Late(delay)) => {
-                let (inner, key_later) = (Arc::clone(&self.inner), key.clone());
-                tokio::spawn(async move {
-                    tokio::time::sleep(delay).await;
-                    // Whether it still lands is what the test is about.
-                    drop(inner.store(&key_later, bytes, precondition).await);
-                });
-                Err(broken(key, fault))
-            }
-        }
-    }
-
-    async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
-        self.inner.list().await
-    }
-
-    async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
-        match self.fault(Call::Remove) {
-            None => self.inner.remove(key, etag).await,
-            Some(fault) => Err(broken(key, fault)),
-        }
     }
 }

@@ -153,7 +153,7 @@ class Rules:
                     self.errors.append(f"azure.yaml: {key} is {service.get(key)!r}, must be '{expected}'")
             built = str(service.get("hooks"))
             if not service.get("dist") or service["dist"] not in built:
-                self.errors.append("azure.yaml: prepackage must make the folder that `dist` names")
+                self.errors.append("azure.yaml: prepackage must make the zip that `dist` names")
         for name, hook in project.get("hooks", {}).items():
             for system in ("posix", "windows"):
                 script = hook.get(system, {}).get("run", "").split(" ")[0].removeprefix("./")

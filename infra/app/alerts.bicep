@@ -1,11 +1,13 @@
 // Alerts are made of logs, since Flex Consumption has no metric of failed executions. A line of Highwater is
 // JSON with its `event`; what an invocation answered is a line of the category `Function.<name>.User`.
+// What to do about each stands in docs/runbooks, in a page of its name.
 param suffix string
 param location string
 param tags object
 param insightsId string
 param functionNames array
 param staleAfter string
+param lagMaxSeconds int
 param email string
 
 var lines = 'traces | where message startswith "{" | extend line = parse_json(message) | extend event = tostring(line.event), poller = tostring(line["poller.name"])'
@@ -31,7 +33,7 @@ var rules = [
     about: 'It cannot go on until settings, source or state are mended; the event says what is wrong, its line what to do.'
     severity: 1
     window: 'PT15M'
-    query: '${lines} | where event in ("configuration_invalid", "state_vanished", "not_started", "fingerprint_mismatch", "position_lost", "normalize_failed", "tick_panicked", "panic")'
+    query: '${lines} | where event in ("configuration_invalid", "state_vanished", "not_started", "fingerprint_mismatch", "position_lost", "schema_changed", "normalize_failed", "tick_panicked", "panic") and tostring(line.level) == "ERROR"'
     threshold: 1
     dimension: 'event'
   }
@@ -116,6 +118,26 @@ var rules = [
     dimension: 'functionName'
   }
   {
+    name: 'lag'
+    title: 'Rows come late'
+    about: 'In three of four periods of five minutes the last tick that found rows found one older than allowed. Only for the mode timestamp+pk.'
+    severity: 2
+    window: 'PT20M'
+    query: '${lines} | where isnotempty(line.lag_seconds) | extend lag = todouble(line.lag_seconds) | summarize arg_max(timestamp, lag) by poller, period = bin(timestamp, 5m) | where lag > ${lagMaxSeconds} | summarize periods = count() by poller | where periods >= 3'
+    threshold: 1
+    dimension: 'poller'
+  }
+  {
+    name: 'retention'
+    title: 'Tracked changes are about to be lost'
+    about: 'A poller is closer to the oldest change that the database keeps than to the newest one.'
+    severity: 1
+    window: 'PT30M'
+    query: '${lines} | where isnotempty(line.retention_left) | extend left = tolong(line.retention_left), waiting = tolong(line.lag_positions) | summarize arg_max(timestamp, left, waiting) by poller | where left < waiting'
+    threshold: 1
+    dimension: 'poller'
+  }
+  {
     name: 'contention'
     title: 'A lease is mostly held by another'
     about: 'More than half of the ticks of half an hour were skipped.'
@@ -151,7 +173,7 @@ resource rule 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for item in
   kind: 'LogAlert'
   properties: {
     displayName: item.title
-    description: item.about
+    description: '${item.about} Runbook: docs/runbooks/${item.name}.md'
     severity: item.severity
     enabled: true
     autoMitigate: true
@@ -195,7 +217,7 @@ resource stale 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for name i
   kind: 'LogAlert'
   properties: {
     displayName: 'No good tick of ${name}'
-    description: 'No tick of this function has found nothing new or committed rows for the whole window.'
+    description: 'No tick of this function has found nothing new or committed rows for the whole window. Runbook: docs/runbooks/stale.md'
     severity: 1
     enabled: true
     autoMitigate: true
@@ -230,7 +252,7 @@ resource silent 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for name 
   kind: 'LogAlert'
   properties: {
     displayName: 'No invocation of ${name}'
-    description: 'The host has not called this function for the whole window: it is down, or its timer is off.'
+    description: 'The host has not called this function for the whole window: it is down, or its timer is off. Runbook: docs/runbooks/silent.md'
     severity: 1
     enabled: true
     autoMitigate: true

@@ -8,8 +8,8 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, PollerConfig, Vars};
 use crate::cursor::SourceState;
 use crate::doctor::{Finding, sizing, state};
-use crate::source::Source as _;
-use crate::source::mssql::{Mssql, Standing};
+use crate::source::mssql::{Mssql, Offer, Standing};
+use crate::source::{FetchError, Source as _};
 use crate::state::{LoggedStore, StateStore};
 
 /// The parts of one poller that can be examined. Its handler is never called.
@@ -39,6 +39,15 @@ impl Patient {
             patients.insert(name, Self { poller, source, store, clock });
         }
         Ok(patients)
+    }
+
+    /// Asks the catalogue what to read the poller's table by: see [`Mssql::offer`].
+    ///
+    /// # Errors
+    ///
+    /// [`FetchError`] as of [`Mssql::offer`].
+    pub async fn offer(&self, key_is_named: bool) -> Result<Offer, FetchError> {
+        self.source.offer(key_is_named).await
     }
 
     /// Examines the poller: its state first, since that says from where its source is read.

@@ -4,16 +4,19 @@
 //!
 //! A token is needed whenever a connection is made, and connections are made in a hurry. Some
 //! credentials start a program for each token, and none offers the token it has when a new one can't be
-//! had for a moment; both are mended here, for every credential alike.
+//! had for a moment; both are mended here, for every credential alike. So is what they say: their errors hold
+//! whatever an endpoint or a program answered.
 
 use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions};
+use azure_core::error::{Error, ErrorKind};
 use time::Duration;
 use tokio::sync::Mutex;
 
+use super::failure::describe;
 use crate::clock::Clock;
 
 /// How long before its end a token is replaced: as the identity library does it.
@@ -72,10 +75,15 @@ impl TokenCredential for KeptToken {
                 Ok(token)
             }
             (Err(error), Some(token)) if rest > REST_MIN => {
+                let error = describe(&error);
                 tracing::warn!(%error, "No new token could be had, the old one is good for {rest}");
                 Ok(token.clone())
             }
-            (Err(error), _) => Err(error),
+            (Err(error), _) => {
+                let text = describe(&error);
+                // The cause stays, for its status.
+                Err(Error::with_error(ErrorKind::Credential, error, text))
+            }
         }
     }
 }
@@ -83,8 +91,6 @@ impl TokenCredential for KeptToken {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex as StdMutex;
-
-    use azure_core::error::ErrorKind;
 
     use super::*;
     use crate::clock::TokioClock;
@@ -101,7 +107,7 @@ mod tests {
             _: Option<TokenRequestOptions<'_>>,
         ) -> azure_core::Result<AccessToken> {
             let next = self.0.lock().unwrap().pop();
-            next.ok_or_else(|| azure_core::Error::with_message(ErrorKind::Credential, "no"))
+            next.ok_or_else(|| Error::with_message(ErrorKind::Credential, "no"))
         }
     }
 

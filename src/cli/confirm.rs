@@ -2,7 +2,43 @@
 
 use std::io::{self, BufRead as _, IsTerminal as _};
 
+use clap::Args;
+
 use super::output::{Exit, Failed, tell};
+use super::pause::{WhoOption, some_text};
+use crate::config::Vars;
+
+/// Who asks for something that cannot be taken back, why, and whether they are sure.
+#[derive(Debug, Args)]
+pub(super) struct Asked {
+    /// Why; it is kept among the recent ticks and in the journal.
+    #[arg(long, visible_alias = "why", value_name = "TEXT", value_parser = some_text)]
+    reason: Option<String>,
+    #[command(flatten)]
+    who: WhoOption,
+    /// Do what the plan says; without it, ask at a terminal, or do nothing.
+    #[arg(long)]
+    pub(super) yes: bool,
+}
+
+impl Asked {
+    /// Returns why.
+    ///
+    /// # Errors
+    ///
+    /// [`Exit::Usage`] where nobody has said.
+    pub(super) fn reason(&self) -> Result<&str, Failed> {
+        self.reason.as_deref().ok_or_else(|| {
+            let text = "nothing was done: say why with `--reason TEXT`; it is kept in the journal";
+            Failed::new(Exit::Usage, text)
+        })
+    }
+
+    /// Returns who.
+    pub(super) fn by(&self, vars: &dyn Vars) -> String {
+        self.who.name(vars)
+    }
+}
 
 /// Whether a command may go on: it tells `plan` and wants `--yes`, or `name` typed at a terminal.
 ///

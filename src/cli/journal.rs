@@ -126,7 +126,7 @@ struct Shown<'a>(&'a Entry);
 
 impl Record for Shown<'_> {
     const COLUMNS: &'static [&'static str] =
-        &["at", "seq", "token", "event", "batch id", "rows", "outcome", "who"];
+        &["at", "seq", "token", "event", "step", "batch id", "rows", "outcome", "who"];
 
     fn cells(&self) -> Vec<String> {
         let Entry { at, seq, event, fencing_token, details, owner_id, .. } = self.0;
@@ -136,6 +136,7 @@ impl Record for Shown<'_> {
             seq.to_string(),
             fencing_token.to_string(),
             event.as_str().to_owned(),
+            details.step.clone().unwrap_or_default(),
             details.batch_id.as_ref().map(|id| id.as_str().to_owned()).unwrap_or_default(),
             details.rows.map(|rows| rows.to_string()).unwrap_or_default(),
             texts.into_iter().flatten().next().cloned().unwrap_or_default(),

@@ -197,8 +197,7 @@ fn table(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
 /// Returns cells that fit on one line and cannot command a terminal: some hold a target's own words.
 fn printable(cells: Vec<String>) -> Vec<String> {
     let cell = |text: String| {
-        let plain: String =
-            text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
+        let plain = plain(&text);
         if plain.chars().count() <= CELL_CHARS_MAX {
             return plain;
         }
@@ -206,6 +205,11 @@ fn printable(cells: Vec<String>) -> Vec<String> {
         format!("{cut}…")
     };
     cells.into_iter().map(cell).collect()
+}
+
+/// Returns a text that cannot command a terminal.
+pub(super) fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// Returns a time as state documents have it.

@@ -35,7 +35,7 @@ pub(super) struct ResumeOptions {
     form: OutputOption,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(super) struct WhoOption {
     /// Who asks for it; user and machine if not given.
     #[arg(long, value_name = "TEXT", value_parser = some_text)]

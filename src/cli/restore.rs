@@ -3,16 +3,15 @@
 //! Both print a plan and do nothing without a yes. The plan is of one version of what is stored: where
 //! that was written since, nothing is done.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
 
-use super::confirm::confirm;
+use super::confirm::{Asked, confirm};
 use super::output::{Exit, Failed, OutputOption, say, tell, time_text};
-use super::pause::{WhoOption, some_text};
-use super::poller;
 use super::state::words;
+use super::{poller, reset};
 use crate::config::Vars;
 use crate::error::chain;
 use crate::journal::{Happened, Verdict};
@@ -23,16 +22,21 @@ use crate::state::{StateDocument, decode};
 pub(super) struct Options {
     /// Name of the poller.
     pub(super) poller: String,
-    /// Why; it is kept among the recent ticks and in the journal.
-    #[arg(long, value_name = "TEXT", value_parser = some_text)]
-    reason: Option<String>,
     #[command(flatten)]
-    who: WhoOption,
-    /// Do what the plan says; without it, ask at a terminal, or do nothing.
-    #[arg(long)]
-    yes: bool,
+    asked: Asked,
     #[command(flatten)]
     form: OutputOption,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ImportOptions {
+    /// The file; what `export` has printed.
+    file: PathBuf,
+    #[command(flatten)]
+    common: Options,
+    /// Agree that the rows between the checkpoint and the file's are never delivered.
+    #[arg(long)]
+    skip_rows: bool,
 }
 
 /// What both commands print.
@@ -71,6 +75,7 @@ pub(super) async fn rebuild(vars: &dyn Vars, options: &Options) -> Result<Exit, 
         }
         Verdict::DocumentIsOlder { .. }
         | Verdict::Differs(_)
+        | Verdict::NotBegun { .. }
         | Verdict::NoDocument
         | Verdict::NoHistory => {}
     }
@@ -86,25 +91,47 @@ pub(super) async fn rebuild(vars: &dyn Vars, options: &Options) -> Result<Exit, 
     put(&poller, (Happened::Rebuilt, options), vars, &from, (document, &examined.present)).await
 }
 
-pub(super) async fn import(
-    vars: &dyn Vars,
-    file: &Path,
-    options: &Options,
-) -> Result<Exit, Failed> {
-    let name = options.poller.as_str();
-    let poller = poller(vars, name)?;
+/// Reads a document of the poller `name` from a file.
+pub(super) fn read(name: &str, file: &Path) -> Result<StateDocument, Failed> {
     let shown = file.display();
     let bytes = std::fs::read(file)
         .map_err(|error| Failed::new(Exit::Usage, format!("read `{shown}`: {error}")))?;
-    let document = decode(name, &bytes)
-        .map_err(|error| Failed::new(Exit::Usage, format!("`{shown}`: {}", chain(&error))))?;
+    // The file store keeps a line of its own above each document, also above those that are saved.
+    let bytes = without_header(&bytes);
+    decode(name, bytes)
+        .map_err(|error| Failed::new(Exit::Usage, format!("`{shown}`: {}", chain(&error))))
+}
+
+/// Returns a document without the line that the file store keeps above it.
+fn without_header(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().position(|byte| *byte == b'\n');
+    let Some((header, rest)) = end.and_then(|at| bytes.split_at_checked(at)) else { return bytes };
+    let is_header = serde_json::from_slice::<serde_json::Value>(header)
+        .is_ok_and(|header| header.get("last_modified").is_some());
+    if is_header { rest } else { bytes }
+}
+
+pub(super) async fn import(vars: &dyn Vars, import: &ImportOptions) -> Result<Exit, Failed> {
+    let ImportOptions { file, common: options, skip_rows } = import;
+    let name = options.poller.as_str();
+    options.asked.reason()?;
+    let poller = poller(vars, name)?;
+    let document = read(name, file)?;
+    let shown = file.display();
     let present = poller.present().await?;
     let what = match &present.document {
         Ok(Some(_)) => "a state document is stored".to_owned(),
         Ok(None) => "no state document is stored".to_owned(),
         Err(error) => chain(error),
     };
-    let from = format!("{what}\n  from the file `{shown}`");
+    let mut from = format!("{what}\n  from the file `{shown}`");
+    let weighed = Box::pin(poller.weigh_against(&document, &present)).await;
+    let weighed = weighed.map_err(|error| Failed::new(Exit::Usage, error.to_string()))?;
+    if let Some(weight) = weighed.filter(|_| present.held_by.is_none()) {
+        let [again, skipped] = reset::weight_lines(&weight, document.checkpoint.cursor.as_ref());
+        from = format!("{from}\n{again}\n{skipped}");
+        reset::refuse_skip(name, &plan(name, &from, &document, &present), &weight, *skip_rows)?;
+    }
     put(&poller, (Happened::Imported, options), vars, &from, (&document, &present)).await
 }
 
@@ -120,11 +147,11 @@ async fn put(
     if let Some(owner_id) = present.held_by.clone() {
         return Err(failed(RestoreError::Held { owner_id }));
     }
-    if !confirm(&plan(name, from, document, present), name, options.yes)? {
+    if !confirm(&plan(name, from, document, present), name, options.asked.yes)? {
         return Ok(Exit::Done);
     }
-    let by = options.who.name(vars);
-    let reason = options.reason.as_deref().unwrap_or_default();
+    let by = options.asked.by(vars);
+    let reason = options.asked.reason().unwrap_or_default();
     let restored = poller.restore(document, present, (told, Operator { by: &by, reason })).await;
     let Restored { document, saved } = restored.map_err(failed)?;
     let report = Report {
@@ -188,7 +215,7 @@ fn plan(name: &str, from: &str, document: &StateDocument, present: &Present) -> 
     lines.join("\n")
 }
 
-fn failed(error: RestoreError) -> Failed {
+pub(super) fn failed(error: RestoreError) -> Failed {
     match error {
         RestoreError::Held { .. } | RestoreError::Moved => {
             Failed::new(Exit::Conflict, format!("{error}; nothing was done"))

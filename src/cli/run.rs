@@ -1,5 +1,6 @@
 //! `highwater run`: the timers of the functions, without the Functions host.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,12 +9,15 @@ use tracing::{Instrument as _, error, error_span, info, warn};
 use uuid::Uuid;
 
 use super::output::{Exit, Failed};
+use super::page::Page;
+use super::pause::WhoOption;
 use super::serve::{Signals, asked_to_stop, start};
 use crate::app::App;
 use crate::clock::SystemClock;
 use crate::config::Vars;
 use crate::error::chain;
 use crate::host::server::Function;
+use crate::page::{Authority, Served};
 use crate::poller::{Poller, StopSignal, TickRequest};
 use crate::project;
 use crate::recovery::Controller;
@@ -24,6 +28,15 @@ pub(super) struct Options {
     /// Folder with `function-definitions`, or with the functions themselves.
     #[arg(long, value_name = "DIR", default_value = ".")]
     from: PathBuf,
+    /// Serve the status page here, such as at `127.0.0.1:8080`.
+    #[arg(long, value_name = "ADDRESS")]
+    status: Option<SocketAddr>,
+    /// Let the status page pause and resume pollers, and run ticks.
+    #[arg(long, requires = "status")]
+    status_actions: bool,
+    /// A name under which the status page may be asked for, beside loopback's; may be given again.
+    #[arg(long, value_name = "NAME", requires = "status")]
+    status_host: Vec<String>,
 }
 
 /// Runs each function that has a poller whenever it is due, until the process is asked to stop.
@@ -33,7 +46,24 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let app = App::build(vars)?;
     let stop = StopSignal::new();
     let timers = timers(vars, &app, options, &stop)?;
+    let page = match options.status {
+        None => None,
+        Some(address) => {
+            let board = app.board(vars, &options.from);
+            let operator = WhoOption::default().name(vars);
+            let served = Served {
+                board,
+                authority: Authority::of(address, &options.status_host),
+                operator: options.status_actions.then(|| format!("{operator} (status page)")),
+                stop: stop.clone(),
+            };
+            Some(Page::open(address, served).await?)
+        }
+    };
     drive(timers, Arc::new(SystemClock), asked_to_stop(signals, stop)).await;
+    if let Some(page) = page {
+        page.close().await;
+    }
     telemetry.flush().await;
     Ok(Exit::Done)
 }
@@ -49,11 +79,17 @@ fn timers(
     let (mut timers, mut ticks) = (Vec::new(), false);
     for function in project::functions(&folder).map_err(|error| wrong(&error))? {
         let name = &function.name;
+        // What requests start, a host serves; here `--status` does.
+        if function.schedule.is_none() {
+            continue;
+        }
         let Some(does) = app.function(name) else {
             warn!(event = "unknown_function", function = name, "Function `{name}` has no poller");
             continue;
         };
-        let schedule = function.schedule(vars).map_err(|error| wrong(&error))?;
+        let Some(schedule) = function.schedule(vars).map_err(|error| wrong(&error))? else {
+            continue;
+        };
         let text = schedule.to_string();
         info!(
             event = "timer_started",
@@ -88,6 +124,7 @@ fn work(does: Function, stop: &StopSignal) -> Work {
             Function::Recovery(controller) => {
                 Box::pin(recover(Arc::clone(controller), invocation_id))
             }
+            Function::Status(_) => Box::pin(std::future::ready(())),
         }
     })
 }

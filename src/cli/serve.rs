@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
 use super::output::{Exit, Failed};
-use crate::app::App;
+use crate::app::{App, board};
 use crate::config::{LOG_DEFAULT, Vars};
 use crate::error::chain;
 use crate::handler::exec;
@@ -29,7 +29,8 @@ pub(super) async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
     let telemetry = start(vars);
     let functions = match App::build(vars) {
         Ok(app) => {
-            let functions = app.into_functions();
+            let board = app.board(vars, &board::root(vars));
+            let functions = app.into_functions(board);
             let names: Vec<&str> = functions.keys().map(String::as_str).collect();
             let names = names.join(", ");
             info!(event = "started", port, functions = names, "Serving functions: {names}");

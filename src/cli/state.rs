@@ -1,7 +1,5 @@
 //! `highwater state`: the state document, and what it is kept in.
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -32,12 +30,7 @@ pub(super) enum Options {
         poller: String,
     },
     /// Put a document from a file in the place of the one that is stored.
-    Import {
-        /// The file; what `export` has printed.
-        file: PathBuf,
-        #[command(flatten)]
-        options: restore::Options,
-    },
+    Import(restore::ImportOptions),
     /// Make a document that was lost or damaged again from the journal.
     Rebuild(restore::Options),
     /// Compare the journal with the document, and name the first difference; ends with 1 if one has no
@@ -62,8 +55,8 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
             say_bytes(&present.bytes.ok_or_else(|| missing(name))?);
             Ok(Exit::Done)
         }
-        Options::Import { file, options } => restore::import(vars, file, options).await,
-        Options::Rebuild(options) => restore::rebuild(vars, options).await,
+        Options::Import(options) => Box::pin(restore::import(vars, options)).await,
+        Options::Rebuild(options) => Box::pin(restore::rebuild(vars, options)).await,
         Options::Verify(options) => verify(vars, options).await,
     }
 }
@@ -170,6 +163,7 @@ async fn verify(vars: &dyn Vars, options: &PollerOptions) -> Result<Exit, Failed
         | Verdict::Behind { .. }
         | Verdict::BegunAnew { .. }
         | Verdict::DocumentIsOlder { .. }
+        | Verdict::NotBegun { .. }
         | Verdict::NoDocument
         | Verdict::NoHistory => None,
     };
@@ -197,6 +191,7 @@ fn name_of(examined: &Examined) -> &'static str {
         Verdict::BegunAnew { .. } => "begun_anew",
         Verdict::DocumentIsOlder { .. } => "document_is_older",
         Verdict::Differs(_) => "differs",
+        Verdict::NotBegun { .. } => "not_begun",
         Verdict::NoDocument if examined.present.document.is_err() => "damaged",
         Verdict::NoDocument => "no_document",
         Verdict::NoHistory => "no_history",
@@ -234,6 +229,15 @@ pub(super) fn words(examined: &Examined) -> String {
                 "no state document is stored; `highwater state rebuild` makes it again".to_owned()
             }
         },
+        Verdict::NotBegun { writes: 0 } => {
+            "the journal has no entry to begin with yet: nothing that it \
+             tells of has happened"
+                .to_owned()
+        }
+        Verdict::NotBegun { writes } => format!(
+            "the journal has no entry to begin with yet, and the document has had writes 1 to {writes}: \
+             an append failed, a crash came before it, or the journal was removed or is kept elsewhere"
+        ),
         Verdict::NoHistory => "the journal has no entry to begin with".to_owned(),
     }
 }

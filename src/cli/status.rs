@@ -1,25 +1,48 @@
 //! `highwater status`.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+mod screen;
+
+use std::io::IsTerminal as _;
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use clap::Args;
-use futures_util::StreamExt as _;
+use tokio::time::sleep;
 
-use super::is_of;
-use super::output::{Exit, Failed, OutputOption, Record, say, tell};
-use crate::app::App;
-use crate::config::Vars;
+use super::output::{Exit, Failed, Output, OutputOption, Record, say, tell};
+use super::page::Page;
+use super::serve::{Signals, asked_to_stop};
+use crate::app::{App, board};
+use crate::config::{Vars, parse_duration};
 use crate::doctor::sizing::Sizing;
-use crate::doctor::status::{Beside, Status};
-use crate::recovery::scan::{Found, Listing, documents};
+use crate::page::{Authority, Served};
+use crate::poller::StopSignal;
+use crate::status::{Asked, Board, BoardError, Status};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
     /// Name of the poller; all that the settings or the store know if not given.
     poller: Option<String>,
+    /// Draw it anew until stopped; off a terminal only with `--output jsonl`, which then goes on.
+    #[arg(long, conflicts_with = "serve")]
+    watch: bool,
+    /// How often to look, with `--watch`.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = every)]
+    every: Duration,
+    /// Serve the status page here, such as at `127.0.0.1:8080`, until stopped; it is only looked at.
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "poller")]
+    serve: Option<SocketAddr>,
+    /// A name under which the status page may be asked for, beside loopback's; may be given again.
+    #[arg(long, value_name = "NAME", requires = "serve")]
+    status_host: Vec<String>,
     #[command(flatten)]
     form: OutputOption,
+}
+
+fn every(text: &str) -> Result<Duration, String> {
+    let wrong = "expected at least a second, such as `5s` or `1m`";
+    let every = parse_duration(text).map_err(|_other| wrong.to_owned())?;
+    if every < Duration::from_secs(1) { Err(wrong.to_owned()) } else { Ok(every) }
 }
 
 impl Record for Status {
@@ -61,49 +84,96 @@ impl Record for Status {
     }
 }
 
+impl From<BoardError> for Failed {
+    fn from(error: BoardError) -> Self {
+        match error {
+            BoardError::NoPoller(_) => Self::new(Exit::Usage, error.text()),
+            BoardError::Store(error) => error.into(),
+        }
+    }
+}
+
 /// Prints how pollers stand. Only the store is asked, and nothing is written.
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
-    let app = App::build(vars)?;
-    let listing = Listing::read(&*app.state).await?;
-    let stored = listing.documents.iter().cloned();
-    let known: BTreeSet<String> = stored.chain(app.pollers.keys().cloned()).collect();
-    let asked: BTreeSet<String> = match &options.poller {
-        None => known,
-        Some(name) if known.iter().any(|known| is_of(known, name)) => {
-            known.into_iter().filter(|known| is_of(known, name)).collect()
-        }
-        Some(name) => {
-            let text =
-                format!("there is no poller `{name}`, neither in the settings nor in the store");
-            return Err(Failed::new(Exit::Usage, text));
-        }
-    };
-    let mut statuses = Vec::new();
-    let mut found = Box::pin(documents(Arc::clone(&app.state), asked.into_iter().collect()));
-    while let Some(read) = found.next().await {
-        let (name, found) = read?;
-        let ttl = app.pollers.get(&name).map(|poller| poller.lease_ttl());
-        let quarantined = listing.quarantined.get(&name).copied().unwrap_or(0);
-        statuses.push(match found {
-            Found::Document(base) => {
-                let (age, now) = (base.age(app.state.grain()), base.now());
-                let beside = Beside { age, now, quarantined, ttl, poller: &name };
-                Status::of(&base.document, beside)
-            }
-            Found::Unreadable(error) => Status {
-                quarantined,
-                ..Status::without_document(&name, ttl.is_some(), Some(error))
-            },
-            Found::Nothing => {
-                Status { quarantined, ..Status::without_document(&name, ttl.is_some(), None) }
-            }
-        });
+    let board = App::build(vars)?.board(vars, &board::root(vars));
+    if let Some(address) = options.serve {
+        return serve(board, address, options).await;
     }
-    say(&options.form.output.list(&statuses));
-    for status in &statuses {
+    if options.watch {
+        return watch(&board, options).await;
+    }
+    let report = board.read(options.asked()).await?;
+    say(&options.form.output.list(&report.pollers));
+    for status in &report.pollers {
         for warning in &status.warnings {
             tell(&format!("{}: {warning}", status.poller));
         }
     }
     Ok(Exit::Done)
+}
+
+impl Options {
+    fn asked(&self) -> Asked<'_> {
+        self.poller.as_deref().map_or(Asked::All, Asked::One)
+    }
+}
+
+async fn serve(board: Board, address: SocketAddr, options: &Options) -> Result<Exit, Failed> {
+    let stop = StopSignal::new();
+    let signals = Signals::catch();
+    let authority = Authority::of(address, &options.status_host);
+    let served = Served { board, authority, operator: None, stop: stop.clone() };
+    let page = Page::open(address, served).await?;
+    asked_to_stop(signals, stop).await;
+    page.close().await;
+    Ok(Exit::Done)
+}
+
+/// Looks again and again until the process is asked to stop. A store that does not answer is told of,
+/// and asked again.
+async fn watch(board: &Board, options: &Options) -> Result<Exit, Failed> {
+    let form = options.form.output;
+    let draws = form == Output::Table && std::io::stdout().is_terminal();
+    if !draws && form != Output::Jsonl {
+        let text = "`--watch` draws on a terminal; elsewhere `--output jsonl` prints a line for each \
+                    poller each time";
+        return Err(Failed::new(Exit::Usage, text));
+    }
+    let mut stopped = Box::pin(asked_to_stop(Signals::catch(), StopSignal::new()));
+    loop {
+        match board.read(options.asked()).await {
+            Ok(report) if draws => say(&drawing(&screen::lines(&report))),
+            Ok(report) => say(&form.list(&report.pollers)),
+            Err(error @ BoardError::NoPoller(_)) => return Err(error.into()),
+            Err(error) => tell(&format!("cannot look: {}", error.text())),
+        }
+        tokio::select! {
+            biased;
+            () = &mut stopped => return Ok(Exit::Done),
+            () = sleep(options.every) => {}
+        }
+    }
+}
+
+/// Returns what puts lines in place of those drawn before, without a flicker: each ends what was there.
+fn drawing(lines: &[String]) -> String {
+    let lines = lines.join("\x1b[K\n");
+    format!("\x1b[H{lines}\x1b[K\n\x1b[J")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drawing_covers_the_one_before() {
+        let lines = ["a".to_owned(), "b".to_owned()];
+        assert_eq!(drawing(&lines), "\x1b[Ha\x1b[K\nb\x1b[K\n\x1b[J");
+    }
+
+    #[test]
+    fn a_store_is_not_asked_more_often_than_each_second() {
+        assert_eq!(every("1s"), Ok(Duration::from_secs(1)));
+        assert!(every("0s").is_err() && every("500ms").is_err() && every("often").is_err());
+    }
 }

@@ -12,6 +12,7 @@ use crate::app::App;
 use crate::config::{Config, Vars};
 use crate::doctor::Finding;
 use crate::error::chain;
+use crate::page;
 use crate::project::{self, Function};
 use crate::recovery;
 
@@ -146,7 +147,8 @@ fn host_finding(
 
 fn schedule_finding(function: &Function, vars: &dyn Vars) -> Finding {
     match function.schedule(vars) {
-        Ok(schedule) => Finding::ok("schedule", format!("`{schedule}`, UTC")),
+        Ok(Some(schedule)) => Finding::ok("schedule", format!("`{schedule}`, UTC")),
+        Ok(None) => Finding::ok("schedule", "none: requests start it"),
         Err(error) => Finding::error(
             "schedule",
             chain(&error),
@@ -158,6 +160,20 @@ fn schedule_finding(function: &Function, vars: &dyn Vars) -> Finding {
 fn poller_finding(function: &Function, config: &Config) -> Finding {
     if function.name == recovery::FUNCTION {
         return Finding::ok("poller", "runs none: it is the recovery controller");
+    }
+    let is_page = function.name == page::FUNCTION;
+    if is_page && function.schedule.is_none() {
+        return Finding::ok("poller", "runs none: it is the status page");
+    }
+    if is_page || function.schedule.is_none() {
+        return Finding::error(
+            "poller",
+            "an HTTP request starts the status page, and nothing else",
+            format!(
+                "take `{0}/function.json` of the repository, or remove the folder",
+                page::FUNCTION
+            ),
+        );
     }
     if let Some(poller) = config.poller_of_function(&function.name) {
         return Finding::ok("poller", format!("runs `{}`", poller.name));
@@ -173,7 +189,11 @@ fn poller_finding(function: &Function, config: &Config) -> Finding {
 /// Returns a finding for each poller that no function runs.
 fn idle_pollers(functions: &[Function], config: &Config) -> Vec<Finding> {
     let mut runs: BTreeMap<&str, usize> = BTreeMap::new();
-    for poller in functions.iter().filter_map(|f| config.poller_of_function(&f.name)) {
+    for poller in functions
+        .iter()
+        .filter(|function| function.schedule.is_some())
+        .filter_map(|function| config.poller_of_function(&function.name))
+    {
         *runs.entry(&poller.name).or_default() += 1;
     }
     let finding = |name: &String| match runs.get(name.as_str()) {

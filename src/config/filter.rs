@@ -89,7 +89,11 @@ impl Filter {
     ) -> Result<Self, Vec<FilterProblem>> {
         let text = text.trim();
         let tokens = tsql::tokens(text)
-            .and_then(|tokens| tsql::check_part(&tokens).map(|()| tokens))
+            .and_then(|tokens| {
+                tsql::check_part(&tokens)?;
+                tsql::check_hints(&tokens)?;
+                Ok(tokens)
+            })
             .map_err(|reason| vec![FilterProblem::Text(reason)])?;
         let mut filter = Self { text: text.to_owned(), ..Self::default() };
         let mut problems = Vec::new();
@@ -285,7 +289,13 @@ mod tests {
                 Ok(filter) => assert!(filter.sql(|_| "@P1".to_owned()).contains("a = @P1\n")),
             }
         }
-        for text in ["a = 1) OR (1 = 1", "a = 1; DROP TABLE t", "(a = 1", "a = 'x"] {
+        for text in [
+            "a = 1) OR (1 = 1",
+            "a = 1; DROP TABLE t",
+            "(a = 1",
+            "a = 'x",
+            "a IN (SELECT a FROM u WITH (NOLOCK))",
+        ] {
             let problems = parsed(text, &[]).unwrap_err();
             assert!(matches!(problems.as_slice(), [FilterProblem::Text(_)]), "{text}");
         }

@@ -141,9 +141,57 @@ pub(super) fn one_of<T: Copy>(words: &[(&str, T)]) -> impl Fn(&str) -> Result<T,
     }
 }
 
-/// Reads names of columns, separated by commas; none twice.
+/// Reads the name of a column: as it stands, or in brackets or quotation marks.
+pub(super) fn column(text: &str) -> Result<String, Expected> {
+    let text = text.trim();
+    if !text.starts_with(['[', '"']) {
+        return Ok(text.to_owned());
+    }
+    match first_column(text) {
+        Some((name, "")) if !name.is_empty() => Ok(name),
+        _ => Err(Expected::new("the name of a column").hint(COLUMN_QUOTES)),
+    }
+}
+
+/// What to do about a bracket or quotation mark that is out of place.
+const COLUMN_QUOTES: &str = "write `[a,b]` or `\"a,b\"`, with `]]` for `]` and `\"\"` for `\"`";
+
+/// Splits off the first of several names, and the comma behind it; `None` where a bracket or quotation
+/// mark is out of place.
+fn first_column(text: &str) -> Option<(String, &str)> {
+    let text = text.trim_start();
+    let closing = match text.chars().next() {
+        Some('[') => ']',
+        Some('"') => '"',
+        _ => {
+            let (name, behind) = text.split_at(text.find(',').unwrap_or(text.len()));
+            return Some((name.trim().to_owned(), behind));
+        }
+    };
+    let mut name = String::new();
+    let mut chars = text.char_indices().skip(1).peekable();
+    while let Some((at, c)) = chars.next() {
+        if c == closing && chars.next_if(|(_, next)| *next == closing).is_none() {
+            let behind = text.get(at + c.len_utf8()..)?.trim_start();
+            return (behind.is_empty() || behind.starts_with(',')).then_some((name, behind));
+        }
+        name.push(c);
+    }
+    None
+}
+
+/// Reads names of columns, separated by commas; none twice. One that holds a comma is in brackets or
+/// quotation marks, and any may be.
 pub(super) fn columns(text: &str) -> Result<Vec<String>, Expected> {
-    let columns: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+    let mut columns = Vec::new();
+    let mut rest = Some(text);
+    while let Some(text) = rest {
+        let (name, behind) = first_column(text).ok_or_else(|| {
+            Expected::new("names of columns separated by commas").hint(COLUMN_QUOTES)
+        })?;
+        columns.push(name);
+        rest = behind.strip_prefix(',');
+    }
     // SQL Server's default collations do not tell upper from lower case.
     let mut folded: Vec<String> = columns.iter().map(|name| name.to_lowercase()).collect();
     folded.sort();
@@ -207,7 +255,7 @@ pub(super) fn log_filter(text: &str) -> Result<String, Expected> {
 }
 
 /// Whether a text can be the name of a poller: `[a-z][a-z0-9_]*`, without `__`, which separates.
-pub(super) fn is_poller_name(text: &str) -> bool {
+pub(crate) fn is_poller_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_lowercase())
         && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
         && !text.contains("__")
@@ -252,6 +300,31 @@ mod tests {
         }
         for text in ["", "0", "4MB", "4 GiB", "-1", "1025MiB", "99999999999999MiB"] {
             assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_of_columns_are_written_as_sql_writes_them() {
+        for (text, expected) in [
+            ("a, b c ,d", &["a", "b c", "d"][..]),
+            ("[a,b],\"c,d\" , e", &["a,b", "c,d", "e"]),
+            ("[a]]b],\"c\"\"d\",[e\"f]", &["a]b", "c\"d", "e\"f"]),
+            ("a[1],b\"", &["a[1]", "b\""]),
+            (" [x] ", &["x"]),
+        ] {
+            assert_eq!(columns(text).unwrap(), expected, "{text}");
+        }
+        for text in ["", "a,,b", "a,", "[]", "a,[A]", "[a", "[a]b", "\"a\"\"", "[a] b,c", "[a]]"] {
+            assert!(columns(text).is_err(), "{text}");
+        }
+        assert!(columns("[a,b").unwrap_err().hint.unwrap().contains("with `]]` for `]`"));
+        for (text, expected) in
+            [("a,b", "a,b"), ("[a,b]", "a,b"), ("\"c\"\"\"", "c\""), ("[a]]]", "a]")]
+        {
+            assert_eq!(column(text).as_deref(), Ok(expected), "{text}");
+        }
+        for text in ["[a", "[a],[b]", "[]", "[a]b"] {
+            assert!(column(text).is_err(), "{text}");
         }
     }
 

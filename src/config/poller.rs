@@ -22,8 +22,9 @@ pub(super) const POLLERS: &str = "HIGHWATER__POLLERS__";
 /// Prefix of the settings that map functions to pollers.
 pub(super) const FUNCTIONS: &str = "HIGHWATER__FUNCTIONS__";
 
-/// Not a poller's name, since its function would be that of the recovery controller.
-const RESERVED: &str = "HIGHWATER_RECOVERY";
+/// No names of pollers, since their functions would be those of the recovery controller and of the status
+/// page.
+const RESERVED: [&str; 2] = ["HIGHWATER_RECOVERY", "HIGHWATER_STATUS"];
 
 /// Most rows that one batch may be set to hold.
 const BATCH_ROWS_MAX: u32 = 100_000;
@@ -132,11 +133,14 @@ pub(super) fn names(reader: &mut Reader<'_>) -> BTreeSet<String> {
             hint: Some(format!("a first one could be `{POLLERS}ORDERS__SOURCE__TABLE=dbo.orders`")),
         });
     }
-    if segments.remove(RESERVED) {
+    for reserved in RESERVED {
+        if !segments.remove(reserved) {
+            continue;
+        }
         reader.note(Mistake {
-            setting: format!("{POLLERS}{RESERVED}__…"),
+            setting: format!("{POLLERS}{reserved}__…"),
             shown: Shown::Unknown,
-            expected: "another name: the recovery controller's function has this one".to_owned(),
+            expected: "another name: a function of Highwater's own has this one".to_owned(),
             hint: None,
         });
     }

@@ -9,7 +9,7 @@ use super::parse::{self, Expected};
 use super::read::Reader;
 use super::settings;
 use super::sql_connection::SqlConnection;
-use super::tsql::check_query;
+use super::tsql::{check_database, check_query};
 use crate::cursor::CursorMode;
 
 /// Tenant of a service principal, by the name that the Azure libraries know.
@@ -97,15 +97,20 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfi
     let relation = read_relation(reader, segment);
     let is_query = matches!(relation, Some(Relation::Query(_)));
     let mode = reader.read(&settings::SOURCE_MODE, at, |text| read_mode(text, is_query));
+    if let (Some(Relation::Query(text)), Some(mode), Some((_, connection))) =
+        (&relation, mode, &connection)
+    {
+        check_reach(reader, segment, text, mode, connection);
+    }
     let cursor = match mode {
         Some(Some(CursorMode::ChangeTracking)) => {
             reader.read_if_set(&settings::SOURCE_CURSOR, at, |_| no_cursor());
             Some(None)
         }
         Some(None) if !is_query => {
-            Some(reader.read_if_set(&settings::SOURCE_CURSOR, at, parse::any))
+            Some(reader.read_if_set(&settings::SOURCE_CURSOR, at, parse::column))
         }
-        Some(_) | None => reader.read(&settings::SOURCE_CURSOR, at, parse::any).map(Some),
+        Some(_) | None => reader.read(&settings::SOURCE_CURSOR, at, parse::column).map(Some),
     };
     let key = reader.read(&settings::SOURCE_KEY, at, parse::columns);
     let columns = reader.read_if_set(&settings::SOURCE_COLUMNS, at, parse::columns);
@@ -119,7 +124,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SourceConfi
     check_filter(reader, segment, filter.as_deref(), &filter_params);
     let soft_delete = reader.read_if_set(&settings::SOURCE_SOFT_DELETE, at, |text| match mode {
         Some(Some(CursorMode::IntegerPk)) => Err(no_soft_delete()),
-        Some(_) | None => parse::any(text),
+        Some(_) | None => parse::column(text),
     });
     let settle = read_settle(reader, segment, mode.flatten());
     let clock = read_clock(reader, segment, mode.flatten());
@@ -174,6 +179,25 @@ fn read_relation(reader: &mut Reader<'_>, segment: &str) -> Option<Relation> {
         Ok(text.to_owned())
     });
     read.map(Relation::Query)
+}
+
+/// Notes a query that reads another database than the connection's, where the mode may be one that is
+/// bounded in that database only.
+fn check_reach(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    text: &str,
+    mode: Option<CursorMode>,
+    connection: &SqlConnection,
+) {
+    if mode.is_some_and(CursorMode::goes_by_time) {
+        return;
+    }
+    if let Err(reason) = check_database(text, connection.database.as_deref()) {
+        let setting = settings::SOURCE_QUERY.name_for(Some(segment));
+        let expected = Expected::new("a query that stays in the connection's database");
+        reader.wrong(&setting, text, expected.hint(reason));
+    }
 }
 
 fn read_mode(text: &str, is_query: bool) -> Result<Option<CursorMode>, Expected> {

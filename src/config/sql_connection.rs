@@ -142,6 +142,13 @@ impl SqlConnection {
     ///
     /// As [`SqlConnection::parse`].
     pub fn parse_for_tenant(text: &str, tenant: Option<&str>) -> Result<Self, Vec<String>> {
+        if text::is_address(text) {
+            return Err(vec![
+                "this is an address, as of JDBC: write it as ADO.NET does, `Server=tcp:host,1433;\
+                 Database=…;User ID=…;Password=…`"
+                    .to_owned(),
+            ]);
+        }
         let (pairs, mut mistakes) = text::split(text);
         let mut reader = Reader { values: known(&pairs, &mut mistakes), tenant, mistakes };
         let server = reader.server();
@@ -206,7 +213,12 @@ fn known<'a>(pairs: &'a [Pair], mistakes: &mut Vec<String>) -> BTreeMap<Key, &'a
         if *key == Key::Refused {
             mistakes.push(format!("`{}`: {effect}", pair.key));
         } else if *key != Key::Ignored {
-            values.insert(*key, pair);
+            match &pair.flaw {
+                Some(flaw) => mistakes.push(flaw.clone()),
+                None => {
+                    values.insert(*key, pair);
+                }
+            }
         }
         after_open_password = *key == Key::Password && !pair.quoted;
     }

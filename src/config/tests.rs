@@ -466,12 +466,14 @@ fn every_setting_of_the_table_is_in_the_full_example() {
 }
 
 #[test]
-fn the_name_of_the_recovery_controllers_function_is_no_pollers() {
-    let mut vars = vars(&[FULL]);
-    vars.insert("HIGHWATER__POLLERS__HIGHWATER_RECOVERY__SOURCE__TABLE".to_owned(), "t".to_owned());
-    let error = Config::from_vars(&vars).unwrap_err().to_string();
-    assert!(error.contains("`HIGHWATER__POLLERS__HIGHWATER_RECOVERY__…`"), "{error}");
-    assert!(error.contains("another name"), "{error}");
+fn the_name_of_a_function_of_our_own_is_no_pollers() {
+    for name in ["HIGHWATER_RECOVERY", "HIGHWATER_STATUS"] {
+        let mut vars = vars(&[FULL]);
+        vars.insert(format!("HIGHWATER__POLLERS__{name}__SOURCE__TABLE"), "t".to_owned());
+        let error = Config::from_vars(&vars).unwrap_err().to_string();
+        assert!(error.contains(&format!("`HIGHWATER__POLLERS__{name}__…`")), "{error}");
+        assert!(error.contains("another name"), "{error}");
+    }
 }
 
 #[test]

@@ -3,6 +3,14 @@
 //! Such a text is put between parentheses, so it must not be able to close them. Everything else is
 //! for the server to judge: this knows words, names, constants, comments and parentheses, no grammar.
 
+mod database;
+
+pub(crate) use database::check_database;
+
+/// Hints by which a read takes rows that are not committed, or passes by rows that are locked.
+/// <https://learn.microsoft.com/sql/t-sql/queries/hints-transact-sql-table>
+const LOOSE_HINTS: [&str; 3] = ["NOLOCK", "READUNCOMMITTED", "READPAST"];
+
 /// A piece of T-SQL that is no blank and no comment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token<'a> {
@@ -76,6 +84,25 @@ pub(crate) fn check_part(tokens: &[Token<'_>]) -> Result<(), String> {
     if depth == 0 { Ok(()) } else { Err("a parenthesis is not closed".to_owned()) }
 }
 
+/// Checks that a text asks for rows as they were committed, and for all of them.
+///
+/// # Errors
+///
+/// The hint that asks for others.
+pub(crate) fn check_hints(tokens: &[Token<'_>]) -> Result<(), String> {
+    let is_loose = |token: &&Token<'_>| {
+        token.kind == Kind::Word
+            && LOOSE_HINTS.iter().any(|hint| token.text.eq_ignore_ascii_case(hint))
+    };
+    tokens.iter().find(is_loose).map_or(Ok(()), |hint| {
+        Err(format!(
+            "there is the hint `{}` in it, by which rows are lost or come twice: leave it out (what has \
+             that name is written in brackets)",
+            hint.text
+        ))
+    })
+}
+
 /// Checks that a text is one query that can be read from as if it were a table.
 ///
 /// # Errors
@@ -94,6 +121,7 @@ pub(crate) fn check_query(text: &str) -> Result<(), String> {
         return Err(several_statements());
     }
     check_part(&tokens)?;
+    check_hints(&tokens)?;
     let is = |token: &Token<'_>, word: &str| {
         token.kind == Kind::Word && token.text.eq_ignore_ascii_case(word)
     };
@@ -247,6 +275,7 @@ mod tests {
             "SELECT a, ROW_NUMBER() OVER (PARTITION BY b ORDER BY c) AS n FROM t",
             "SELECT a FROM t ORDER BY a OFFSET 0 ROWS",
             "SELECT [order], \"by\" FROM t",
+            "SELECT [nolock], 'READPAST' AS \"READPAST\" FROM t -- WITH (NOLOCK)",
         ] {
             assert_eq!(check_query(text), Ok(()), "{text}");
         }
@@ -265,6 +294,9 @@ mod tests {
             ("SELECT a INTO u FROM t", "only reads"),
             ("SELECT a FROM t OPTION (RECOMPILE)", "`OPTION`"),
             ("SELECT a FROM t WHERE b = @b", "there is `@b` in it"),
+            ("SELECT a FROM t WITH (NOLOCK)", "the hint `NOLOCK`"),
+            ("SELECT a FROM t (readpast, rowlock)", "the hint `readpast`"),
+            ("SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WITH(ReadUncommitted))", "come twice"),
             ("SELECT a FROM t) AS x, (SELECT 1 AS y", "was not opened"),
             ("SELECT a FROM (t", "is not closed"),
             ("SELECT 'a FROM t", "a string is not closed"),

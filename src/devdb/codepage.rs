@@ -48,6 +48,14 @@ impl CodePage {
         text.chars().map(|c| if self.has(c) { c } else { '?' }).collect()
     }
 
+    /// The text of bytes in the server's code page.
+    pub(crate) fn decode(self, bytes: &[u8]) -> String {
+        match self {
+            Self::Latin => bytes.iter().map(|byte| latin(*byte)).collect(),
+            Self::Cyrillic | Self::Utf8 => String::from_utf8_lossy(bytes).into_owned(),
+        }
+    }
+
     fn has(self, character: char) -> bool {
         match self {
             Self::Utf8 => true,
@@ -61,6 +69,17 @@ impl CodePage {
             }
         }
     }
+}
+
+/// The character of a byte in Windows 1252; five bytes stand for control characters, as in ISO 8859-1.
+fn latin(byte: u8) -> char {
+    let others = [0x81, 0x8D, 0x8F, 0x90, 0x9D];
+    if !(0x80..0xA0).contains(&byte) || others.contains(&byte) {
+        return char::from(byte);
+    }
+    let before = others.iter().filter(|other| **other < byte).count();
+    let place = usize::from(byte - 0x80) - before;
+    LATIN_OTHERS.chars().nth(place).unwrap_or('?')
 }
 
 #[cfg(test)]
@@ -79,5 +98,13 @@ mod tests {
             assert_eq!(page.collation(), collation);
         }
         assert_eq!(CodePage::of("Japanese_CI_AS"), None);
+    }
+
+    #[test]
+    fn bytes_of_windows_1252_are_its_characters() {
+        let bytes: Vec<u8> = (0..=u8::MAX).collect();
+        let text = CodePage::Latin.decode(&bytes);
+        assert_eq!(CodePage::Latin.convert(&text), text);
+        assert_eq!(CodePage::Latin.decode(b"a\x80\x8e\x9f\xff"), "a€ŽŸÿ");
     }
 }

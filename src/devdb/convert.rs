@@ -5,6 +5,7 @@
 )]
 
 use super::{
+    codepage::CodePage,
     dates::{self, DAY, DAYS_1900},
     types::{Named, SqlError, Type, Value},
     variant,
@@ -58,10 +59,10 @@ pub(crate) fn cast(
             Ok(of_utf16(value, length.map_or(usize::MAX, |length| usize::from(length) * 2)))
         }
         Type::NVarChar(length) | Type::VarChar(length) => {
-            Ok(Value::Text(cut(&text(value, from, style), length)))
+            Ok(Value::Text(fitted(value, from, to, style, length)?))
         }
         Type::NChar(length) | Type::Char(length) => {
-            let mut text = cut(&text(value, from, style), Some(length));
+            let mut text = fitted(value, from, to, style, Some(length))?;
             let missing = usize::from(length).saturating_sub(text.encode_utf16().count());
             text.extend(std::iter::repeat_n(' ', missing));
             Ok(Value::Text(text))
@@ -101,6 +102,7 @@ pub(crate) fn assign(
             before.trim_end().len() > after.trim_end().len()
         }
         (Value::Bytes(before), Value::Bytes(after)) => before.len() > after.len(),
+        (Value::Int(_), Value::Text(after)) if after == "*" => return Err(overflow(to)),
         _ => false,
     };
     if was_cut {
@@ -277,7 +279,7 @@ fn text(value: &Value, from: Option<Type>, style: i64) -> String {
             format!("{}{}", if style == 1 { "0x" } else { "" }, hex(bytes))
         }
         Value::Bytes(bytes) if from.is_some_and(Type::is_wide) => wide_text(bytes),
-        Value::Bytes(bytes) => bytes.iter().map(|byte| char::from(*byte)).collect(),
+        Value::Bytes(bytes) => CodePage::default().decode(bytes),
         Value::Guid(guid) => guid_text(guid),
         Value::Date(days) => dates::date_text(*days),
         Value::Time(ticks) => dates::time_text(*ticks, scale),
@@ -303,6 +305,36 @@ fn text(value: &Value, from: Option<Type>, style: i64) -> String {
     }
 }
 
+/// The text of a value in this many letters. Strings and dates are cut; of a number, nothing is left.
+/// <https://learn.microsoft.com/sql/t-sql/functions/cast-and-convert-transact-sql#truncate-and-round-results>
+fn fitted(
+    value: &Value,
+    from: Option<Type>,
+    to: Type,
+    style: i64,
+    length: Option<u16>,
+) -> Result<String, SqlError> {
+    let text = text(value, from, style);
+    let fits = length.is_none_or(|length| text.encode_utf16().count() <= length.into());
+    match value {
+        _ if fits => Ok(text),
+        Value::Int(_) if to.is_coded() && from != Some(Type::BigInt) => Ok("*".to_owned()),
+        Value::Int(_) | Value::Decimal(..) | Value::Float(_) => Err(overflow(to)),
+        Value::Guid(_) => {
+            let text = "Insufficient result space to convert uniqueidentifier value to char.";
+            Err(SqlError::new(8170, 16, text))
+        }
+        Value::Null
+        | Value::Bool(_)
+        | Value::Text(_)
+        | Value::Bytes(_)
+        | Value::Date(_)
+        | Value::Time(_)
+        | Value::DateTime2(..)
+        | Value::DateTimeOffset(..) => Ok(cut(&text, length)),
+    }
+}
+
 fn cut(text: &str, length: Option<u16>) -> String {
     let Some(length) = length.map(usize::from) else {
         return text.into();
@@ -320,7 +352,11 @@ fn cut(text: &str, length: Option<u16>) -> String {
 fn binary(value: &Value, from: Option<Type>) -> Result<Vec<u8>, SqlError> {
     match value {
         Value::Bytes(bytes) => Ok(bytes.clone()),
-        Value::Text(text) if matches!(from, Some(Type::VarChar(_) | Type::Char(_))) => {
+        Value::Text(text) if from.is_some_and(Type::is_coded) => {
+            // Other letters have different bytes in each code page.
+            if !text.is_ascii() {
+                return Err(SqlError::unsupported("A varchar beyond ASCII as binary"));
+            }
             Ok(text.bytes().collect())
         }
         Value::Text(text) => Ok(text.encode_utf16().flat_map(u16::to_le_bytes).collect()),
@@ -539,5 +575,11 @@ mod tests {
         assert_eq!(number(Value::Int(100), Type::Decimal(3, 1)), 8115);
         let long = assign(&Value::Text("abc".into()), None, Type::NVarChar(Some(2)), "c");
         assert_eq!(long.unwrap_err().number, 2628);
+        assert_eq!(number(Value::Int(123), Type::NVarChar(Some(2))), 8115);
+        assert_eq!(number(Value::Guid([0; 16]), Type::Char(9)), 8170);
+        let narrow = Type::VarChar(Some(2));
+        let starred = cast(&Value::Int(123), Some(Type::Int), narrow, 0);
+        assert_eq!(starred, Ok(Value::Text("*".into())));
+        assert_eq!(assign(&Value::Int(123), None, narrow, "c").unwrap_err().number, 8115);
     }
 }

@@ -190,7 +190,7 @@ fn column_types(
 fn named(table: &str) -> Result<String, SqlError> {
     let tokens = super::tsql::lexer::tokens(table)?;
     let parts = tokens.iter().map(|token| token.shown().to_owned()).filter(|part| part != ".");
-    Ok(physical(&parts.collect::<Vec<_>>()))
+    physical(&parts.collect::<Vec<_>>(), "").ok_or_else(|| invalid_object(table))
 }
 
 fn bracketed(name: &str) -> String {

@@ -33,20 +33,23 @@
 //!   are kept as strings and have none of their functions; `sql_variant` has the types of its values.
 //!
 //! Anything else fails, mostly with error 102, 195 or 40515. Known differences: text of
-//! columns orders letter by letter (see `collation.rs`), not by the weights of a language, and constants
-//! and variables compare with each other to the letter; decimals of up to 15 digits are
-//! floats inside, and longer ones become floats in arithmetic.
+//! columns orders letter by letter (see `collation.rs`), not by the weights of a language; decimals of up
+//! to 15 digits are floats inside, and longer ones become floats in arithmetic.
 
 pub(crate) mod coerce;
 pub(crate) mod definition;
 mod describe;
 mod expression;
 mod function;
+mod grouping;
 mod hints;
 pub(crate) mod lexer;
 mod limit;
+mod ordering;
 pub(crate) mod parser;
 mod query;
+mod settings;
+mod sizes;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tracking;
@@ -129,28 +132,33 @@ pub(crate) enum Definition {
     Drop { name: String, sql: String, if_exists: bool },
 }
 
-/// Whether a setting does something, or stands for what is so anyway or changes nothing here.
-fn is_setting(name: &str, value: &str) -> bool {
-    match name {
-        "LOCK_TIMEOUT" | "XACT_ABORT" | "DEADLOCK_PRIORITY" | "NOCOUNT" | "TEXTSIZE" => true,
-        "ARITHABORT"
-        | "ANSI_NULLS"
-        | "ANSI_PADDING"
-        | "ANSI_WARNINGS"
-        | "ANSI_NULL_DFLT_ON"
-        | "ANSI_DEFAULTS"
-        | "CONCAT_NULL_YIELDS_NULL"
-        | "QUOTED_IDENTIFIER" => value == "ON",
-        "IMPLICIT_TRANSACTIONS"
-        | "CURSOR_CLOSE_ON_COMMIT"
-        | "NUMERIC_ROUNDABORT"
-        | "FMTONLY"
-        | "NOEXEC"
-        | "PARSEONLY" => value == "OFF",
-        "ROWCOUNT" => value == "0",
-        _ => false,
-    }
-}
+/// Words that begin a statement, or end a block of them.
+const STATEMENTS: [&str; 24] = [
+    "ALTER",
+    "BEGIN",
+    "COMMIT",
+    "CREATE",
+    "DECLARE",
+    "DELETE",
+    "DROP",
+    "ELSE",
+    "END",
+    "EXEC",
+    "EXECUTE",
+    "IF",
+    "INSERT",
+    "MERGE",
+    "PRINT",
+    "RAISERROR",
+    "RETURN",
+    "ROLLBACK",
+    "SELECT",
+    "SET",
+    "TRUNCATE",
+    "UPDATE",
+    "WAITFOR",
+    "WHILE",
+];
 
 impl Parser<'_> {
     /// The next statement; [`None`] at the end of the batch.
@@ -159,7 +167,13 @@ impl Parser<'_> {
         if self.is_at_end() {
             return Ok(None);
         }
-        self.nested(Self::one_statement).map(Some)
+        let statement = self.nested(Self::one_statement)?;
+        // Nothing of it may run where a part of it was not understood.
+        let next = self.is_at_end() || self.is_symbol(";");
+        if next || STATEMENTS.iter().any(|word| self.is_word(word)) {
+            return Ok(Some(statement));
+        }
+        Err(self.unexpected())
     }
 
     fn one_statement(&mut self) -> Result<Statement, SqlError> {
@@ -207,11 +221,16 @@ impl Parser<'_> {
 
     fn declare(&mut self) -> Result<Statement, SqlError> {
         self.expect("DECLARE")?;
-        let mut declared = Vec::new();
+        let (mut declared, mut names) = (Vec::new(), Vec::new());
         loop {
             let Some(Token::Variable(name)) = self.next() else {
                 return Err(self.unexpected());
             };
+            if names.contains(&name) || self.schema.variable(name).is_some() {
+                let text = format!("The variable name '{name}' has already been declared.");
+                return Err(SqlError::new(134, 15, text));
+            }
+            names.push(name);
             self.eat("AS");
             let ty = self.data_type()?;
             let mut value = None;
@@ -223,48 +242,6 @@ impl Parser<'_> {
                 return Ok(Statement::Block(declared));
             }
         }
-    }
-
-    fn set(&mut self) -> Result<Statement, SqlError> {
-        self.expect("SET")?;
-        if let Some(Token::Variable(name)) = self.peek() {
-            self.next();
-            self.expect_symbol("=")?;
-            let value = self.expression(&Scope::default())?;
-            let text = format!("Must declare the scalar variable \"{name}\".");
-            let ty = self.schema.variable(name).ok_or_else(|| SqlError::new(137, 15, text))?;
-            return Ok(Statement::Assign { name: name.clone(), value: value.cast(ty).sql });
-        }
-        let name = self.name()?.to_ascii_uppercase();
-        if name == "IDENTITY_INSERT" {
-            let table = self.table_name()?;
-            let on = self.name()?.eq_ignore_ascii_case("ON");
-            return Ok(Statement::Setting { name, value: if on { table } else { String::new() } });
-        }
-        if name == "TRANSACTION" {
-            for _ in 0..2 {
-                self.expect(if self.is_word("ISOLATION") { "ISOLATION" } else { "LEVEL" })?;
-            }
-            let first = self.name()?;
-            if matches!(first.to_ascii_uppercase().as_str(), "READ" | "REPEATABLE") {
-                self.name()?;
-            }
-            return Ok(Statement::Nothing);
-        }
-        let mut names = vec![name.clone()];
-        while self.eat_symbol(",") {
-            names.push(self.name()?.to_ascii_uppercase());
-        }
-        let negative = if self.eat_symbol("-") { "-" } else { "" };
-        let Some(Token::Word(value) | Token::Number(value) | Token::Text(value)) = self.next()
-        else {
-            return Err(self.unexpected());
-        };
-        let value = format!("{negative}{}", value.to_ascii_uppercase());
-        if let Some(name) = names.iter().find(|name| !is_setting(name, &value)) {
-            return Err(SqlError::unsupported(&format!("SET {name} {value}")));
-        }
-        Ok(Statement::Setting { name, value })
     }
 
     fn begin(&mut self) -> Result<Statement, SqlError> {
@@ -287,7 +264,7 @@ impl Parser<'_> {
 
     fn branch(&mut self) -> Result<Statement, SqlError> {
         self.expect("IF")?;
-        let condition = self.expression(&Scope::default())?.sql;
+        let condition = self.condition(&Scope::default())?;
         let then = Box::new(self.nested(Self::one_statement)?);
         let semicolons = self.position();
         while self.eat_symbol(";") {}

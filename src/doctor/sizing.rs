@@ -32,8 +32,8 @@ pub struct Sizing {
     pub fetch_p99_ms: u64,
     /// p99 of the longest call of the handler in a tick.
     pub handler_p99_ms: u64,
-    /// p99 of the longest commit in a tick.
-    pub commit_p99_ms: u64,
+    /// p99 of the longest commit in a tick; `None` where none of them was timed before its tick ended.
+    pub commit_p99_ms: Option<u64>,
     /// p99 of their sum.
     pub work_p99_ms: u64,
     /// p99 of how late a renewal landed; `None` where none was due.
@@ -71,7 +71,7 @@ impl Sizing {
             ticks: ticks.len(),
             fetch_p99_ms: p99(all("fetch")).unwrap_or(0),
             handler_p99_ms: p99(all("handler")).unwrap_or(0),
-            commit_p99_ms: p99(all("commit")).unwrap_or(0),
+            commit_p99_ms: p99(all("commit")),
             work_p99_ms,
             heartbeat_p99_ms,
             interval_ms: interval(&ticks),
@@ -102,15 +102,15 @@ impl Sizing {
 
     /// Returns what was seen in one line.
     pub fn text(&self) -> String {
+        let commit = self.commit_p99_ms.map_or("not seen".to_owned(), |ms| format!("{ms} ms"));
         let heartbeat =
             self.heartbeat_p99_ms.map_or("none was due".to_owned(), |ms| format!("{ms} ms late"));
         format!(
-            "p99 of {} ticks: fetch {} ms, handler {} ms, commit {} ms, heartbeats {heartbeat}; suggested \
+            "p99 of {} ticks: fetch {} ms, handler {} ms, commit {commit}, heartbeats {heartbeat}; suggested \
              `LEASE__TTL` at least {}s, timer interval at least {} s",
             self.ticks,
             self.fetch_p99_ms,
             self.handler_p99_ms,
-            self.commit_p99_ms,
             self.suggested_ttl_seconds,
             self.suggested_interval_seconds
         )

@@ -113,10 +113,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn rows_wait_for_those_before_them_and_not_for_time_that_has_passed() {
         let pace = Pace::new(NonZeroU32::new(10));
-        let seconds = |rows| pace.wait_for(rows).as_secs_f64();
-        assert_eq!([seconds(20), seconds(5), seconds(1)], [0.0, 2.0, 2.5]);
+        let milliseconds = |rows| pace.wait_for(rows).as_millis();
+        assert_eq!([milliseconds(20), milliseconds(5), milliseconds(1)], [0, 2000, 2500]);
         sleep(Duration::from_secs(60)).await;
-        assert_eq!([seconds(10), seconds(10)], [0.0, 1.0]);
+        assert_eq!([milliseconds(10), milliseconds(10)], [0, 1000]);
         assert_eq!(Pace::new(None).wait_for(1_000_000), Duration::ZERO);
     }
 }

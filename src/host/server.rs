@@ -21,10 +21,11 @@ use tokio::sync::RwLock;
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span, error, error_span, info, warn};
 
-use super::{INVOCATION_ID_HEADER, Invocation, InvocationResponse};
+use super::{INVOCATION_ID_HEADER, Invocation, InvocationResponse, call};
 use crate::error::chain;
 use crate::poller::{Poller, StopSignal, TickReport, TickRequest, outcome_row};
 use crate::recovery::Controller;
+use crate::status::Board;
 use crate::telemetry::Telemetry;
 use crate::trace;
 
@@ -47,6 +48,8 @@ pub enum Function {
     Tick(Arc<Poller>),
     /// It looks for pollers that cannot go on.
     Recovery(Arc<Controller>),
+    /// It shows how the pollers stand.
+    Status(Arc<Board>),
 }
 
 /// Largest body of an invocation: a retry carries an exception dump of any length.
@@ -162,6 +165,14 @@ async fn invoke(
             Function::Tick(poller) => run(&shared, &function, Arc::clone(poller), invocation).await,
             Function::Recovery(controller) => {
                 recover(&shared, Arc::clone(controller), invocation).await
+            }
+            Function::Status(board) => {
+                let outputs = call::status(board, &body).await;
+                respond(
+                    StatusCode::OK,
+                    "",
+                    &InvocationResponse::new("status").with_outputs(outputs),
+                )
             }
         },
         Err(error) => refuse(StatusCode::BAD_REQUEST, chain(&error)),
@@ -311,8 +322,11 @@ fn answer(report: &TickReport) -> Response<Body> {
 
 /// Builds a reply that the host can judge; on failure the text is the reason phrase too.
 fn reply(status: StatusCode, text: &str) -> Response<Body> {
-    let body = InvocationResponse::new(text).to_json();
-    let mut response = Response::new(Body::from(body));
+    respond(status, text, &InvocationResponse::new(text))
+}
+
+fn respond(status: StatusCode, text: &str, response: &InvocationResponse) -> Response<Body> {
+    let mut response = Response::new(Body::from(response.to_json()));
     *response.status_mut() = status;
     let json = header::HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);

@@ -19,7 +19,7 @@ pub enum JournalMode {
     Off,
     /// What moved the checkpoint, and what operators did.
     Commits,
-    /// Everything but renewals and the notes of idle ticks.
+    /// Everything but renewals and the notes of idle ticks that changed nothing else.
     Full,
 }
 
@@ -65,6 +65,8 @@ pub enum Happened {
     LeaseReleased,
     /// A result of a step of a handler chain was kept.
     StepComplete,
+    /// What the source wants kept, or how far closed windows were read again, was written by itself.
+    Noted,
     /// Somebody, or the handler, paused the poller.
     Paused,
     /// Somebody let it run again.
@@ -75,6 +77,8 @@ pub enum Happened {
     LeaseBroken,
     /// Somebody put a document in place of the one that was there.
     Imported,
+    /// Somebody made the document, at the position of another poller.
+    Cloned,
     /// The document was made again from the journal.
     Rebuilt,
     /// The history before this entry was dropped.
@@ -102,17 +106,28 @@ impl Happened {
             Self::LeaseLost => "lease_lost",
             Self::LeaseReleased => "lease_released",
             Self::StepComplete => "step_complete",
+            Self::Noted => "noted",
             Self::Paused => "paused",
             Self::Resumed => "resumed",
             Self::Reset => "reset",
             Self::LeaseBroken => "lease_broken",
             Self::Imported => "imported",
+            Self::Cloned => "cloned",
             Self::Rebuilt => "rebuilt",
             Self::Compacted => "compacted",
             Self::Recovered => "recovered",
             Self::Repartitioned => "repartitioned",
             Self::Unknown => "unknown",
         }
+    }
+
+    /// Returns as what a write of `next` over `base` is told of, if at all: as `event`, or where it has none,
+    /// such as a renewal, by what else rode on it.
+    pub fn told(event: Option<Self>, base: &StateDocument, next: &StateDocument) -> Option<Self> {
+        let rode = base.marked != next.marked
+            || base.source_state != next.source_state
+            || base.audit != next.audit;
+        event.or_else(|| rode.then_some(Self::Noted))
     }
 
     /// Whether an entry of this kind tells of a write that moved the checkpoint forward.
@@ -141,6 +156,7 @@ impl Happened {
                 | Self::Reset
                 | Self::LeaseBroken
                 | Self::Imported
+                | Self::Cloned
                 | Self::Rebuilt
                 | Self::Compacted
                 | Self::Recovered
@@ -152,7 +168,12 @@ impl Happened {
     pub(super) fn may_move_back(self) -> bool {
         matches!(
             self,
-            Self::Reset | Self::Imported | Self::Rebuilt | Self::Repartitioned | Self::Unknown
+            Self::Reset
+                | Self::Imported
+                | Self::Cloned
+                | Self::Rebuilt
+                | Self::Repartitioned
+                | Self::Unknown
         )
     }
 }

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use async_trait::async_trait;
@@ -11,9 +12,15 @@ use crate::state::StoreError;
 #[derive(Debug, Default)]
 pub struct MemoryJournal {
     parts: Mutex<BTreeMap<Part, Vec<u8>>>,
+    appends: AtomicU64,
 }
 
 impl MemoryJournal {
+    /// Returns how many appends were asked for since this was asked last.
+    pub fn take_appends(&self) -> u64 {
+        self.appends.swap(0, Ordering::Relaxed)
+    }
+
     fn parts(&self) -> MutexGuard<'_, BTreeMap<Part, Vec<u8>>> {
         self.parts.lock().expect("no holder of this lock panics")
     }
@@ -27,6 +34,7 @@ impl JournalStore for MemoryJournal {
         position: u64,
         bytes: Vec<u8>,
     ) -> Result<Appended, StoreError> {
+        self.appends.fetch_add(1, Ordering::Relaxed);
         let mut parts = self.parts();
         if parts.get(part).map_or(0, |bytes| length(bytes)) != position {
             return Err(StoreError::Conflict { key: part.to_string() });

@@ -62,7 +62,9 @@ impl Recorder {
         let Seen { event, at, holder, document, details } = seen;
         let day = self.pending(at).day;
         // A lost answer may have been found landed under a newer grant: that document is not ours to tell.
-        let wrote = event.writes() && document.is_held_by(holder);
+        // A note is told of by who wrote it, who holds nothing where the tick was idle.
+        let is_ours = event == Happened::Noted || document.is_held_by(holder);
+        let wrote = event.writes() && is_ours;
         let mut entry = Entry {
             version: VERSION,
             seq: document.journal_seq,

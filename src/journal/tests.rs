@@ -9,7 +9,7 @@ use super::*;
 use crate::cursor::{Cursor, KeyValues, RowVersion, SourceFingerprint};
 use crate::state::{
     Acquire, AfterCommit, AuditStep, Commit, EndOfTick, Failure, Generation, Holder, InFlight,
-    LeaseAge, Paused, RecentTick, StateDocument,
+    LeaseAge, Paused, RecentTick, StateDocument, StepResult,
 };
 
 const START: OffsetDateTime = datetime!(2026-04-07 23:50:00 UTC);
@@ -39,13 +39,22 @@ fn begun(generation: u64) -> StateDocument {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A process runs a tick of so many batches, the last of which fails if `fails`.
-    Tick { process: usize, batches: u64, fails: bool, append: Appended },
+    /// Each batch is first taken by `steps` steps of a chain.
+    Tick { process: usize, batches: u64, steps: usize, fails: bool, append: Appended },
     /// A process renews nothing and dies after its acquisition.
     Die { process: usize },
     /// Somebody pauses and resumes, in the middle of nothing.
     Pause,
     /// Somebody moves the checkpoint back to the beginning.
     Reset,
+    /// The controller releases what nobody holds any more.
+    Recover,
+    /// The document is put in its place again, by hand or from its history.
+    Restore { imported: bool },
+    /// The history begins anew.
+    Compact,
+    /// An idle tick of a process writes what its source wants kept.
+    Note { process: usize },
     /// An idle tick notes that it ran: no entry tells of it.
     Observe,
     /// Time passes.
@@ -71,8 +80,14 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Appended::Died),
     ];
     prop_oneof![
-        8 => (0..2_usize, 1..4_u64, any::<bool>(), appended)
-            .prop_map(|(process, batches, fails, append)| Step::Tick { process, batches, fails, append }),
+        8 => (0..2_usize, 1..4_u64, 0..3_usize, any::<bool>(), appended)
+            .prop_map(|(process, batches, steps, fails, append)| {
+                Step::Tick { process, batches, steps, fails, append }
+            }),
+        1 => Just(Step::Recover),
+        1 => any::<bool>().prop_map(|imported| Step::Restore { imported }),
+        1 => Just(Step::Compact),
+        1 => (0..2_usize).prop_map(|process| Step::Note { process }),
         1 => (0..2_usize).prop_map(|process| Step::Die { process }),
         1 => Just(Step::Pause),
         1 => Just(Step::Reset),
@@ -158,9 +173,21 @@ impl World {
         EndOfTick { recent, timings: vec![("fetch", Duration::from_millis(self.writes))] }
     }
 
-    fn tick(&mut self, process: usize, batches: u64, fails: bool) {
+    fn take_steps(&mut self, process: usize, steps: usize, holder: &Holder) {
+        for step in 0..steps {
+            let batch = self.document.in_flight.clone().unwrap();
+            let name = ["first", "second"][step];
+            let result = StepResult::taken(name, batch.digest.clone(), self.now);
+            let next = self.document.complete_step(holder, batch, (step, result)).unwrap();
+            self.write(Happened::StepComplete, next);
+            self.seen(process, Happened::StepComplete, holder);
+        }
+    }
+
+    fn tick(&mut self, process: usize, batches: u64, steps: usize, fails: bool) {
         let holder = self.acquire(process);
         for left in (0..batches).rev() {
+            self.take_steps(process, steps, &holder);
             if fails && left == 0 {
                 let failure = Failure {
                     error: "503".to_owned(),
@@ -214,9 +241,28 @@ impl World {
         self.now += Duration::from_secs(7);
         let age = LeaseAge { since_write: Duration::from_secs(5), grain: Duration::ZERO };
         match step {
-            Step::Tick { process, batches, fails, append } => {
-                self.tick(process, batches, fails);
+            Step::Tick { process, batches, steps, fails, append } => {
+                self.tick(process, batches, steps, fails);
                 self.append(process, append);
+            }
+            Step::Recover => {
+                let released = self.document.break_lease().unwrap();
+                self.by_operator(Happened::Recovered, released);
+            }
+            Step::Restore { imported } => {
+                let event = if imported { Happened::Imported } else { Happened::Rebuilt };
+                let generation = Generation(self.document.generation.0 + 1);
+                let token = self.document.lease.fencing_token;
+                self.by_operator(event, self.document.restored(generation, token).unwrap());
+            }
+            Step::Compact => self.by_operator(Happened::Compacted, self.document.rewritten(age)),
+            Step::Note { process } => {
+                let mut next = self.document.clone();
+                next.source_state.insert("mark".to_owned(), self.writes.into());
+                self.write(Happened::Noted, next);
+                let holder = self.document.holder(["a", "b"][process]);
+                self.seen(process, Happened::Noted, &holder);
+                self.append(process, Appended::Yes);
             }
             Step::Die { process } => {
                 self.acquire(process);
@@ -269,11 +315,18 @@ proptest! {
         let mut world = World::new(mode);
         for step in steps {
             let step = match step {
-                Step::Tick { process, batches, fails, .. } => {
-                    Step::Tick { process, batches, fails, append: Appended::Twice }
+                Step::Tick { process, batches, steps, fails, .. } => {
+                    Step::Tick { process, batches, steps, fails, append: Appended::Twice }
                 }
                 Step::Die { .. } => Step::Observe,
-                Step::Pause | Step::Reset | Step::Observe | Step::Wait { .. } => step,
+                Step::Pause
+                | Step::Reset
+                | Step::Recover
+                | Step::Restore { .. }
+                | Step::Compact
+                | Step::Note { .. }
+                | Step::Observe
+                | Step::Wait { .. } => step,
             };
             world.run(step);
             let folded = world.folded();
@@ -283,7 +336,8 @@ proptest! {
                 prop_assert_eq!(folded.document.as_ref(), last);
             }
             let verdict = verify(mode, &folded, Some(&world.document));
-            let nothing_yet = folded.document.is_none() && verdict == Verdict::NoHistory;
+            let nothing_yet = folded.document.is_none()
+                && verdict == Verdict::NotBegun { writes: world.document.journal_seq };
             prop_assert!(verdict == Verdict::Agrees || nothing_yet, "{:?}", verdict);
         }
     }
@@ -297,7 +351,11 @@ proptest! {
         for step in steps {
             world.run(step);
             let folded = world.folded();
-            let Some(document) = &folded.document else { continue };
+            let Some(document) = &folded.document else {
+                let verdict = verify(mode, &folded, Some(&world.document));
+                prop_assert!(verdict.is_explained(), "{:?}", verdict);
+                continue;
+            };
             // It is one that truly was, so its checkpoint is one that truly was committed.
             if mode == JournalMode::Full {
                 prop_assert_eq!(document, &world.past[&document.journal_seq]);
@@ -319,7 +377,8 @@ fn three_ticks() -> World {
     let mut world = World::new(JournalMode::Full);
     world.now = datetime!(2026-04-07 1:00 UTC);
     for _ in 0..3 {
-        world.run(Step::Tick { process: 0, batches: 1, fails: false, append: Appended::Yes });
+        let append = Appended::Yes;
+        world.run(Step::Tick { process: 0, batches: 1, steps: 0, fails: false, append });
     }
     world
 }
@@ -351,7 +410,7 @@ fn each_day_begins_with_a_snapshot() {
         world.run(Step::Wait { minutes: 255 });
     }
     let before = world.journal.len();
-    world.run(Step::Tick { process: 0, batches: 1, fails: false, append: Appended::Yes });
+    world.run(Step::Tick { process: 0, batches: 1, steps: 0, fails: false, append: Appended::Yes });
     world.journal.drain(..before);
     assert_eq!(world.folded().document, Some(world.document.clone()));
 }
@@ -377,6 +436,8 @@ fn a_journal_that_lacks_lines_says_which() {
     );
     assert_eq!(without(&[1]).document, None);
     assert_eq!(verify(JournalMode::Full, &without(&[1]), None), Verdict::NoHistory);
+    let unexplained = verify(JournalMode::Full, &without(&[1]), Some(&world.document));
+    assert_eq!(unexplained, Verdict::NoHistory, "there are lines, and they lead nowhere");
 }
 
 #[test]
@@ -492,11 +553,17 @@ fn the_first_difference_between_history_and_document_is_named() {
 #[test]
 fn what_is_not_recorded_is_not_numbered_either() {
     for (mode, counted) in
-        [(JournalMode::Off, 0), (JournalMode::Commits, 3), (JournalMode::Full, 6)]
+        [(JournalMode::Off, 0), (JournalMode::Commits, 3), (JournalMode::Full, 9)]
     {
         let mut world = World::new(mode);
         for _ in 0..3 {
-            world.run(Step::Tick { process: 0, batches: 1, fails: false, append: Appended::Yes });
+            world.run(Step::Tick {
+                process: 0,
+                batches: 1,
+                steps: 1,
+                fails: false,
+                append: Appended::Yes,
+            });
         }
         assert_eq!(world.document.journal_seq, counted);
         assert_eq!(!world.journal.is_empty(), mode != JournalMode::Off);
@@ -507,11 +574,32 @@ fn what_is_not_recorded_is_not_numbered_either() {
 fn a_document_of_a_newer_grant_is_not_told_of_as_ours() {
     let mut world = three_ticks();
     let holder = world.document.holder("a");
-    world.run(Step::Tick { process: 1, batches: 1, fails: false, append: Appended::Yes });
+    world.run(Step::Tick { process: 1, batches: 1, steps: 0, fails: false, append: Appended::Yes });
     world.seen(0, Happened::BatchComplete, &holder);
     world.append(0, Appended::Yes);
     let last = lines(&world).pop().unwrap();
     assert_eq!((last["owner_id"].as_str(), last["fencing_token"].as_u64()), (Some("a"), Some(3)));
     assert!(last.get("document").is_none() && last.get("changes").is_none(), "{last}");
     assert_eq!(world.folded().document, Some(world.document.clone()));
+}
+
+/// What the page of the journal says happens, is what can be told, and nothing is left out.
+#[test]
+fn the_page_of_the_journal_names_each_event() {
+    let page = include_str!("../../docs/journal.md");
+    let row = page.lines().find(|line| line.starts_with("| `event` |")).unwrap();
+    let mut named: Vec<_> = row.split('`').skip(3).step_by(2).collect();
+    let code = include_str!("entry.rs");
+    let arms =
+        code.lines().filter_map(|line| line.trim().strip_prefix("Self::")?.split_once(" => \""));
+    let mut told: Vec<_> = arms.filter_map(|(_, rest)| rest.strip_suffix("\",")).collect();
+    told.retain(|name| *name != Happened::Unknown.as_str());
+    assert!(told.len() > 15, "{told:?}");
+    named.sort_unstable();
+    told.sort_unstable();
+    assert_eq!(named, told);
+    for name in told {
+        let event: Happened = serde_json::from_value(name.into()).unwrap();
+        assert_eq!(event.as_str(), name);
+    }
 }

@@ -33,9 +33,16 @@ pub enum Verdict {
     },
     /// Same history, other state: somebody else wrote, or something is broken.
     Differs(Difference),
+    /// The journal tells of no write yet: the first append failed, a crash came before it, or nothing that
+    /// it tells of has happened.
+    NotBegun {
+        /// Number of the document's last write; 0 where it has none.
+        writes: u64,
+    },
     /// There is no document; the journal has one.
     NoDocument,
-    /// The journal has no snapshot to begin with.
+    /// The journal has no snapshot to begin with, though it has lines that want one; or there is no
+    /// document either.
     NoHistory,
 }
 
@@ -60,11 +67,15 @@ impl fmt::Display for Difference {
 impl Verdict {
     /// Whether the difference, if any, is what a crash or a failed append leaves.
     pub fn is_explained(&self) -> bool {
-        matches!(self, Self::Agrees | Self::Behind { .. } | Self::BegunAnew { .. })
+        matches!(
+            self,
+            Self::Agrees | Self::Behind { .. } | Self::BegunAnew { .. } | Self::NotBegun { .. }
+        )
     }
 }
 
-/// Changed without an entry: by renewals and by the notes of idle ticks.
+/// Changed without an entry: by renewals and by the notes of idle ticks. What else rides on one of these
+/// gives it a number and an entry, or a healthy poller would look as if somebody else had written.
 const UNRECORDED: &[&str] = &[
     "/write_id",
     "/observed",
@@ -79,7 +90,12 @@ const UNRECORDED_BESIDE_COMMITS: &[&str] =
 
 /// Compares what a journal of this mode leads to with the document that is there.
 pub fn verify(mode: JournalMode, folded: &Folded, document: Option<&StateDocument>) -> Verdict {
-    let Some(history) = &folded.document else { return Verdict::NoHistory };
+    let Some(history) = &folded.document else {
+        return match document.filter(|_| folded.findings.is_empty()) {
+            Some(document) => Verdict::NotBegun { writes: document.journal_seq },
+            None => Verdict::NoHistory,
+        };
+    };
     let Some(document) = document else { return Verdict::NoDocument };
     if document.generation > history.generation {
         return Verdict::BegunAnew { generation: document.generation };

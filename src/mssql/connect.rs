@@ -52,7 +52,7 @@ pub(super) async fn connect(
     // Told apart from a silent server: where there is no identity, nobody answers.
     let auth =
         timeout_at(deadline, auth(settings, credential)).await.unwrap_or_else(|elapsed| {
-            Err(SqlError::timeout(token_action(&settings.auth), limit, elapsed))
+            Err(SqlError::timeout(token_action(&settings.auth), limit, elapsed).about_token())
         })?;
     timeout_at(deadline, async {
         let config = config(settings, auth);
@@ -73,7 +73,7 @@ async fn open(settings: &SqlConnection, config: Config, action: &str) -> Result<
     let mut action = action.to_owned();
     for _ in 0..=REDIRECTS_MAX {
         let place = (host.as_str(), port, settings.multi_subnet_failover);
-        match log_in(&mut config, place, &action).await? {
+        match log_in(&mut config, place, settings.encrypt, &action).await? {
             LogIn::Done(client) => return Ok(*client),
             LogIn::Elsewhere(elsewhere, its_port) => (host, port) = (elsewhere, its_port),
         }
@@ -101,6 +101,7 @@ enum LogIn {
 async fn log_in(
     config: &mut Config,
     (host, port, all_at_once): (&str, u16, bool),
+    encrypt: Encrypt,
     action: &str,
 ) -> Result<LogIn, SqlError> {
     for _ in 0..2 {
@@ -113,7 +114,7 @@ async fn log_in(
                 tracing::debug!("No certificates in the system's store, using Mozilla's");
                 config.trust_webpki_roots();
             }
-            Err(error) => return Err(SqlError::of(action, error)),
+            Err(error) => return Err(SqlError::of_login(action, error, encrypt)),
         }
     }
     Err(SqlError::new(ErrorKind::Internal, format!("{action}: no certificates to trust")))
@@ -140,7 +141,7 @@ async fn auth(
     };
     // The credential keeps its token until shortly before it expires.
     let token = credential.get_token(&[TOKEN_SCOPE], None).await;
-    let token = token.map_err(|error| SqlError::token(token_action(&settings.auth), error))?;
+    let token = token.map_err(|error| SqlError::token(token_action(&settings.auth), &error))?;
     Ok(AuthMethod::aad_token(token.token.secret()))
 }
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::error::{ErrorKind, chain};
+use crate::config::Encrypt;
+use crate::error::{ErrorKind, before_token, chain};
 
 use super::dial::DialError;
 use super::number::{Again, class};
@@ -19,6 +20,8 @@ pub struct SqlError {
     pub reason: String,
     /// Whether no connection could be made, so that the statement was never sent.
     unsent: bool,
+    /// Whether it was a token that could not be had, so that the server was not asked.
+    token: bool,
     /// Whether the same read may succeed within moments.
     again: Option<Again>,
     /// What the driver or the credential says.
@@ -36,14 +39,15 @@ enum Cause {
     Elapsed(tokio::time::error::Elapsed),
     #[error("{0}")]
     Io(std::io::Error),
+    /// What the credential says, with its causes.
     #[error("{0}")]
-    Token(azure_core::Error),
+    Token(String),
 }
 
 impl SqlError {
     /// Returns an error without a cause.
     pub(crate) fn new(kind: ErrorKind, reason: impl Into<String>) -> Self {
-        Self { kind, reason: reason.into(), unsent: false, again: None, source: None }
+        Self { kind, reason: reason.into(), unsent: false, token: false, again: None, source: None }
     }
 
     /// Returns the same error, as one of a statement that was never sent.
@@ -63,7 +67,9 @@ impl SqlError {
                 let reason = format!("{action}: error {}{words}", token.code());
                 Self::caused(kind, &reason, Cause::Server(token)).with_again(again)
             }
-            Driver::Tls(text) if text.contains("certificate") => certificate(action, &text),
+            Driver::Tls(text) if text.contains("certificate") => {
+                certificate(action, &text, Encrypt::Mandatory)
+            }
             Driver::Io { kind: InvalidData | InvalidInput, message }
                 if message.contains("ertificate") || message.contains("CA ") =>
             {
@@ -90,6 +96,16 @@ impl SqlError {
                 Self::caused(ErrorKind::Internal, action, Cause::Driver(error))
             }
         }
+    }
+
+    /// Returns what an error of the driver means, met while logging in with so much encryption.
+    pub(super) fn of_login(action: &str, error: tiberius::error::Error, encrypt: Encrypt) -> Self {
+        if let tiberius::error::Error::Tls(text) = &error
+            && text.contains("certificate")
+        {
+            return certificate(action, text, encrypt);
+        }
+        Self::of(action, error)
     }
 
     /// Returns what happened, for those who are not a source: the advice to a statement that was sent is
@@ -128,9 +144,19 @@ impl SqlError {
     }
 
     /// Returns the error of a credential that gave no token, met while doing `action`.
-    pub(super) fn token(action: &str, error: azure_core::Error) -> Self {
-        let kind = if is_refusal(&error) { ErrorKind::Configuration } else { ErrorKind::Transient };
-        Self::caused(kind, action, Cause::Token(error))
+    pub(super) fn token(action: &str, error: &azure_core::Error) -> Self {
+        let kind = if is_refusal(error) { ErrorKind::Configuration } else { ErrorKind::Transient };
+        Self::caused(kind, action, Cause::Token(told(error))).about_token()
+    }
+
+    /// Returns the same error, as one of getting a token.
+    pub(super) fn about_token(self) -> Self {
+        Self { token: true, ..self }
+    }
+
+    /// Returns whether a token could not be had, so that the server was not asked.
+    pub fn is_about_token(&self) -> bool {
+        self.token
     }
 
     /// Returns whether and how the same read may succeed within moments.
@@ -193,7 +219,7 @@ impl SqlError {
 
     fn caused(kind: ErrorKind, reason: &str, cause: Cause) -> Self {
         let source = Some(Box::new(cause));
-        Self { kind, reason: reason.to_owned(), unsent: false, again: None, source }
+        Self { kind, reason: reason.to_owned(), unsent: false, token: false, again: None, source }
     }
 }
 
@@ -212,15 +238,41 @@ fn is_refusal(error: &azure_core::Error) -> bool {
     false
 }
 
-fn certificate(action: &str, text: &str) -> SqlError {
+/// Context that the HTTP client's adapter puts before every cause.
+const CRATE_NOISE: &str = "failed to execute `reqwest` request: ";
+
+/// Returns what a credential says and why, without the queries of addresses.
+fn told(error: &azure_core::Error) -> String {
+    let text = chain(error).replace(CRATE_NOISE, "");
+    let word = |word: &str| match word.split_once('?') {
+        // What is no answer of a token's endpoint may still hold one.
+        _ if before_token(word).is_some() => {
+            format!("{}[redacted]", before_token(word).unwrap_or_default())
+        }
+        Some((address, query)) if query.contains('=') => {
+            let kept = query.trim_end_matches([')', ':', ',', '.']).len();
+            format!("{address}?…{}", query.get(kept..).unwrap_or_default())
+        }
+        Some(_) | None => word.to_owned(),
+    };
+    text.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
+}
+
+fn certificate(action: &str, text: &str, encrypt: Encrypt) -> SqlError {
     // The driver goes on with advice on its own functions.
     let what = text.split(" To connect anyway").next().unwrap_or(text).trim_end_matches('.');
+    let trust = match encrypt {
+        // It always checks, and refuses the setting.
+        Encrypt::Strict => "",
+        Encrypt::Mandatory | Encrypt::Optional | Encrypt::Plain => {
+            ", or, on a network you trust, set `TrustServerCertificate=true`"
+        }
+    };
     SqlError::new(
         ErrorKind::Configuration,
         format!(
             "{action}: {what}; in the connection string name the authority's file as \
-             `ServerCertificate`, or the certificate's name as `HostNameInCertificate`, or, on a \
-             network you trust, set `TrustServerCertificate=true`"
+             `ServerCertificate`, or the certificate's name as `HostNameInCertificate`{trust}"
         ),
     )
 }
@@ -248,6 +300,42 @@ mod tests {
     }
 
     #[test]
+    fn strict_encryption_is_not_told_to_trust_any_certificate() {
+        let error = |encrypt| {
+            let text = "the server's certificate was rejected: UnknownIssuer";
+            SqlError::of_login("connect", tiberius::error::Error::Tls(text.to_owned()), encrypt)
+        };
+        let strict = error(Encrypt::Strict);
+        assert!(strict.reason.ends_with("as `HostNameInCertificate`"), "{strict}");
+        assert_eq!(strict.kind, ErrorKind::Configuration);
+        let other = error(Encrypt::Mandatory);
+        assert!(other.reason.ends_with("set `TrustServerCertificate=true`"), "{other}");
+    }
+
+    #[test]
+    fn a_token_that_cannot_be_had_says_why_and_not_with_what() {
+        use azure_core::error::ErrorKind as Azure;
+        let refused = std::io::Error::other("connection refused");
+        let inner = azure_core::Error::with_error(
+            Azure::Io,
+            refused,
+            "sending to (https://login.example/token?client_secret=s3cret)",
+        );
+        let error = azure_core::Error::with_error(
+            Azure::Credential,
+            inner,
+            "failed to execute `reqwest` request",
+        );
+        let error = SqlError::token("get a token", &error);
+        assert!(error.is_about_token());
+        assert_eq!(
+            chain(&error),
+            "get a token: sending to (https://login.example/token?…): connection refused"
+        );
+        assert!(!SqlError::new(ErrorKind::Transient, "x").is_about_token());
+    }
+
+    #[test]
     fn a_token_that_is_refused_is_a_setting_and_a_service_that_is_down_is_not() {
         use azure_core::error::ErrorKind as Azure;
         for (status, kind) in [
@@ -260,9 +348,9 @@ mod tests {
                 Azure::HttpResponse { status: status.into(), error_code: None, raw_response: None };
             let inner = azure_core::Error::with_message(answer, "no");
             let error = azure_core::Error::with_error(Azure::Credential, inner, "no token");
-            assert_eq!(SqlError::token("get a token", error).kind, kind, "{status}");
+            assert_eq!(SqlError::token("get a token", &error).kind, kind, "{status}");
         }
         let lost = azure_core::Error::with_message(Azure::Io, "no answer");
-        assert_eq!(SqlError::token("get a token", lost).kind, ErrorKind::Transient);
+        assert_eq!(SqlError::token("get a token", &lost).kind, ErrorKind::Transient);
     }
 }

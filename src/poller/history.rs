@@ -58,6 +58,19 @@ impl Poller {
         }
     }
 
+    /// Reads the journal of the last day that it tells of: what is looked at often needs no more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::history`].
+    pub async fn latest_history(&self) -> Result<History, StoreError> {
+        let Some(store) = &self.journal.store else { return Ok(History::default()) };
+        match store.list(&self.name).await?.last() {
+            Some(part) => self.history(Some(part.day)).await,
+            None => Ok(History::default()),
+        }
+    }
+
     /// Compares the history with what is stored. Nothing is written.
     ///
     /// # Errors
@@ -74,7 +87,8 @@ impl Poller {
                 mode @ (JournalMode::Commits | JournalMode::Full) => mode,
             };
             let verdict = verify(mode, &folded, present.usable());
-            if !matches!(verdict, Verdict::Behind { .. }) || looks >= LOOKS_MAX {
+            let may_catch_up = matches!(verdict, Verdict::Behind { .. } | Verdict::NotBegun { .. });
+            if !may_catch_up || looks >= LOOKS_MAX {
                 return Ok(Examined { folded, present, verdict });
             }
             looks += 1;

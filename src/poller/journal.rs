@@ -10,7 +10,9 @@ use super::batch::Batch;
 use super::{NotTaken, Operator, Poller, TickError};
 use crate::error::chain;
 use crate::handler::HandlerError;
-use crate::journal::{Appender, Details, Entry, Happened, JournalMode, JournalStore, Recorder};
+use crate::journal::{
+    Appender, Details, Entry, Happened, JournalMode, JournalStore, Recorder, Seen,
+};
 use crate::lease::Lease;
 use crate::state::StateDocument;
 
@@ -63,6 +65,13 @@ impl Poller {
         let entry = Entry::of_operator(event, document, at, operator.by, Some(operator.reason));
         self.recorder().record_entry(&entry);
         self.append_to_journal().await;
+    }
+
+    /// Tells of what an idle tick wrote, under nobody's lease; appended when the tick ends.
+    pub(super) fn tell_of_note(&self, document: &StateDocument, at: OffsetDateTime) {
+        let holder = document.holder(self.instance.owner_id());
+        let (event, details) = (Happened::Noted, Details::default());
+        self.recorder().record(Seen { event, at, holder: &holder, document, details });
     }
 
     pub(super) fn recorder(&self) -> MutexGuard<'_, Recorder> {

@@ -25,24 +25,34 @@ impl Poller {
         Err(TickError::Divided { poller: whole_of(&self.name).to_owned(), stored, configured })
     }
 
-    /// Refuses to begin beside a document of another division.
-    pub(super) async fn refuse_other_division(&self) -> Result<(), TickError> {
+    /// Refuses to begin beside a document of another division. `writes` is for who is about to begin: the number
+    /// of parts is written down first.
+    pub(super) async fn refuse_other_division(&self, writes: bool) -> Result<(), TickError> {
         if !self.asks_kin {
             return Ok(());
         }
         let whole = whole_of(&self.name);
-        let first = Partition { index: 0, count: self.division() };
-        let name_of_first = first.name(whole);
         if self.name != whole {
             self.refuse_division_of_kin(whole).await?;
         }
-        if self.name != name_of_first {
-            if self.partition.is_some() {
-                self.create_first(&name_of_first, first).await?;
-            }
-            self.refuse_division_of_kin(&name_of_first).await?;
+        if writes {
+            self.write_division_down().await?;
+        }
+        let first = Partition { index: 0, count: self.division() }.name(whole);
+        if self.name != first {
+            self.refuse_division_of_kin(&first).await?;
         }
         Ok(())
+    }
+
+    /// Writes the number of parts down, unless that was done.
+    pub(super) async fn write_division_down(&self) -> Result<(), LoadError> {
+        let Some(own) = self.partition.filter(|own| self.asks_kin && own.index > 0) else {
+            return Ok(());
+        };
+        let first = Partition { index: 0, ..own };
+        let name_of_first = first.name(whole_of(&self.name));
+        self.create_first(&name_of_first, first).await
     }
 
     async fn refuse_division_of_kin(&self, name: &str) -> Result<(), TickError> {

@@ -8,6 +8,7 @@ use super::outcome::{refused_outcome, rfc3339};
 use super::{LoadError, Poller, TickError, TickOutcome};
 use crate::cursor::SourceFingerprint;
 use crate::error::chain;
+use crate::journal::Happened;
 use crate::lease::{Lease, Snapshot};
 use crate::poller::Skipped;
 use crate::source::{Lag, Remember};
@@ -20,6 +21,8 @@ use crate::state::{
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     snapshot: Option<Snapshot>,
+    /// Whether the snapshot has what is to be kept and is not written yet.
+    has_news: bool,
     idle_ticks: u64,
     /// How far behind the last read was.
     lag: Lag,
@@ -31,12 +34,28 @@ impl Memory {
     }
 
     pub(super) fn forget(&mut self) {
-        self.snapshot = None;
+        self.know(None);
     }
 
     pub(super) fn remember(&mut self, lease: Lease<'_>) {
         self.idle_ticks = 0;
-        self.snapshot = Some(lease.into_snapshot());
+        self.know(Some(lease.into_snapshot()));
+    }
+
+    /// Keeps a document as it is stored.
+    fn know(&mut self, stored: Option<Snapshot>) {
+        self.snapshot = stored;
+        self.has_news = false;
+    }
+
+    /// Keeps a document with what an idle tick has found.
+    fn keep(&mut self, found: Snapshot) {
+        let StateDocument { source_state, audit, .. } = &found.document;
+        let is_known = self.snapshot.as_ref().is_some_and(|known| {
+            known.document.source_state == *source_state && known.document.audit == *audit
+        });
+        self.has_news |= !is_known;
+        self.snapshot = Some(found);
     }
 
     /// Returns how many ticks were idle since the last delivery, and starts over.
@@ -56,15 +75,20 @@ impl Poller {
             return Ok(snapshot.clone());
         }
         let snapshot = Box::pin(self.read()).await?;
-        memory.snapshot = Some(snapshot.clone());
+        memory.know(Some(snapshot.clone()));
         Ok(snapshot)
     }
 
     pub(super) async fn read(&self) -> Result<Snapshot, TickError> {
+        self.read_to(true).await
+    }
+
+    /// Reads as a tick does that `begins` a poller without a state; one that does not writes nothing.
+    pub(super) async fn read_to(&self, begins: bool) -> Result<Snapshot, TickError> {
         // Boxed: what is read is large, and lies within all other futures.
         let mut snapshot = Box::pin(self.look()).await?;
         if snapshot.document.is_blank() {
-            snapshot = Box::pin(self.begin(snapshot)).await?;
+            snapshot = Box::pin(self.begin(snapshot, begins)).await?;
         }
         self.refuse_division_of(&snapshot.document)?;
         let configured = &self.source.shape().fingerprint;
@@ -101,11 +125,11 @@ impl Poller {
     /// The generation lies above the one of the marker, which is read after the blank document was
     /// seen under whose tag the first grant will be written. So no two documents of a poller have the
     /// same one, if the earlier was marked before it was lost; else the clock alone tells them apart.
-    async fn begin(&self, blank: Snapshot) -> Result<Snapshot, TickError> {
+    async fn begin(&self, blank: Snapshot, writes: bool) -> Result<Snapshot, TickError> {
         let marker = self.read_marker().await?;
         self.refuse_division_of(&blank.document)?;
         if !was_placed(&blank.document) {
-            self.refuse_other_division().await?;
+            self.refuse_other_division(writes).await?;
         }
         // Not even a marker: this is a first start, or all that would say otherwise was lost.
         if marker.is_none() && self.start_now && !was_placed(&blank.document) {
@@ -222,7 +246,7 @@ impl Poller {
             at_once = remember.at_once;
             base.document.source_state = remember.state;
         }
-        memory.snapshot = Some(base.clone());
+        memory.keep(base.clone());
         if at_once || self.is_status_due(&base) {
             Box::pin(self.observe(memory, base)).await;
         }
@@ -245,7 +269,8 @@ impl Poller {
             && last.into_iter().flatten().all(|at| base.now() >= at + interval)
     }
 
-    /// One try: whoever writes between has newer things to say. A document that is begun here gets its
+    /// One try: whoever writes between has newer things to say. It is told of where it changes what only
+    /// entries with a number can tell. A document that is begun here gets its
     /// marker from the first tick that takes the lease.
     async fn observe(&self, memory: &mut Memory, base: Snapshot) {
         let Some(base) = Box::pin(self.with_tag(base)).await else { return memory.forget() };
@@ -261,11 +286,18 @@ impl Poller {
         let age = base.age(self.store.grain());
         let mut document = base.document.observe(observed, age);
         document.write_id = self.instance.next_write_id();
+        let has_news = memory.has_news;
+        if has_news {
+            self.number(Happened::Noted, &mut document);
+        }
         memory.forget();
         let Some(etag) = base.etag else { return };
         let precondition = Precondition::Matches(etag);
         if let Ok(written) = self.store.store(&self.key, encode(&document), precondition).await {
-            memory.snapshot = Some(Snapshot::written(document, written));
+            if has_news {
+                self.tell_of_note(&document, written.date);
+            }
+            memory.know(Some(Snapshot::written(document, written)));
         }
     }
 

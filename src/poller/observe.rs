@@ -449,6 +449,10 @@ impl<'a> Observation<'a> {
                     rows = self.rows,
                     batches = self.batches,
                     duration_ms = ms(duration),
+                    lag_seconds = self.lag.time.map(|lag| lag.as_secs_f64()),
+                    lag_positions = self.lag.positions,
+                    held_back = self.lag.held_back,
+                    retention_left = self.lag.retention_left,
                     $($stale)*
                     "{summary}"
                 )

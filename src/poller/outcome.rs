@@ -98,7 +98,9 @@ pub enum TickError {
     },
     /// The poller has run before and its state is gone.
     #[error(
-        "state document is gone though the poller has run since {created_at}: restore it, or set \
+        "state document is gone though the poller has run since {created_at}: make it again with \
+         `highwater state rebuild` where a journal is kept, or put a copy there with \
+         `highwater state import`; or set \
          `HIGHWATER__POLLERS__<NAME>__ON_MISSING_STATE` to `recreate` to deliver everything again"
     )]
     StateVanished {

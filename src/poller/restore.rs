@@ -9,8 +9,8 @@ use super::{LoadError, Operator, Poller};
 use crate::journal::Happened;
 use crate::lease::Snapshot;
 use crate::state::{
-    ETag, FencingToken, FormatError, Generation, Precondition, Refusal, Standing, StateDocument,
-    StateKey, StoreError, encode,
+    ETag, FencingToken, FormatError, Generation, LeaseAge, Precondition, Refusal, Standing,
+    StateDocument, StateKey, StoreError, encode,
 };
 
 /// What is stored of a poller, whether it can be used or not.
@@ -23,6 +23,8 @@ pub struct Present {
     /// Who holds the lease; `None` where nobody does, or it cannot be told.
     pub held_by: Option<String>,
     etag: Option<ETag>,
+    /// How old it was then; `None` where nothing can be read.
+    age: Option<LeaseAge>,
     /// The service's clock when it answered.
     pub date: OffsetDateTime,
 }
@@ -103,20 +105,24 @@ impl Poller {
                 document: Ok(None),
                 held_by: None,
                 etag: None,
+                age: None,
                 date,
             });
         };
         let (bytes, etag) = (Some(stored.bytes.clone()), Some(stored.etag.clone()));
         let read = Snapshot::read(&self.key, stored, date);
-        let standing = read.as_ref().ok().map(|read| {
-            read.document.standing(self.instance.owner_id(), read.age(self.store.grain()))
-        });
+        let age = read.as_ref().ok().map(|read| read.age(self.store.grain()));
+        let standing = read
+            .as_ref()
+            .ok()
+            .zip(age)
+            .map(|(read, age)| read.document.standing(self.instance.owner_id(), age));
         let held_by = match standing {
             Some(Standing::Held { owner_id }) => Some(owner_id),
             Some(Standing::Free | Standing::Own | Standing::Lapsed) | None => None,
         };
         let document = read.map(|read| Some(read.document));
-        Ok(Present { bytes, document, held_by, etag, date })
+        Ok(Present { bytes, document, held_by, etag, age, date })
     }
 
     /// Puts `document` in the place of what `present` has, under a new generation, and saves that beside
@@ -137,7 +143,43 @@ impl Poller {
         let (newest, token) = present.newest();
         let generation = self.generation_above(newest.max(document.generation), present).await?;
         let (generation, saved) = self.save(present, generation).await?;
-        let mut next = document.restored(generation, token)?;
+        let next = document.restored(generation, token)?;
+        let document = self.put(next, present, told).await?;
+        Ok(Restored { document, saved })
+    }
+
+    /// Takes the lease from whoever holds it, and saves the document as it was beside it first; `None` where
+    /// nobody holds it. From a holder who still writes only if `even_live`: what he has in hand comes again.
+    ///
+    /// # Errors
+    ///
+    /// [`RestoreError`]; nothing was changed then, unless the store gave no answer.
+    pub async fn break_lease(
+        &self,
+        present: &Present,
+        even_live: bool,
+        operator: Operator<'_>,
+    ) -> Result<Option<Restored>, RestoreError> {
+        let (Some(document), Some(age)) = (present.usable(), present.age) else { return Ok(None) };
+        let broken = match document.broken_by_hand(age, present.date, even_live) {
+            Err(Refusal::Held { owner_id }) => return Err(RestoreError::Held { owner_id }),
+            broken => broken?,
+        };
+        let Some(next) = broken else { return Ok(None) };
+        // The document keeps its generation, and its batch in hand the id; only the copy needs a number.
+        let number = self.generation_above(document.generation, present).await?;
+        let (_, saved) = self.save(present, number).await?;
+        let document = self.put(next, present, (Happened::LeaseBroken, operator)).await?;
+        Ok(Some(Restored { document, saved }))
+    }
+
+    /// Writes `next` in the place of what `present` has, and tells of it.
+    async fn put(
+        &self,
+        mut next: StateDocument,
+        present: &Present,
+        told: (Happened, Operator<'_>),
+    ) -> Result<StateDocument, RestoreError> {
         next.note(by_hand(told.0.as_str(), told.1, present.date));
         next.write_id = self.instance.next_write_id();
         self.number(told.0, &mut next);
@@ -157,7 +199,7 @@ impl Poller {
             Err(error) => return Err(error.into()),
         };
         self.tell_of_operator(told, &next, at).await;
-        Ok(Restored { document: next, saved })
+        Ok(next)
     }
 
     /// Returns a generation above all that are known of: the marker's, `known`, and those that were begun

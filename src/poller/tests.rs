@@ -1,5 +1,5 @@
 use super::*;
-use crate::cursor::Cursor;
+use crate::cursor::{Cursor, SourceFingerprint};
 use crate::error::chain;
 use crate::handler::Delivery;
 use crate::journal::Happened;
@@ -20,6 +20,7 @@ mod parts;
 mod range;
 mod remember;
 mod replay;
+mod reset;
 mod restore;
 mod rules;
 mod steps;

@@ -119,7 +119,7 @@ fn windows_cover_the_range_without_gap_or_overlap() {
         }
     }
     // An end that is that of the range makes no empty window.
-    assert_eq!(range.windows(&[range.upto.clone()]), [range.clone()]);
+    assert_eq!(range.windows(std::slice::from_ref(&range.upto)), [range]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::{Controller, Outcome};
 use crate::error::chain;
 use crate::lease::{Snapshot, swap};
 use crate::metrics::FoundBy;
-use crate::state::{Refusal, StateDocument, StateKey};
+use crate::state::{Refusal, StateDocument, StateKey, StateStore as _};
 
 /// How long the answer to a write may be looked for.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(10);
@@ -34,12 +34,15 @@ impl Controller {
         next.write_id = self.parts.instance.next_write_id();
         if let Some(poller) = poller {
             poller.number_recovery(&mut next);
+        } else if next.journal_seq > 0 {
+            // Whoever kept a journal before the settings forgot it shall find a gap, not another state.
+            next.journal_seq = next.journal_seq.saturating_add(1);
         }
         let Some(etag) = &base.etag else { return Outcome::Changed };
         let key = StateKey::Document(name.clone());
         let until = Instant::now() + WRITE_TIME_MAX;
-        let idle = base.document.idle(base.age(self.parts.store.grain()));
-        match Box::pin(swap(&*self.parts.store, &key, next, (etag, until))).await {
+        let idle = base.document.idle(base.age(self.store.grain()));
+        match Box::pin(swap(&*self.store, &key, next, (etag, until))).await {
             Ok(Some(written)) => {
                 self.count(&base.document, condition, idle);
                 if let Some(poller) = poller {
@@ -60,7 +63,7 @@ impl Controller {
         condition: Condition,
         configured: Option<&Configured>,
     ) -> Result<Option<StateDocument>, Refusal> {
-        let (age, now) = (base.age(self.parts.store.grain()), base.now());
+        let (age, now) = (base.age(self.store.grain()), base.now());
         match (condition, configured) {
             (Condition::LeaseExpired, _) => base.document.release_lapsed(age, now),
             (Condition::InFlightOrphaned, Some(configured)) => {
@@ -74,6 +77,7 @@ impl Controller {
                 | Condition::QuarantineGrowing
                 | Condition::PausedTooLong
                 | Condition::ParentGone
+                | Condition::RangeLeft
                 | Condition::JournalWithoutCommits
                 | Condition::FingerprintDiffers
                 | Condition::StateUnreadable,

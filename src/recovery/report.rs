@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::counted::Calls;
 use super::table::{Action, Condition};
 
 /// What became of a finding.
@@ -59,6 +60,8 @@ pub struct Report {
     pub documents: u64,
     /// Documents written.
     pub written: u64,
+    /// What it asked the store for, beside the names.
+    pub calls: Calls,
     /// How long it took.
     pub duration: Duration,
     /// Why nothing was looked at, where nothing was.
@@ -93,8 +96,8 @@ impl Report {
             self.findings.len(),
             self.documents,
             self.duration.as_millis(),
-            self.documents,
-            self.written
+            self.calls.reads,
+            self.calls.writes
         )
     }
 

@@ -26,6 +26,8 @@ pub enum Condition {
     PausedTooLong,
     /// The document of a partition, a replay or a backfill whose poller is gone or paused.
     ParentGone,
+    /// A replay or backfill that has not ended, and that nobody goes on with.
+    RangeLeft,
     /// The history grows, and nothing is committed.
     JournalWithoutCommits,
     /// The checkpoint is of another source than the settings describe.
@@ -168,11 +170,21 @@ pub const ROWS: &[Row] = &[
     Row {
         condition: Condition::ParentGone,
         name: "parent_gone",
-        known_by: "a document named `poller__part`, or with a field `parent`, whose poller has neither \
-                   a document nor settings, or is paused while the part is not",
+        known_by: "a document named `poller__part`, of a replay or backfill that has not ended, or with \
+                   a field `parent`, whose poller has neither a document nor settings, or is paused \
+                   while the part is not",
         actions: &[Action::Alarm, Action::Report],
         done: "an alarm where the poller is gone, a report where it is paused",
         never: "pauses, ends or removes the part",
+    },
+    Row {
+        condition: Condition::RangeLeft,
+        name: "range_left",
+        known_by: "a replay or backfill that has not ended and is not paused, whose lease is free, and \
+                   of which neither its document nor that of a window was written for `STUCK_AFTER`",
+        actions: &[Action::Report],
+        done: "reported, with the rows that are left and the command that goes on",
+        never: "goes on with it; gives it up; removes it",
     },
     Row {
         condition: Condition::JournalWithoutCommits,

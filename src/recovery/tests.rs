@@ -135,6 +135,26 @@ impl World {
         decode(name, &stored.bytes).unwrap()
     }
 
+    /// Returns what is stored, but for what the controller itself remembers.
+    async fn all(&self) -> Vec<(String, Vec<u8>)> {
+        let mut all = Vec::new();
+        for key in self.memory.list().await.unwrap() {
+            if key != StateKey::Document(DOCUMENT.to_owned()) {
+                let stored = self.memory.load(&key).await.unwrap().stored.unwrap();
+                all.push((format!("{key:?}"), stored.bytes));
+            }
+        }
+        all
+    }
+
+    /// Lets `controller` run, and checks that it only tells: nothing is written but its own document.
+    async fn told_by(&self, controller: &Controller) -> Report {
+        let before = self.all().await;
+        let report = controller.run(true).await.unwrap();
+        assert_eq!((report.written, self.all().await), (0, before), "{report:?}");
+        report
+    }
+
     /// Returns the sum of a counter, or the newest value of a gauge, over points with this attribute.
     fn counted(&self, metric: &str, (key, value): (&str, &str)) -> u64 {
         self.provider.force_flush().unwrap();
@@ -165,6 +185,20 @@ impl World {
 fn at(version: u64) -> Cursor {
     let key = KeyValues::from_iter([("id".to_owned(), version.into())]);
     Cursor::row_version(RowVersion(version), key)
+}
+
+/// Returns the document of a replay of `of` that has delivered one of three rows.
+fn replay(world: &World, of: &str) -> StateDocument {
+    let range = serde_json::from_value(serde_json::json!({
+        "of": of, "upto": at(8), "rows_planned": 3, "rows": 1, "begun_at": "2026-11-21T00:00:00Z",
+    }))
+    .unwrap();
+    world.fresh(&format!("{of}.replay.x1")).of_range(range, "replay-x1")
+}
+
+fn ended(mut document: StateDocument) -> StateDocument {
+    document.range.as_mut().unwrap().done_at = Some(time::OffsetDateTime::UNIX_EPOCH);
+    document
 }
 
 fn batch() -> InFlight {
@@ -272,14 +306,14 @@ async fn checkpoint_stuck_is_told_once_rows_have_waited_long_enough() {
     world.put(&world.fresh("p")).await;
     world.source.fill(5);
     sleep(2 * STUCK_AFTER.as_secs()).await;
-    assert_eq!(of(&controller.run(true).await.unwrap(), "p"), [], "idle is not stuck");
+    assert_eq!(of(&world.told_by(&controller).await, "p"), [], "idle is not stuck");
     // Rows wait that no document tells of: no tick runs at all.
     world.source.put(6, "new");
-    assert_eq!(of(&controller.run(true).await.unwrap(), "p"), [], "seen for the first time");
+    assert_eq!(of(&world.told_by(&controller).await, "p"), [], "seen for the first time");
     sleep(STUCK_AFTER.as_secs() - 1).await;
-    assert_eq!(of(&controller.run(true).await.unwrap(), "p"), []);
+    assert_eq!(of(&world.told_by(&controller).await, "p"), []);
     sleep(1).await;
-    let report = controller.run(true).await.unwrap();
+    let report = world.told_by(&controller).await;
     assert_eq!(of(&report, "p"), told(Condition::CheckpointStuck, Action::Alarm));
     assert!(report.needs_somebody());
     // A batch that fails for so long tells it by itself.
@@ -296,7 +330,7 @@ async fn checkpoint_stuck_is_told_once_rows_have_waited_long_enough() {
     failing.in_flight = None;
     failing.checkpoint.cursor = Some(at(6));
     world.put(&failing).await;
-    assert_eq!(of(&controller.run(true).await.unwrap(), "p"), []);
+    assert_eq!(of(&world.told_by(&controller).await, "p"), []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -305,9 +339,15 @@ async fn state_without_configuration_is_told_and_its_dead_lease_released_all_the
     world.put(&world.fresh("p")).await;
     let mut held = world.held("old");
     held.in_flight = Some(batch());
+    held.journal_seq = 7;
     world.put(&held).await;
+    let silent = world.held("silent");
+    world.put(&silent).await;
     sleep(LAPSED).await;
     let report = world.controller("r").run(true).await.unwrap();
+    // No settings say whether a journal is kept: one that was kept shall find a gap.
+    assert_eq!(world.document("old").await.journal_seq, 8);
+    assert_eq!(world.document("silent").await.journal_seq, 0);
     assert_eq!(
         of(&report, "old"),
         [
@@ -323,13 +363,13 @@ async fn state_without_configuration_is_told_and_its_dead_lease_released_all_the
 async fn configuration_without_state_is_an_alarm_only_where_the_poller_has_run() {
     let world = World::new();
     let controller = world.controller("r");
-    let report = controller.run(true).await.unwrap();
+    let report = world.told_by(&controller).await;
     assert_eq!(of(&report, "p"), told(Condition::ConfigurationWithoutState, Action::Report));
     let created_at = time::OffsetDateTime::UNIX_EPOCH;
     let marker = Marker { poller_name: "p".to_owned(), generation: Generation(7), created_at };
     let key = StateKey::Marker("p".to_owned());
     world.memory.store(&key, encode_marker(&marker), Precondition::Absent).await.unwrap();
-    let report = controller.run(true).await.unwrap();
+    let report = world.told_by(&controller).await;
     assert_eq!(of(&report, "p"), told(Condition::ConfigurationWithoutState, Action::Alarm));
     let key = StateKey::Document("p".to_owned());
     assert!(world.memory.load(&key).await.unwrap().stored.is_none(), "nothing is created");
@@ -345,12 +385,12 @@ async fn quarantine_growing_is_told_when_more_is_set_aside_than_before() {
         let key = StateKey::Quarantined { poller: "p".to_owned(), event };
         world.memory.store(&key, b"{}".to_vec(), Precondition::Absent).await.unwrap();
     };
-    assert_eq!(of(&controller.run(true).await.unwrap(), "p"), []);
+    assert_eq!(of(&world.told_by(&controller).await, "p"), []);
     for number in 1..=2 {
         set_aside(number).await;
-        let report = controller.run(true).await.unwrap();
+        let report = world.told_by(&controller).await;
         assert_eq!(of(&report, "p"), told(Condition::QuarantineGrowing, Action::Alarm));
-        assert_eq!(of(&controller.run(true).await.unwrap(), "p"), [], "it grows no more");
+        assert_eq!(of(&world.told_by(&controller).await, "p"), [], "it grows no more");
     }
 }
 
@@ -363,9 +403,9 @@ async fn paused_too_long_is_told_and_never_resumed() {
     world.put(&document).await;
     sleep(PAUSED_MAX.as_secs() - 1).await;
     let controller = world.controller("r");
-    assert_eq!(of(&controller.run(true).await.unwrap(), "p"), []);
+    assert_eq!(of(&world.told_by(&controller).await, "p"), []);
     sleep(1).await;
-    let report = controller.run(true).await.unwrap();
+    let report = world.told_by(&controller).await;
     assert_eq!(of(&report, "p"), told(Condition::PausedTooLong, Action::Report));
     assert!(report.findings[0].found.contains("the target moves"), "{report:?}");
     assert!(world.document("p").await.paused.is_some());
@@ -382,8 +422,15 @@ async fn parent_gone_or_paused_is_told_of_each_part() {
     let mut named = world.fresh("replayed");
     named.extra.insert("parent".to_owned(), "gone".into());
     world.put(&named).await;
+    world.put(&replay(&world, "gone")).await;
+    let mut over = ended(replay(&world, "gone"));
+    over.poller_name = "gone.replay.over".to_owned();
+    world.put(&over).await;
+    let before = world.all().await;
     let report = world.controller("r").run(true).await.unwrap();
-    for part in ["gone__part_1", "replayed"] {
+    assert_eq!((report.written, world.all().await), (0, before), "a part is never touched");
+    assert_eq!(of(&report, "gone.replay.over"), [], "what has ended needs no poller");
+    for part in ["gone__part_1", "gone.replay.x1", "replayed"] {
         assert_eq!(of(&report, part), told(Condition::ParentGone, Action::Alarm), "{part}");
     }
     assert_eq!(of(&report, "p__part_1"), []);
@@ -398,6 +445,51 @@ async fn parent_gone_or_paused_is_told_of_each_part() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn range_left_is_told_once_nobody_has_gone_on_with_any_part_of_it_for_long_enough() {
+    let world = World::new();
+    let controller = world.controller("r");
+    world.put(&world.fresh("p")).await;
+    let mut whole = replay(&world, "p");
+    whole.in_flight = Some(batch());
+    world.put(&whole).await;
+    sleep(STUCK_AFTER.as_secs() - 1).await;
+    assert_eq!(of(&world.told_by(&controller).await, "p.replay.x1"), []);
+    sleep(1).await;
+    let report = world.told_by(&controller).await;
+    assert_eq!(of(&report, "p.replay.x1"), told(Condition::RangeLeft, Action::Report));
+    let found = &report.findings[0].found;
+    assert!(found.starts_with("1 of 3 rows are delivered"), "{found}");
+    assert!(found.contains("`highwater replay p --resume x1`"), "{found}");
+    // Somebody is at a window of it, under a lease or since short.
+    let mut window = replay(&world, "p");
+    window.poller_name = "p.replay.x1.1".to_owned();
+    world.put(&window).await;
+    assert_eq!(of(&world.told_by(&controller).await, "p.replay.x1"), []);
+    sleep(STUCK_AFTER.as_secs()).await;
+    let report = world.told_by(&controller).await;
+    let left: Vec<&str> = report.findings.iter().map(|found| found.poller.as_str()).collect();
+    assert_eq!(left, ["p.replay.x1"], "once, and not for each window");
+    window.lease.owner_id = Some("worker".to_owned());
+    window.lease.ttl_seconds = 2 * STUCK_AFTER.as_secs();
+    world.put(&window).await;
+    sleep(STUCK_AFTER.as_secs()).await;
+    assert_eq!(of(&world.told_by(&controller).await, "p.replay.x1"), [], "it is held");
+    window.lease.owner_id = None;
+    world.put(&window).await;
+    let mut waits = whole.clone();
+    waits.paused = Some(paused(time::OffsetDateTime::UNIX_EPOCH));
+    for over in [ended(whole.clone()), waits] {
+        world.put(&over).await;
+        sleep(STUCK_AFTER.as_secs()).await;
+        let found = of(&world.told_by(&controller).await, "p.replay.x1");
+        assert!(
+            found.iter().all(|(condition, ..)| *condition != Condition::RangeLeft),
+            "{found:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn journal_without_commits_is_told_after_many_writes_at_one_checkpoint() {
     let world = World::new();
     let journals = Arc::new(MemoryJournal::default());
@@ -409,14 +501,14 @@ async fn journal_without_commits_is_told_after_many_writes_at_one_checkpoint() {
     for (seq, expected) in [(100, false), (119, false), (120, true)] {
         document.journal_seq = seq;
         world.put(&document).await;
-        let report = controller.run(true).await.unwrap();
+        let report = world.told_by(&controller).await;
         let told_of = told(Condition::JournalWithoutCommits, Action::Alarm);
         assert_eq!(of(&report, "p"), if expected { told_of } else { Vec::new() }, "{seq}");
         assert_eq!(of(&off.look().await.unwrap(), "p"), [], "without a journal");
     }
     document.checkpoint.cursor = Some(at(6));
     world.put(&document).await;
-    assert_eq!(of(&controller.run(true).await.unwrap(), "p"), []);
+    assert_eq!(of(&world.told_by(&controller).await, "p"), []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -425,7 +517,7 @@ async fn fingerprint_differs_is_told() {
     let mut document = world.fresh("p");
     document.source_fingerprint = SourceFingerprint::of(&[("object", "dbo.other")]);
     world.put(&document).await;
-    let report = world.controller("r").run(true).await.unwrap();
+    let report = world.told_by(&world.controller("r")).await;
     assert_eq!(of(&report, "p"), told(Condition::FingerprintDiffers, Action::Alarm));
     assert_eq!(world.document("p").await, document);
 }
@@ -434,7 +526,7 @@ async fn fingerprint_differs_is_told() {
 async fn state_unreadable_is_told_and_never_overwritten() {
     let world = World::new();
     world.put_bytes("p", b"{\"version\": 1".to_vec()).await;
-    let report = world.controller("r").run(true).await.unwrap();
+    let report = world.told_by(&world.controller("r")).await;
     assert_eq!(of(&report, "p"), told(Condition::StateUnreadable, Action::Alarm));
     let key = StateKey::Document("p".to_owned());
     let stored = world.memory.load(&key).await.unwrap().stored.unwrap();
@@ -459,6 +551,7 @@ async fn a_second_run_finds_nothing_left_to_do_and_says_so() {
     assert_eq!(world.document("p").await, repaired);
     // Its own document: read, taken and given up; the other: read.
     assert_eq!(world.store.take_calls(), Calls { gets: 2, puts: 2, refused: 0 });
+    assert!(report.summary().ends_with("1 listing, 2 reads, 2 writes)"), "{}", report.summary());
 }
 
 #[tokio::test(start_paused = true)]
@@ -608,7 +701,9 @@ async fn ten_thousand_documents_are_looked_at_in_one_scan() {
     let report = world.controller_of("r", Mode::Repair, []).run(true).await.unwrap();
     assert_eq!(report.findings.len(), POLLERS, "none of them is in the settings");
     let calls = world.store.take_calls();
-    println!("{POLLERS} documents: {} ms; {calls:?}", report.duration.as_millis());
+    println!("{}", report.summary());
+    println!("counted below: {calls:?}");
+    assert_eq!((report.calls.reads, report.calls.writes), (10_002, 3));
     // Its own document: created blank, begun with its lease, given up.
     assert_eq!((calls.gets, calls.puts), (10_002, 3));
     let memory = world.document(DOCUMENT).await;

@@ -25,6 +25,7 @@ mod fetch;
 mod form;
 mod limit;
 mod mark;
+mod offer;
 mod origin;
 mod partition;
 mod plan;
@@ -62,6 +63,7 @@ use plan::{Answer, Plan, Reading};
 
 pub use examine::Standing;
 pub use limit::SizeLimits;
+pub use offer::Offer;
 
 /// Whether the changes of the object that `@P1` names are tracked and may be seen.
 const TRACKED: &str = "SELECT CHANGE_TRACKING_MIN_VALID_VERSION(OBJECT_ID(@P1)) AS [v]";

@@ -227,6 +227,11 @@ fn remedy(answer: &Answer, container: &str) -> Option<String> {
         (_, "AuthorizationFailure") => {
             format!("the account's firewall may not let this address in; {}", role())
         }
+        (401, "InvalidAuthenticationInfo") => format!(
+            "the token is of another tenant or service, or has expired: check which identity is \
+             used, and this machine's clock; {}",
+            role()
+        ),
         (401 | 403, _) => format!("a signature needs the rights `rwc`; {}", role()),
         (409 | 412, _) if code.starts_with("Lease") => {
             "somebody holds a native lease on the blob; break it, this program uses none".to_owned()
@@ -305,7 +310,7 @@ mod tests {
             400 InvalidUri
               refused: check the storage address and the container's name
             401 InvalidAuthenticationInfo
-              refused: a signature needs the rights `rwc`; the identity needs the role `Storage Blob Data Contributor` on the container `db-state`
+              refused: the token is of another tenant or service, or has expired: check which identity is used, and this machine's clock; the identity needs the role `Storage Blob Data Contributor` on the container `db-state`
             403 AuthenticationFailed
               refused: check the account key, when the signature ends and this machine's clock; the identity needs the role `Storage Blob Data Contributor` on the container `db-state`
             403 AuthorizationPermissionMismatch

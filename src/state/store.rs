@@ -32,7 +32,7 @@ pub enum StateKey {
     Saved {
         /// The poller.
         poller: String,
-        /// Generation of the document that took its place.
+        /// Generation of the document that took its place; where that kept the one it had, a number above it.
         before: Generation,
     },
 }

@@ -59,7 +59,8 @@ pub(super) fn text(found: &ResourceMetrics) -> String {
 }
 
 fn one<T: Copy + Display>(out: &mut String, metric: &Metric, data: &MetricData<T>) {
-    let name = name(metric.name(), metric.unit());
+    let is_counter = matches!(data, MetricData::Sum(sum) if sum.is_monotonic());
+    let name = series_name(metric.name(), metric.unit(), is_counter);
     match data {
         MetricData::Gauge(gauge) => {
             head(out, &name, "gauge");
@@ -67,20 +68,17 @@ fn one<T: Copy + Display>(out: &mut String, metric: &Metric, data: &MetricData<T
                 sample(out, &name, &labels(&point.attributes().collect::<Vec<_>>()), point.value());
             }
         }
-        MetricData::Sum(sum) => total(out, name, sum),
+        MetricData::Sum(sum) => total(out, &name, sum),
         MetricData::Histogram(histogram) => buckets(out, &name, histogram),
         // None is made here.
         MetricData::ExponentialHistogram(_) => {}
     }
 }
 
-fn total<T: Copy + Display>(out: &mut String, name: String, sum: &Sum<T>) {
-    let is_counter = sum.is_monotonic();
-    let suffix = if is_counter && !name.ends_with("_total") { "_total" } else { "" };
-    let name = name + suffix;
-    head(out, &name, if is_counter { "counter" } else { "gauge" });
+fn total<T: Copy + Display>(out: &mut String, name: &str, sum: &Sum<T>) {
+    head(out, name, if sum.is_monotonic() { "counter" } else { "gauge" });
     for point in sum.data_points() {
-        sample(out, &name, &labels(&point.attributes().collect::<Vec<_>>()), point.value());
+        sample(out, name, &labels(&point.attributes().collect::<Vec<_>>()), point.value());
     }
 }
 
@@ -111,8 +109,9 @@ fn sample(out: &mut String, name: &str, labels: &str, value: impl Display) {
     writeln!(out, "{name}{labels} {value}").unwrap_or_default();
 }
 
-/// Returns a name with its unit behind it, unless it says it already.
-fn name(name: &str, unit: &str) -> String {
+/// Returns the name that an instrument has in Prometheus: its unit stands behind it, unless the name says
+/// it already, and `_total` behind that of a counter.
+pub fn series_name(name: &str, unit: &str, is_counter: bool) -> String {
     let unit = match unit {
         "s" => "seconds",
         "By" => "bytes",
@@ -120,7 +119,8 @@ fn name(name: &str, unit: &str) -> String {
     };
     let name = plain(name);
     let is_said = unit.is_empty() || name.ends_with(unit) || name.ends_with("_timestamp");
-    if is_said { name } else { format!("{name}_{unit}") }
+    let name = if is_said { name } else { format!("{name}_{unit}") };
+    if is_counter && !name.ends_with("_total") { name + "_total" } else { name }
 }
 
 /// Returns a name in the signs that Prometheus allows.

@@ -33,6 +33,11 @@ impl Said {
         &self.data
     }
 
+    /// Checks that it ended well and that its data has `text`, whatever it told beside.
+    pub(crate) fn done_with(&self, text: &str) {
+        assert!(self.code == 0 && self.data.contains(text), "{self:?}");
+    }
+
     fn json(&self) -> Json {
         serde_json::from_str(self.done()).unwrap()
     }

@@ -1,10 +1,13 @@
 //! `highwater journal` and `highwater state`: the real program beside a host that runs the same poller.
 
 use std::fs;
+use std::process::Stdio;
 
 use serde_json::Value as Json;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Command;
 
-use crate::bench::{Bench, logs};
+use crate::bench::{Bench, LIMIT, PROGRAM, logs, within};
 use crate::commands::Said;
 use crate::receiver::Answer;
 
@@ -104,6 +107,50 @@ async fn what_happened_is_shown_by_filter_followed_and_exported_as_it_is_stored(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_follows_a_journal_is_told_what_is_appended_and_once() {
+    let mut bench = Bench::with_rows(1..=2).await;
+    bench.set("JOURNAL", "full");
+    let host = bench.host().await;
+    logs(&host.run().await);
+    let mut command = Command::new(PROGRAM);
+    command.args(["journal", "tail", "nightly", "-n", "1", "--follow", "--output", "jsonl"]);
+    command.env_clear().envs(&bench.env).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut process = command.kill_on_drop(true).spawn().unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let mut next = async || {
+        let line = within(LIMIT, lines.next_line()).await.unwrap().unwrap();
+        let entry: Json = serde_json::from_str(&line).unwrap();
+        (entry["event"].as_str().unwrap().to_owned(), entry["rows"].as_u64())
+    };
+    assert_eq!(next().await, ("batch_complete".to_owned(), Some(2)));
+    for (id, rows) in [(3, 1), (4, 1)] {
+        bench.insert(id..=id);
+        logs(&host.run().await);
+        for event in ["lease_acquired", "execution_started", "batch_complete"] {
+            assert_eq!(next().await, (event.to_owned(), Some(rows)));
+        }
+    }
+    host.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whole_days_are_kept_for_as_long_as_the_setting_says() {
+    for (retention, kept) in [("2d", false), ("0", true)] {
+        let mut bench = Bench::with_rows(1..=2).await;
+        bench.set("JOURNAL", "commits");
+        bench.set("JOURNAL_RETENTION", retention);
+        let folder = bench.folder.path().join("journal/local/nightly");
+        fs::create_dir_all(&folder).unwrap();
+        let old = folder.join("2020-01-01.0000.ndjson");
+        fs::write(&old, "{}\n").unwrap();
+        let host = bench.host().await;
+        logs(&host.run().await);
+        host.finish().await;
+        assert_eq!((old.exists(), bench.journal_parts().len()), (kept, 1 + usize::from(kept)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_difference_is_named_and_a_harmless_gap_explained() {
     let bench = delivered().await;
     let report = bench.verify().await;
@@ -187,7 +234,7 @@ async fn nothing_is_put_in_the_place_of_a_document_whose_lease_is_held_or_that_i
     let copy = bench.folder.path().join("copy.json");
     let exported = bench.command(&["state", "export", "nightly"]).await;
     fs::write(&copy, exported.done()).unwrap();
-    let import = ["state", "import", copy.to_str().unwrap(), "nightly"];
+    let import = ["state", "import", copy.to_str().unwrap(), "nightly", "--why", "it broke"];
     bench.insert(5..=5);
     bench.receiver.script(&[Answer::Hold]);
     let host = bench.host().await;

@@ -11,11 +11,15 @@
     clippy::panic,
     reason = "a test ends where its expectation does"
 )]
+#![expect(clippy::print_stdout, reason = "a test that is given less than it could be says so")]
 
 mod bench;
 mod commands;
+mod credentials;
 mod data;
 mod extra;
+mod folder;
+mod host_check;
 mod identity;
 mod journal_commands;
 mod lines;
@@ -25,12 +29,16 @@ mod ranges;
 mod receiver;
 mod recovery;
 mod requests;
+mod reset;
 mod responses;
 mod runs;
 mod standalone;
 mod start;
+mod status;
 mod stop;
 mod timeouts;
+mod token_doubles;
+mod upgrades;
 
 use std::collections::BTreeSet;
 
@@ -108,6 +116,7 @@ cases! {
     "LOG-02" => log_02_warnings_stay_information_on_stdout = lines::warning();
 
     "PKG-01" => pkg_01_the_staged_folder_is_one_the_host_takes = package::layout();
+    "PKG-02" => pkg_02_the_zip_keeps_the_right_to_be_run = package::zip();
     "PKG-03" => pkg_03_each_function_has_a_route = package::routes();
 }
 
@@ -115,7 +124,6 @@ cases! {
 const ELSEWHERE: &[(&str, &str)] = &[
     ("TRACE-01", "in `tests/telemetry`, which decodes what is exported"),
     ("TRACE-02", "in `tests/telemetry`, which decodes what is exported"),
-    ("PKG-02", "the zip is made by Core Tools; what goes into it is checked in PKG-01"),
 ];
 
 #[test]

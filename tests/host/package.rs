@@ -1,21 +1,151 @@
-//! PKG: the staged folder.
+//! PKG: the package, staged and zipped.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Output;
 
 use highwater::fakehost::Invocation;
+use serde_json::Value as Json;
 use tokio::process::Command;
 
 use crate::bench::{Bench, PROGRAM, failure};
 use crate::data;
 
 /// Stages the repository with the program under test.
-async fn stage(folder: &Path) {
+pub(crate) async fn stage(folder: &Path) {
     let mut command = Command::new(PROGRAM);
     command.args(["package", "--from", env!("CARGO_MANIFEST_DIR"), "--stage"]).arg(folder);
     let output = command.output().await.unwrap();
     assert!(output.status.success(), "{output:?}");
+}
+
+/// The shortest file that says that it is a static program for `machine`.
+/// <https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.eheader.html>
+fn planted(machine: u16) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
+    bytes[16] = 2;
+    bytes[18..20].copy_from_slice(&machine.to_le_bytes());
+    bytes[24] = 1;
+    bytes
+}
+
+const X86_64: u16 = 62;
+const AARCH64: u16 = 183;
+
+/// Makes a package of the repository's functions from what lies in `folder`.
+async fn package(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(PROGRAM);
+    command.current_dir(folder).args(["package", "--binary", "program"]).args(arguments);
+    command.output().await.unwrap()
+}
+
+/// A folder like the repository's, with a planted program.
+fn project() -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    fs::copy(repository.join("host.json"), root.path().join("host.json")).unwrap();
+    let from = repository.join("function-definitions/orders/function.json");
+    let orders = root.path().join("function-definitions/orders");
+    fs::create_dir_all(&orders).unwrap();
+    fs::copy(from, orders.join("function.json")).unwrap();
+    fs::write(root.path().join("program"), planted(X86_64)).unwrap();
+    root
+}
+
+/// What a reader of zips that is not ours says is in one: name, mode, whether it is a link, time.
+const LIST: &str = "import json, sys, zipfile
+archive = zipfile.ZipFile(sys.argv[1])
+assert archive.testzip() is None
+print(json.dumps([[i.filename, oct(i.external_attr >> 16 & 0o7777), i.external_attr >> 28,
+  i.create_system, i.date_time[0]] for i in archive.infolist()]))";
+
+pub(crate) async fn zip() {
+    let root = project();
+    for name in ["one.zip", "two.zip"] {
+        let output = package(root.path(), &["--out", name]).await;
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    }
+    let bytes = |name: &str| fs::read(root.path().join(name)).unwrap();
+    assert_eq!(bytes("one.zip"), bytes("two.zip"));
+    let mut python = Command::new("python3");
+    let output =
+        python.arg("-c").arg(LIST).arg(root.path().join("one.zip")).output().await.unwrap();
+    let listed: Json = serde_json::from_slice(&output.stdout).unwrap();
+    let regular = |name: &str, mode: &str| serde_json::json!([name, mode, 8, 3, 1980]);
+    let expected = [
+        regular("LICENSE", "0o644"),
+        regular("THIRD-PARTY-NOTICES", "0o644"),
+        regular("handler", "0o755"),
+        regular("host.json", "0o644"),
+        regular("orders/function.json", "0o644"),
+    ];
+    assert_eq!(listed, Json::from(expected.to_vec()));
+}
+
+#[tokio::test]
+async fn each_mistake_in_a_package_is_refused_with_what_to_do_and_leaves_no_zip() {
+    let write = |root: &Path, name: &str, bytes: &[u8]| {
+        let path = root.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    };
+    let nested = "function-definitions/shop/orders/function.json";
+    let settings = "function-definitions/orders/local.settings.json";
+    for (name, bytes, expected) in [
+        (
+            "program",
+            &planted(AARCH64)[..],
+            "is built for aarch64, Azure Functions runs x86_64; build",
+        ),
+        ("program", &planted(X86_64)[..40], "is damaged"),
+        ("program", &b"#!/bin/sh"[..], "is no program for Linux; build one with `.ci/deployable`"),
+        ("host.json", &b"{}"[..], "must be exactly `handler`"),
+        (nested, &b"{}"[..], "move its folder up"),
+        (settings, &b"{}"[..], "move it out"),
+        ("function-definitions/a b/function.json", &b"{}"[..], "the folder's name must be"),
+        ("function-definitions/handler/function.json", TIMER, "rename the folder"),
+    ] {
+        let root = project();
+        write(root.path(), name, bytes);
+        let output = package(root.path(), &["--out", "app.zip"]).await;
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.contains(expected)), (Some(1), true), "{said}");
+        assert!(!root.path().join("app.zip").exists() && output.stdout.is_empty());
+    }
+    let root = project();
+    assert_eq!(package(root.path(), &[]).await.status.code(), Some(2), "nowhere to write to");
+}
+
+const TIMER: &[u8] = br#"{"bindings":[{"name":"timer","type":"timerTrigger","direction":"in","schedule":"0 * * * * *"}]}"#;
+
+#[tokio::test]
+async fn settings_at_hand_give_functions_to_pollers_and_never_get_into_the_zip() {
+    let root = project();
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("local.settings.json.example");
+    let text = fs::read_to_string(example).unwrap();
+    let text =
+        text.replace("__POLLERS__ORDERS__", "__POLLERS__INVOICES__").replace("change me", "s3cret");
+    fs::write(root.path().join("local.settings.json"), text).unwrap();
+    let arguments = ["--settings", "local.settings.json", "--out", "app.zip", "--stage", "dist"];
+    let refused = package(root.path(), &arguments).await;
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains("set `HIGHWATER__FUNCTIONS__ORDERS__POLLER`, or remove"), "{said}");
+    fs::remove_dir_all(root.path().join("function-definitions")).unwrap();
+    let output = package(root.path(), &arguments).await;
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && said.contains("setting `INVOICES_SCHEDULE`"), "{said}");
+    let definition = fs::read(root.path().join("dist/invoices/function.json")).unwrap();
+    let definition: Json = serde_json::from_slice(&definition).unwrap();
+    assert_eq!(definition["bindings"][0]["schedule"], "%INVOICES_SCHEDULE%");
+    assert!(!root.path().join("dist/local.settings.json").exists());
+    for file in ["host.json", "invoices/function.json"] {
+        let text = fs::read_to_string(root.path().join("dist").join(file)).unwrap();
+        assert!(!text.contains("s3cret"), "{file}");
+    }
+    let zip = fs::read(root.path().join("app.zip")).unwrap();
+    assert!(!zip.windows(14).any(|part| part == b"local.settings"));
 }
 
 fn functions(folder: &Path) -> Vec<String> {
@@ -55,7 +185,8 @@ pub(crate) async fn routes() {
     bench.options.program = dist.join("handler");
     let functions = functions(&dist);
     // The sample functions run the poller of these tests, whatever they are called.
-    for function in functions.iter().filter(|name| *name != highwater::recovery::FUNCTION) {
+    let ours = [highwater::recovery::FUNCTION, highwater::page::FUNCTION];
+    for function in functions.iter().filter(|name| !ours.contains(&name.as_str())) {
         let segment = function.to_ascii_uppercase().replace('-', "_");
         bench.set_env(&format!("HIGHWATER__FUNCTIONS__{segment}__POLLER"), "nightly");
     }
@@ -70,6 +201,11 @@ pub(crate) async fn routes() {
         let definition = fs::read(dist.join(&function).join("function.json")).unwrap();
         let definition: serde_json::Value = serde_json::from_slice(&definition).unwrap();
         let bindings = definition["bindings"].as_array().unwrap();
+        if function == highwater::page::FUNCTION {
+            let types: Vec<_> = bindings.iter().map(|binding| &binding["type"]).collect();
+            assert_eq!(types, ["httpTrigger", "http"], "{function}");
+            continue;
+        }
         assert_eq!(bindings.len(), 1, "{function}");
         assert_eq!(bindings[0]["type"], "timerTrigger", "{function}");
         let name = bindings[0]["name"].as_str().unwrap();

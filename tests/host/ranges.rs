@@ -36,6 +36,7 @@ async fn delivered(rows: i64) -> (Bench, Past) {
     bench.host().await.run().await;
     let past = Past::of(&bench.receiver.batches());
     assert_eq!(past.0.len(), usize::try_from(rows).unwrap());
+    assert!(bench.receiver.batches().iter().all(|batch| batch.replay_id.is_none()));
     bench.receiver.forget();
     (bench, past)
 }
@@ -100,6 +101,7 @@ async fn a_replay_delivers_a_range_once_with_its_ids_and_leaves_the_poller_alone
     let id = bench.range_id("replay");
     for batch in bench.receiver.batches() {
         assert_eq!(batch.poller, format!("nightly.replay.{id}"));
+        assert_eq!(batch.replay_id, Some(format!("replay-{id}")));
         assert_eq!(batch.events[0]["source"]["poller"], "nightly");
     }
     let after = bench.files();
@@ -145,7 +147,9 @@ async fn a_replay_that_was_killed_goes_on_under_the_same_id() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_processes_share_the_windows_of_a_backfill() {
-    let (bench, past) = delivered(80).await;
+    let (mut bench, past) = delivered(80).await;
+    // A range tells of itself in its documents; only the poller has a journal.
+    bench.set("JOURNAL", "full");
     let before = bench.files();
     let range = ["backfill", "nightly", "--from", past.cursor(3), "--to-checkpoint"];
     let dry = bench.command(&[&range[..], &["--windows", "7", "--dry-run"]].concat()).await;
@@ -175,6 +179,9 @@ async fn two_processes_share_the_windows_of_a_backfill() {
     assert_eq!(taken, (4..=80).collect::<Vec<_>>(), "each row of the range, and no other");
     let ids: BTreeSet<String> = bench.event_ids().into_iter().collect();
     assert_eq!(ids, past.ids(4..=80).into_iter().collect::<BTreeSet<_>>());
+    let replay_ids: BTreeSet<Option<String>> =
+        bench.receiver.batches().into_iter().map(|batch| batch.replay_id).collect();
+    assert_eq!(replay_ids, BTreeSet::from([Some(format!("backfill-{id}"))]), "one for all windows");
     let names: BTreeSet<String> =
         bench.receiver.batches().into_iter().map(|batch| batch.poller).collect();
     let windows = (1..=7).map(|number| format!("nightly.backfill.{id}.{number}"));

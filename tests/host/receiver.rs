@@ -32,6 +32,8 @@ pub(crate) struct Batch {
     pub(crate) token: u64,
     /// Under whose name it came.
     pub(crate) poller: String,
+    /// What tells a target that its rows come again.
+    pub(crate) replay_id: Option<String>,
     /// Keys of its rows.
     pub(crate) rows: Vec<i64>,
     /// Its events, whole.
@@ -138,6 +140,7 @@ async fn receive(
         attempt: body["attempt"].as_u64().unwrap(),
         token: body["fencing_token"].as_u64().unwrap(),
         poller: body["poller"].as_str().unwrap().to_owned(),
+        replay_id: body["replay_id"].as_str().map(str::to_owned),
         rows: events.iter().map(|event| event["pk"]["id"].as_i64().unwrap()).collect(),
         events: events.clone(),
         taken: false,

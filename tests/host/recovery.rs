@@ -97,3 +97,71 @@ async fn an_alarm_is_an_exit_code_and_an_invocation_that_went_well() {
     let said = bench.command(&["status"]).await;
     assert!(said.done().contains("unreadable"), "{said:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_is_too_short_for_what_ticks_took_is_told_by_status_and_doctor() {
+    let mut bench = Bench::with_rows(1..=1).await;
+    let host = bench.host().await;
+    for id in 2..=6 {
+        host.run().await;
+        bench.insert(id..=id);
+    }
+    host.stop().await;
+    let said = bench.command(&["status", "--output", "json"]).await;
+    let status: Json = serde_json::from_str(&said.data).unwrap();
+    let sizing = &status[0]["sizing"];
+    assert_eq!(
+        (&sizing["ticks"], &sizing["heartbeat_p99_ms"]),
+        (&json!(5), &Json::Null),
+        "{status}"
+    );
+    let suggested = sizing["suggested_ttl_seconds"].as_u64().unwrap();
+    assert!(suggested >= 30, "{sizing}");
+    // Slower ones than these, and a ttl that does not last for them.
+    bench.an_hour_ago(|document| {
+        for tick in document["recent"].as_array_mut().unwrap() {
+            tick["longest_ms"]["handler"] = 100_000.into();
+        }
+    });
+    bench.set("LEASE__TTL", "60s");
+    let said = bench.command(&["status"]).await;
+    assert!(said.code == 0 && said.data.contains("135s"), "{said:?}");
+    assert!(said.rest.contains("nightly: `LEASE__TTL` is 60 s"), "{said:?}");
+    let said = bench.command(&["doctor", "--poller", "nightly", "--output", "json"]).await;
+    let found: Json = serde_json::from_str(&said.data).unwrap();
+    let found =
+        found.as_array().unwrap().iter().find(|one| one["check"] == "lease sizing").unwrap();
+    assert_eq!(found["level"], "warning", "{found}");
+    assert!(found["found"].as_str().unwrap().contains("135"), "{found}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replay_that_nobody_goes_on_with_is_told_and_one_that_has_ended_is_not() {
+    let bench = Bench::with_rows(1..=2).await;
+    bench.host().await.run().await;
+    let range = ["replay", "nightly", "--from-beginning", "--to-checkpoint", "--yes"];
+    assert_eq!(bench.command(&range).await.code, 0);
+    let folder = bench.state_path().parent().unwrap().to_owned();
+    let names = std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
+    let is_range = |path: &std::path::PathBuf| {
+        let stem = path.file_stem().unwrap().to_str().unwrap();
+        stem.starts_with("nightly.replay.") && path.extension().is_some_and(|end| end == "json")
+    };
+    let path = names.into_iter().find(is_range).unwrap();
+    bench.command(&["pause", "nightly", "--reason", "the target moves"]).await.done();
+    let said = bench.command(&["recover"]).await;
+    assert!(said.code == 0 && said.rest.contains("0 findings in 2 documents"), "{said:?}");
+    // As if its process had died an hour ago.
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (header, document) = text.split_once('\n').unwrap();
+    let mut header: Json = serde_json::from_str(header).unwrap();
+    let mut document: Json = serde_json::from_str(document).unwrap();
+    header["last_modified"] = "2026-01-01T00:00:00Z".into();
+    document["range"]["done_at"] = Json::Null;
+    std::fs::write(&path, format!("{header}\n{document}")).unwrap();
+    bench.command(&["resume", "nightly"]).await.done();
+    let said = bench.command(&["recover", "--output", "json"]).await;
+    let found: Json = serde_json::from_str(&said.data).unwrap();
+    assert_eq!((said.code, &found[0]["condition"]), (0, &json!("range_left")), "{said:?}");
+    assert!(found[0]["found"].as_str().unwrap().contains("--resume"), "{found}");
+}

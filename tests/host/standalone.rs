@@ -24,7 +24,7 @@ impl Bench {
     }
 
     /// Gives the function a schedule.
-    fn schedule(&self, schedule: &str) {
+    pub(crate) fn schedule(&self, schedule: &str) {
         let function = json!({"bindings": [
             {"name": "timer", "type": "timerTrigger", "direction": "in", "schedule": schedule},
         ]});

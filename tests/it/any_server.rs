@@ -39,6 +39,13 @@ pub(crate) fn say(text: &str) {
     println!("{text}");
 }
 
+/// Says why a test does not run on the named server, where there is one.
+pub(crate) fn say_embedded(needs: &str) {
+    if named_server().is_some() {
+        say(&format!("skipped on the named server, run on the embedded one: needs {needs}"));
+    }
+}
+
 /// An empty database with row versioning, in which several transactions write at once.
 pub(crate) struct AnyServer {
     /// How to connect to the server.
@@ -74,9 +81,7 @@ impl AnyServer {
 
     /// Makes a database of the embedded server, which alone has what `needs` says.
     pub(crate) async fn embedded(tsql: &str, needs: &str) -> Self {
-        if named_server().is_some() {
-            say(&format!("skipped on the named server, run on the embedded one: needs {needs}"));
-        }
+        say_embedded(needs);
         let server = Self::over(Database::concurrent().unwrap()).await;
         server.execute(tsql).await;
         server

@@ -1,19 +1,21 @@
-//! Answers that end, stall or are cut into packets wrongly, at every byte: a tick fails or is whole,
-//! and a later one delivers the rest, each row once and in order.
+//! Answers that end, stall or are cut into packets wrongly: a tick fails or is whole, and a later one
+//! delivers the rest, each row once and in order. By rowversion they are cut at every byte; they stall,
+//! tell wrong lengths and give way to errors in every mode.
 
 mod meddler;
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use highwater::config::SqlConnection;
 use highwater::cursor::CursorMode;
 use highwater::devdb::{Database, Fault, Options, Server, SqlError};
 use highwater::poller::{Poller, TickRequest};
-use highwater::source::mssql::Mssql;
+use highwater::source::mssql::{Mssql, SourceSettings};
 use highwater::testing::RecordingHandler;
 
 use self::meddler::{Harm, Meddler};
+use crate::any_server::say_embedded;
 use crate::sql::settings;
 use crate::writers::poller;
 
@@ -23,22 +25,36 @@ const PAGE: usize = 2;
 /// Ticks after the one that was harmed; more than one for a machine so busy that time-outs pass.
 const TICKS_MAX: usize = 20;
 
+/// Every mode.
+const MODES: [CursorMode; 4] = [
+    CursorMode::RowVersion,
+    CursorMode::TimestampPk,
+    CursorMode::IntegerPk,
+    CursorMode::ChangeTracking,
+];
+
 struct Setup {
     server: Server,
+    mode: CursorMode,
 }
 
 impl Setup {
-    async fn new(tls: bool) -> Self {
+    async fn new(tls: bool, mode: CursorMode) -> Self {
+        static SAID: Once = Once::new();
+        SAID.call_once(|| say_embedded("rows that are there before, and a port on this machine"));
         let database = Database::in_memory().unwrap();
         let table = "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, name nvarchar(20), \
-                     price decimal(9, 2), rv rowversion NOT NULL)";
+                     price decimal(9, 2), at datetime2(3) NOT NULL, rv rowversion NOT NULL)";
         database.execute(table).unwrap();
+        database.execute("ALTER TABLE dbo.t ENABLE CHANGE_TRACKING").unwrap();
         for id in 1..=ROWS {
-            let insert = format!("INSERT INTO dbo.t (id, name) VALUES ({id}, 'name of {id}')");
+            let insert = format!(
+                "INSERT INTO dbo.t (id, name, at) VALUES ({id}, 'name of {id}', '2026-01-01')"
+            );
             database.execute(&insert).unwrap();
         }
         let options = Options { tls, ..Options::default() };
-        Self { server: Server::start(database, options).await.unwrap() }
+        Self { server: Server::start(database, options).await.unwrap(), mode }
     }
 
     /// A poller whose first connection comes to harm.
@@ -51,13 +67,21 @@ impl Setup {
             command_timeout: if harm.hangs() { SHORT } else { LONG },
             ..connection
         };
-        let source = settings(connection, "t", CursorMode::RowVersion, "rv");
+        let cursor = match self.mode {
+            CursorMode::RowVersion => "rv",
+            CursorMode::TimestampPk => "at",
+            CursorMode::IntegerPk | CursorMode::ChangeTracking => "id",
+        };
+        let source = settings(connection, "t", self.mode, cursor);
+        let source = SourceSettings { settle: Duration::ZERO, ..source };
         let handler = Arc::new(RecordingHandler::default());
         let poller = poller(Mssql::new(source).unwrap(), handler.clone(), PAGE);
         Case { harm, meddler, handler, poller }
     }
 }
 
+/// Pollers that are left waiting at the same time: more would wait for each other.
+const AT_ONCE: usize = 8;
 const SHORT: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(20);
 
@@ -84,7 +108,8 @@ impl Case {
             let next = self.poller.tick(&TickRequest::default()).await;
             assert!(next.result.is_ok() || self.harm.hangs(), "{:?}: {}", self.harm, next.summary);
         }
-        panic!("{:?}: only {:?} came", self.harm, self.handler.ids());
+        let failed = self.poller.tick(&TickRequest::default()).await.summary;
+        panic!("{:?}: only {:?} came: {failed}", self.harm, self.handler.ids());
     }
 }
 
@@ -97,7 +122,7 @@ async fn whole(setup: &Setup) -> usize {
 
 #[tokio::test]
 async fn a_connection_cut_after_any_byte_loses_nothing() {
-    let setup = Setup::new(false).await;
+    let setup = Setup::new(false, CursorMode::RowVersion).await;
     let whole = whole(&setup).await;
     assert!(whole > 1_000, "{whole} bytes");
     for length in 0..whole {
@@ -109,7 +134,7 @@ async fn a_connection_cut_after_any_byte_loses_nothing() {
 
 #[tokio::test]
 async fn an_encrypted_connection_cut_anywhere_loses_nothing() {
-    let setup = Setup::new(true).await;
+    let setup = Setup::new(true, CursorMode::RowVersion).await;
     let whole = whole(&setup).await;
     for length in (0..whole).step_by(37) {
         setup.poller(Harm::Cut(length)).await.run().await;
@@ -117,23 +142,28 @@ async fn an_encrypted_connection_cut_anywhere_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_that_stalls_after_any_byte_ends_the_tick_and_loses_nothing() {
-    let setup = Setup::new(false).await;
-    let whole = whole(&setup).await;
-    let mut cases = tokio::task::JoinSet::new();
-    for length in (0..whole).step_by(41) {
-        let case = setup.poller(Harm::Stall(length)).await;
-        cases.spawn(async move {
-            case.run().await;
-            assert!(case.meddler.connections() > 1, "{:?}", case.harm);
-        });
+async fn a_server_that_stalls_here_or_there_ends_the_tick_and_loses_nothing() {
+    for mode in MODES {
+        let mut cases = tokio::task::JoinSet::new();
+        let setup = Setup::new(false, mode).await;
+        let whole = whole(&setup).await;
+        for length in (0..whole).step_by(if mode == CursorMode::RowVersion { 41 } else { 211 }) {
+            let case = setup.poller(Harm::Stall(length)).await;
+            if cases.len() == AT_ONCE {
+                cases.join_next().await.unwrap().unwrap();
+            }
+            cases.spawn(async move {
+                case.run().await;
+                assert!(case.meddler.connections() > 1, "{mode}: {:?}", case.harm);
+            });
+        }
+        cases.join_all().await;
     }
-    cases.join_all().await;
 }
 
 #[tokio::test]
 async fn packets_of_any_size_are_put_together() {
-    let setup = Setup::new(false).await;
+    let setup = Setup::new(false, CursorMode::RowVersion).await;
     for size in [1, 2, 3, 7, 64, 511, 4_088, 32_759] {
         let case = setup.poller(Harm::Repack(size)).await;
         case.run().await;
@@ -143,39 +173,49 @@ async fn packets_of_any_size_are_put_together() {
 
 #[tokio::test]
 async fn a_packet_that_tells_a_wrong_length_loses_nothing() {
-    let setup = Setup::new(false).await;
-    let mut cases = tokio::task::JoinSet::new();
-    // Packets: pre-login, login, description, three fetches.
-    for packet in 0..6 {
-        for length in [0, 7, 8, 9, 40, 4_097, u16::MAX] {
-            let case = setup.poller(Harm::Length { packet, length }).await;
-            cases.spawn(async move {
-                case.run().await;
-                case.meddler.connections()
-            });
+    let mut broken = 0;
+    for mode in MODES {
+        let mut cases = tokio::task::JoinSet::new();
+        let setup = Setup::new(false, mode).await;
+        let all = [0, 7, 8, 9, 40, 4_097, u16::MAX];
+        let lengths = if mode == CursorMode::RowVersion { &all[..] } else { &all[3..5] };
+        // Packets: pre-login, login, description, three fetches.
+        for packet in 0..6 {
+            for length in lengths {
+                let case = setup.poller(Harm::Length { packet, length: *length }).await;
+                if cases.len() == AT_ONCE {
+                    broken += usize::from(cases.join_next().await.unwrap().unwrap());
+                }
+                cases.spawn(async move {
+                    case.run().await;
+                    case.meddler.connections() > 1
+                });
+            }
         }
+        broken += cases.join_all().await.into_iter().filter(|broke| *broke).count();
     }
-    let broken = cases.join_all().await.into_iter().filter(|connections| *connections > 1).count();
     assert!(broken > 20, "{broken} connections broke");
 }
 
 #[tokio::test]
 async fn an_error_in_place_of_an_answer_loses_nothing() {
-    let setup = Setup::new(false).await;
-    // Deadlock victim, lock time-out, fail-over, throttling; the last two end the connection.
-    for (number, severity) in [(1205, 13), (1222, 16), (40_197, 17), (40_613, 20), (40_501, 20)] {
-        for before in 0..3 {
-            let case = setup.poller(Harm::None).await;
-            let faults = setup.server.faults();
-            // The statement of a first page has no lower bound, those of later ones have.
-            let (fragment, skipped) = if before == 0 { ("TOP", 0) } else { ("@P3", before - 1) };
-            faults.arm_matching(fragment, skipped, Fault::Stall(Duration::ZERO));
-            let error = SqlError::new(number, severity, "no");
-            faults.arm_matching(fragment, 1, Fault::Error(error));
-            let requests = faults.statements();
-            case.run().await;
-            // One describes the table, three fetch, and one of those had to be sent again.
-            assert!(faults.statements() - requests > 4, "{number} after {before} pages");
+    for mode in MODES {
+        let setup = Setup::new(false, mode).await;
+        // Deadlock victim, lock time-out, fail-over, throttling; the last two end the connection.
+        for (number, severity) in [(1205, 13), (1222, 16), (40_197, 17), (40_613, 20), (40_501, 20)]
+        {
+            for before in 0..3 {
+                let case = setup.poller(Harm::None).await;
+                let faults = setup.server.faults();
+                faults.arm_matching("SELECT TOP", before, Fault::Stall(Duration::ZERO));
+                let error = SqlError::new(number, severity, "no");
+                faults.arm_matching("SELECT TOP", 1, Fault::Error(error));
+                let requests = faults.statements();
+                case.run().await;
+                // One describes the table, three fetch, and one of those had to be sent again.
+                let sent = faults.statements() - requests;
+                assert!(sent > 4, "{mode}: {number} after {before} pages");
+            }
         }
     }
 }

@@ -336,6 +336,30 @@ async fn of_a_view_the_tables_are_to_be_indexed() {
 }
 
 #[tokio::test]
+async fn what_a_rowversion_does_not_bound_is_told() {
+    let world = world(ORDERS).await;
+    world.execute("CREATE VIEW dbo.v AS SELECT o.id, o.at, o.rv FROM dbo.orders AS o").await;
+    let read_only = |mode, cursor| {
+        let mut settings = world.settings("v", mode, cursor);
+        settings.connection.application_intent_read_only = true;
+        settings
+    };
+    let found = examined(&world, read_only(RowVersion, "rv")).await;
+    found.expect("read intent", Level::Warning, "remove `ApplicationIntent=ReadOnly`");
+    // The server that is named may be the embedded one, too.
+    if world.is_named() && found.levels()["other databases"] == Level::Ok {
+        found.expect("other databases", Level::Ok, "names none");
+    } else {
+        found.expect("other databases", Level::Unknown, "only a real server answers this");
+    }
+    let found = examined(&world, read_only(TimestampPk, "at")).await;
+    assert!(!found.levels().contains_key("read intent"), "{:#?}", found.0);
+    assert!(!found.levels().contains_key("other databases"), "{:#?}", found.0);
+    let found = examined(&world, world.settings("orders", RowVersion, "rv")).await;
+    assert!(!found.levels().contains_key("read intent"), "{:#?}", found.0);
+}
+
+#[tokio::test]
 async fn nothing_more_is_asked_of_a_server_that_does_not_answer() {
     let other = AnyServer::embedded(ORDERS, "a server that goes").await;
     let settings = other.settings("orders", RowVersion, "rv");

@@ -39,7 +39,7 @@ const REFUSED_BY_FLEX: [&str; 11] = [
     "TZ",
 ];
 
-fn json(name: &str) -> Json {
+pub(crate) fn json(name: &str) -> Json {
     serde_json::from_str(&read(name)).unwrap()
 }
 
@@ -48,7 +48,8 @@ fn functions() -> BTreeSet<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("function-definitions");
     let entries = fs::read_dir(folder).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    names.filter(|name| name != highwater::recovery::FUNCTION).collect()
+    let ours = [highwater::recovery::FUNCTION, highwater::page::FUNCTION];
+    names.filter(|name| !ours.contains(&name.as_str())).collect()
 }
 
 /// Name of the setting with a function's schedule.
@@ -206,7 +207,7 @@ fn the_host_and_the_code_agree_on_program_time_out_and_what_is_kept_of_logs() {
 }
 
 /// Texts of the crate's own sources, without tests.
-fn code(folder: &Path) -> String {
+pub(crate) fn code(folder: &Path) -> String {
     let mut text = String::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -221,7 +222,7 @@ fn code(folder: &Path) -> String {
 }
 
 /// The queries of the workbook, one a line.
-fn workbook() -> String {
+pub(crate) fn queries() -> String {
     let items = json("infra/app/workbook.json")["items"].take();
     let queries =
         items.as_array().unwrap().iter().filter_map(|item| item["content"]["query"].as_str());
@@ -230,7 +231,7 @@ fn workbook() -> String {
 
 /// Names of events that a query of the alerts or of the workbook asks for.
 fn events_asked_for() -> BTreeSet<String> {
-    let text = read("infra/app/alerts.bicep") + &workbook();
+    let text = read("infra/app/alerts.bicep") + &queries();
     let lists = text.split("event in (").skip(1).map(|rest| rest.split(')').next().unwrap());
     let single = text.split("event == \"").skip(1).map(|rest| rest.split('"').next().unwrap());
     let listed = lists.flat_map(|list| list.split(", ").map(|name| name.trim_matches('"')));

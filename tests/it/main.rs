@@ -11,13 +11,16 @@
 
 mod any_server;
 mod bad_input;
+mod boards;
 mod broken_answers;
 mod doctor;
+mod documents;
 mod flights;
 mod infra;
 mod journal_sql;
 mod limits;
 mod named_server;
+mod notices;
 mod pages;
 mod proof;
 mod protocol;

@@ -2,6 +2,8 @@
 //!
 //! The server orders, here as there: keys are never compared by the poller.
 
+use std::time::Duration;
+
 use highwater::cursor::{Cursor, CursorMode};
 use highwater::source::mssql::{Mssql, SourceSettings};
 use proptest::collection::vec;
@@ -17,6 +19,8 @@ const CASES: u32 = 40;
 const ROWS_MAX: usize = 48;
 /// Values that a column is given; few, so that there are ties.
 const VALUES: usize = 8;
+/// How far behind the server's clock a poller by time stays.
+const SETTLE: Duration = Duration::from_secs(5);
 /// Most columns of a key.
 const KEY_MAX: usize = 3;
 
@@ -179,6 +183,9 @@ const STAMPS: [&str; VALUES] = [
     "'2020-01-10'",
 ];
 
+/// Values of a cursor that is a number.
+const NUMBERS: [i64; VALUES] = [i64::MIN, -10, -9, 0, 9, 10, 100, i64::MAX];
+
 #[derive(Clone, Debug)]
 struct Table {
     /// Types of the key, as places in [`KEYS`].
@@ -205,8 +212,8 @@ impl Table {
             .map(|(at, place)| format!("k{at} {} NOT NULL", KEYS[*place].0))
             .collect();
         let server = AnyServer::start(&format!(
-            "CREATE TABLE dbo.t ({}, n int NOT NULL, at {} NULL, rv rowversion NOT NULL, \
-             PRIMARY KEY ({}))",
+            "CREATE TABLE dbo.t ({}, n int NOT NULL, c bigint NOT NULL, at {} NULL, \
+             rv rowversion NOT NULL, PRIMARY KEY ({}))",
             columns.join(", "),
             self.stamp,
             self.names().join(", ")
@@ -217,9 +224,10 @@ impl Table {
             let key: Vec<&str> =
                 self.key.iter().zip(places).map(|(column, at)| KEYS[*column].1[*at]).collect();
             let sql = format!(
-                "INSERT INTO dbo.t ({}, n, at) VALUES ({}, {n}, {})",
+                "INSERT INTO dbo.t ({}, n, c, at) VALUES ({}, {n}, {}, {})",
                 self.names().join(", "),
                 key.join(", "),
+                NUMBERS[*stamp],
                 STAMPS[*stamp]
             );
             match session.try_run(&sql).await {
@@ -237,12 +245,15 @@ impl Table {
         (0..self.key.len()).map(|at| format!("k{at}")).collect()
     }
 
-    /// One big ordered read.
+    /// One big ordered read; without a cursor, in the order of the key.
     async fn ordered(&self, server: &AnyServer, cursor: &str) -> Vec<i64> {
-        let sql = format!(
-            "SELECT n FROM dbo.t WHERE {cursor} IS NOT NULL ORDER BY {cursor}, {}",
-            self.names().join(", ")
-        );
+        let (names, mut filter, mut order) =
+            (self.names().join(", "), String::new(), String::new());
+        if !cursor.is_empty() {
+            filter = format!("WHERE {cursor} IS NOT NULL ");
+            order = format!("{cursor}, ");
+        }
+        let sql = format!("SELECT n FROM dbo.t {filter}ORDER BY {order}{names}");
         let rows = server.session().await.run(&sql).await;
         rows.iter().map(|row| row.get::<i32, _>(0).unwrap().into()).collect()
     }
@@ -263,6 +274,7 @@ impl Table {
         let settings = SourceSettings {
             key: self.names(),
             columns: Some(vec!["n".to_owned()]),
+            settle: if mode == CursorMode::IntegerPk { Duration::ZERO } else { SETTLE },
             ..server.settings("t", mode, cursor)
         };
         let source = Mssql::new(settings).unwrap();
@@ -291,6 +303,9 @@ fn check(mode: CursorMode, cursor: &'static str) {
     let outcome = runner.run(&tables(), |table| {
         runtime.block_on(async {
             let server = table.make().await;
+            if mode == CursorMode::ChangeTracking {
+                server.track("dbo.t").await;
+            }
             let expected = table.ordered(&server, cursor).await;
             let found = table.paged(&server, mode, cursor).await;
             prop_assert_eq!(found, expected);
@@ -308,6 +323,16 @@ fn pages_by_time_are_one_ordered_read() {
 #[test]
 fn pages_by_rowversion_are_one_ordered_read() {
     check(CursorMode::RowVersion, "rv");
+}
+
+#[test]
+fn pages_by_number_are_one_ordered_read() {
+    check(CursorMode::IntegerPk, "c");
+}
+
+#[test]
+fn pages_of_a_tracked_tables_first_reading_are_one_ordered_read() {
+    check(CursorMode::ChangeTracking, "");
 }
 
 /// The rows of a table lie in the order of the key alone; of its changes none is left out or doubled.

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions};
 use highwater::azure::KeptToken;
-use highwater::clock::{Clock, TokioClock};
+use highwater::clock::{Clock, SystemClock, TokioClock};
 use highwater::config::SqlConnection;
 use highwater::cursor::CursorMode::{RowVersion, TimestampPk};
 use highwater::cursor::SourceState;
 use highwater::devdb::{Fault, LoginFault, Options, SeenLogin, Server, SqlError};
 use highwater::error::{ErrorKind, chain};
 use highwater::mssql::RetryTerms;
-use highwater::source::mssql::{Mssql, SourceSettings};
+use highwater::source::mssql::{Mssql, SourceSettings, Standing};
 use highwater::source::{FetchWindow, Row, Source as _};
 use tempfile::NamedTempFile;
 
@@ -426,6 +426,10 @@ async fn an_identity_that_does_not_answer_is_told_from_a_silent_server() {
     let failed = chain(&fetch(&source, None, 10).await.unwrap_err());
     assert!(failed.starts_with("get a token for the database: check that the app"), "{failed}");
     assert!(failed.contains("no complete answer within 1s"), "{failed}");
+    let standing = Standing { fingerprint: None, after: None, state: &SourceState::new() };
+    let found = source.examine(standing, &SystemClock).await;
+    let fix = found[0].fix.as_deref().unwrap_or_default();
+    assert!(found[0].unreachable && fix.starts_with("give the app an identity"), "{found:?}");
     assert_eq!(world.server.faults().logins_tried(), 0);
 }
 

@@ -80,7 +80,8 @@ async fn numbers_of_the_past_need_no_mark_to_settle() {
 async fn changes_come_again_as_long_as_they_are_kept_and_each_row_by_its_last_one() {
     let table = "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, note nvarchar(9) NULL); \
                  ALTER TABLE dbo.t ENABLE CHANGE_TRACKING";
-    let ticks = Ticks::concurrent(table, ChangeTracking).await;
+    let needs = "a clean-up of changes on demand";
+    let ticks = Ticks::embedded(table, ChangeTracking, needs).await;
     for id in 1..=5 {
         ticks.run(&format!("INSERT INTO dbo.t VALUES ({id}, 'a')")).await;
     }

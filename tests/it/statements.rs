@@ -1,9 +1,9 @@
 //! Holds the written list of what the embedded server understands: every line of `docs/devdb.md` runs,
-//! and every near miss is the error that stands behind it.
+//! every near miss is the error that stands behind it, and every answer the one SQL Server gives.
 
 use std::fs;
 
-use highwater::devdb::{Database, Engine as _, Reply};
+use highwater::devdb::{Database, Engine as _, Reply, Value};
 
 use crate::any_server::AnyServer;
 
@@ -37,17 +37,35 @@ async fn every_statement_of_the_list_runs() {
     assert!(failed.is_empty(), "\n{}", failed.join("\n"));
 }
 
-#[test]
-fn every_near_miss_is_an_error_and_no_empty_result() {
+/// Tables to miss or to ask, in a database that is called `master`.
+fn database() -> Database {
     let database = Database::in_memory().unwrap();
     database.execute("CREATE TABLE dbo.R (id int NOT NULL, g nvarchar(9))").unwrap();
     database.execute("INSERT INTO dbo.R VALUES (1, N'a'), (2, N'b')").unwrap();
-    let lines = lines("```sql refused");
-    assert!(lines.len() > 50, "{} near misses", lines.len());
+    let kept =
+        "CREATE TABLE dbo.K (k nvarchar(9) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY)";
+    database.execute(kept).unwrap();
+    database.execute("INSERT INTO dbo.K VALUES (N'a')").unwrap();
+    database
+}
+
+/// The replies to each line of the page's blocks that begin so, with what stands behind the line.
+fn replies(fence: &str) -> Vec<(String, String, Vec<Reply>)> {
+    let database = database();
+    let lines = lines(fence);
+    assert!(lines.len() > 30, "{} lines", lines.len());
+    let run = |line: String| {
+        let (sql, expected) = line.rsplit_once(" -- ").unwrap();
+        let replies = database.connect("master").unwrap().run(sql, &[]);
+        (sql.to_owned(), expected.to_owned(), replies)
+    };
+    lines.into_iter().map(run).collect()
+}
+
+#[test]
+fn every_near_miss_is_an_error_and_no_empty_result() {
     let mut wrong = Vec::new();
-    for line in &lines {
-        let (sql, number) = line.rsplit_once(" -- ").unwrap();
-        let replies = database.connect("Shop").unwrap().run(sql, &[]);
+    for (sql, number, replies) in replies("```sql refused") {
         let told = replies.iter().find_map(|reply| match reply {
             Reply::Error(error) => Some(error.number),
             Reply::Rows { .. } | Reply::Affected(_) | Reply::Done => None,
@@ -57,4 +75,41 @@ fn every_near_miss_is_an_error_and_no_empty_result() {
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_answer_is_that_of_sql_server() {
+    let mut wrong = Vec::new();
+    for (sql, expected, replies) in replies("```sql answered") {
+        let told = match replies.as_slice() {
+            [Reply::Rows { rows, .. }] => rows.first().and_then(|row| row.first()).map(shown),
+            _ => None,
+        };
+        if told.as_ref() != Some(&expected) {
+            wrong.push(format!("{sql}\n    gives {told:?}, not {expected}: {replies:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "NULL".to_owned(),
+        Value::Int(number) => number.to_string(),
+        Value::Decimal(number, scale) => {
+            let digits = i32::from(*scale);
+            (f64::from(i32::try_from(*number).unwrap()) / 10_f64.powi(digits)).to_string()
+        }
+        Value::Text(text) => text.clone(),
+        Value::Bytes(bytes) => {
+            bytes.iter().fold("0x".to_owned(), |text, byte| format!("{text}{byte:02x}"))
+        }
+        Value::Bool(_)
+        | Value::Float(_)
+        | Value::Guid(_)
+        | Value::Date(_)
+        | Value::Time(_)
+        | Value::DateTime2(..)
+        | Value::DateTimeOffset(..) => format!("{value:?}"),
+    }
 }

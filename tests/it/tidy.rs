@@ -65,6 +65,21 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["futures_util", "tokio::sync"],
     ),
     ("repartition", &["cursor", "partition", "poller", "state"], &[]),
+    (
+        "status",
+        &[
+            "cursor",
+            "doctor",
+            "error",
+            "journal",
+            "partition",
+            "poller",
+            "recovery",
+            "schedule",
+            "state",
+        ],
+        &["futures_util"],
+    ),
     // Adapters: a port, their own crate, and nothing of each other.
     ("journal::appender", &["state"], &[]),
     ("journal::conformance", &["state"], &["tokio::spawn"]),
@@ -75,7 +90,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("state::file", &["clock", "cursor"], &["sha2"]),
     (
         "azure",
-        &["clock", "config"],
+        &["clock", "config", "error"],
         &[
             "azure_*",
             "base64",
@@ -182,13 +197,18 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         ],
     ),
     (
+        "page",
+        &["cursor", "error", "poller", "state", "status"],
+        &["axum", "base64", "sha2", "tokio::net", "tokio::spawn", "tokio::sync", "url", "uuid"],
+    ),
+    (
         "host",
-        &["error", "poller", "recovery", "telemetry", "trace"],
+        &["error", "page", "poller", "recovery", "status", "telemetry", "trace"],
         &["axum", "hyper", "tokio::net", "tokio::spawn", "tokio::sync"],
     ),
     ("project", &["config", "schedule"], &[]),
     ("timers", &["clock", "schedule"], &["tokio::spawn", "tokio::sync", "tokio::task"]),
-    ("package", &["project"], &[]),
+    ("package", &["config", "partition", "project", "recovery"], &["zip"]),
     // The development stand-in knows nothing of the product.
     ("devdb", &[], &["rcgen", "rusqlite", "rustls", "sha2", "tokio", "tokio_rustls", "uuid"]),
     (
@@ -253,6 +273,7 @@ const CRATES: &[&str] = &[
     "tracing_subscriber",
     "url",
     "uuid",
+    "zip",
 ];
 
 const FILE_LINES_MAX: usize = 500;

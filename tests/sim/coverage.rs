@@ -24,6 +24,7 @@ pub(crate) const KINDS: &[&str] = &[
     "handler: gone",
     "handler: hung",
     "handler: stalled",
+    "handler: step of a chain",
     "handler: partial",
     "handler: throttled",
     "handler: write landed after its writer was gone",

@@ -188,8 +188,7 @@ impl World {
         let folded = history.fold();
         let verdict = verify(mode, &folded, Some(&document));
         self.with(|state| {
-            if let Some(wrong) = wrong(&verdict, &history, &state.ledger, folded.document.as_ref())
-            {
+            if let Some(wrong) = wrong(&verdict, &state.ledger, folded.document.as_ref()) {
                 state.judge.object(format!("journal: {wrong}"));
             }
             let unnamed = unnamed_gap(&history, &folded.findings, &state.ledger);
@@ -200,7 +199,9 @@ impl World {
             let kind = match verdict {
                 Verdict::Agrees => "journal: leads to the document",
                 Verdict::Behind { .. } => "journal: behind the document",
+                Verdict::NotBegun { writes: 1.. } => "journal: nothing of the document yet",
                 Verdict::BegunAnew { .. }
+                | Verdict::NotBegun { .. }
                 | Verdict::DocumentIsOlder { .. }
                 | Verdict::Differs(_)
                 | Verdict::NoDocument
@@ -214,14 +215,8 @@ impl World {
     }
 }
 
-fn wrong(
-    verdict: &Verdict,
-    history: &History,
-    ledger: &Ledger,
-    folded: Option<&StateDocument>,
-) -> Option<String> {
-    let begins = history.entries().any(|entry| entry.document.is_some());
-    if !verdict.is_explained() && (begins || *verdict != Verdict::NoHistory) {
+fn wrong(verdict: &Verdict, ledger: &Ledger, folded: Option<&StateDocument>) -> Option<String> {
+    if !verdict.is_explained() {
         return Some(format!("{verdict:?}"));
     }
     let folded = folded?;

@@ -30,6 +30,8 @@
 //! made again under a higher generation; the request that once created it may land again (`world.rs`);
 //! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`). A poller
 //! that is divided, and divided anew while it works and instances die, has worlds of its own (`partitions.rs`).
+//! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`);
+//! in one of five a chain of two steps, in one of four a source that asks to have something kept.
 //!
 //! # What counts as a failure
 //!
@@ -143,6 +145,9 @@
 //! - resting position not renewed
 //! - changes ordered by half a key
 //! - filter closes its parenthesis
+//! - query with a hint that loses rows
+//! - rowversion of a query of another database
+//! - another database taken for the connection's
 //! - query with an order of its own
 //! - value of a filter written into the text
 //! - filter without its value
@@ -236,6 +241,15 @@
 //! - first state of a row written
 //! - text cut by its cast
 //! - digits cut from a decimal
+//! - way forward taken for none
+//! - skip between two keys not asked about
+//! - reset beyond what the source has
+//! - way forward that nobody agreed to
+//! - reset planned under a held lease
+//! - reset into another source unasked
+//! - live lease broken unasked
+//! - clone made over a document
+//! - clone under the name of a poller that ran
 //! - range overtakes the poller
 //! - range ends behind the checkpoint's key
 //! - gap between two windows
@@ -269,6 +283,10 @@
 //! - own lines of a lost answer appended again
 //! - history looked for where it was dropped
 //! - pause of a tick not told of
+//! - what rides on a renewal not told of
+//! - note of an idle tick not told of
+//! - journal without a line never explained
+//! - lines that lead nowhere explained
 //! - restored document under its old generation
 //! - restored document with a token that was given
 //! - restored document with its old holder
@@ -288,6 +306,10 @@
 //! - batch begins anew at each attempt
 //! - front that one step took committed
 //! - step accepts for the chain
+//! - throttled token endpoint asked again
+//! - pause of a token endpoint forgotten with who waited
+//! - secret of a token request told
+//! - newer C library packed
 //! - steps share the batch id
 //! - rows of other parts read
 //! - changes of other parts read
@@ -300,6 +322,13 @@
 //! - part that reads the table bounded by changes
 //! - windows left unread by new parts
 //! - new parts begun before the old ones came to the bound
+//! - text of others becomes markup
+//! - text of others ends an attribute
+//! - page answers under anybody's name
+//! - form of another page's counts
+//! - form without the page's token counts
+//! - done unconfirmed from the page
+//! - status page for everybody
 //!
 //! By hand, with the simulation alone, and the number of cases it took:
 //!

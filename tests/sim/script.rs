@@ -56,6 +56,10 @@ pub(crate) struct Plan {
     pub(crate) limits: Limits,
     pub(crate) policy: FailurePolicy,
     pub(crate) journal: JournalMode,
+    /// The handler is the second of a chain of two; the first takes everything.
+    pub(crate) chain: bool,
+    /// The source asks to have kept how far it has read, at times at once.
+    pub(crate) remembers: bool,
     pub(crate) bad: BadRows,
     /// The handler says while it runs what it has taken for good.
     pub(crate) accepts: bool,
@@ -80,6 +84,10 @@ pub(crate) const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// Shortest time without progress after which a handler is stopped.
 const STALL_MIN: Duration = Duration::from_secs(1);
+
+/// Most worlds keep no journal.
+const JOURNALS: [JournalMode; 5] =
+    [JournalMode::Off, JournalMode::Off, JournalMode::Off, JournalMode::Commits, JournalMode::Full];
 
 impl Plan {
     pub(crate) fn of(seed: u64, property: Property, broken: Option<Break>) -> Self {
@@ -108,10 +116,11 @@ impl Plan {
         let (small_bytes, stalls) = (random.chance(20), random.chance(40));
         let recreate = random.chance(50) || broken == Some(Break::NoGeneration);
         let mut of_failures = Random::of(seed, 5);
-        let off = [JournalMode::Off; 3];
-        let modes = [&off[..], &[JournalMode::Commits, JournalMode::Full]].concat();
+        let mut of_journal = Random::of(seed, 7);
         Self {
-            journal: Random::of(seed, 7).pick(&modes),
+            journal: of_journal.pick(&JOURNALS),
+            chain: of_journal.chance(20),
+            remembers: of_journal.chance(25),
             policy: policy(&mut of_failures),
             accepts: of_failures.chance(50),
             bad: if calm { BadRows::NONE } else { BadRows::draw(seed, &mut of_failures) },

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use highwater::cursor::{Cursor, CursorMode, RowVersion, SourceFingerprint};
+use highwater::cursor::{Cursor, CursorMode, RowVersion, SourceFingerprint, SourceState};
 use highwater::error::ErrorKind;
 use highwater::event::{Operation, SourceLabel};
-use highwater::source::{FetchError, FetchWindow, Row, Rows, Source, SourceShape};
+use highwater::source::{FetchError, FetchWindow, Remember, Row, Rows, Source, SourceShape};
 use highwater::value::Value;
 use tokio::time::sleep;
 
@@ -171,7 +171,19 @@ impl Source for SimSource {
         found.truncate(window.rows_max);
         let rows = found.into_iter().map(row).collect();
         let columns = vec!["id".to_owned(), "value".to_owned()];
-        Ok(Rows { columns, rows, more, ..Rows::default() })
+        let remember = self.remember(&window, bound);
+        Ok(Rows { columns, rows, more, remember, ..Rows::default() })
+    }
+}
+
+impl SimSource {
+    /// Asks to have kept below which bound it has read; at once by every other bound, where the poller
+    /// has begun.
+    fn remember(&self, window: &FetchWindow<'_>, bound: u64) -> Option<Remember> {
+        let state = SourceState::from_iter([("bound".to_owned(), bound.to_string().into())]);
+        let is_news = self.world.plan.remembers && *window.state != state;
+        let at_once = bound.is_multiple_of(2) && window.after.is_some();
+        is_news.then_some(Remember { state, at_once })
     }
 }
 

@@ -179,6 +179,21 @@ impl SimHandler {
     }
 }
 
+/// The first step of a chain, which takes everything at once: one that needed time would take it from the
+/// last try of a row that is to be set aside, which the judge wants to see at the target.
+#[derive(Debug)]
+pub(crate) struct SimStep {
+    pub(crate) world: Arc<World>,
+}
+
+#[async_trait]
+impl Handler for SimStep {
+    async fn handle(&self, _delivery: Delivery<'_>) -> Result<(), HandlerError> {
+        self.world.with(|state| state.coverage.saw("handler: step of a chain"));
+        Ok(())
+    }
+}
+
 fn unavailable(state: &mut State) -> HandlerError {
     state.coverage.saw("handler: down");
     HandlerError::Retryable("down".to_owned())

@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use highwater::handler::HandlerError;
+use highwater::handler::fanout::Fanout;
+use highwater::handler::{Handler, HandlerError, Step};
 use highwater::journal::{Happened, JournalMode, MemoryJournal};
 use highwater::lease::{Instance, Snapshot};
 use highwater::poller::TickError;
@@ -24,7 +25,7 @@ use crate::random::Random;
 use crate::script::{Op, Plan, RETRY_MAX};
 use crate::source::{SimSource, Table};
 use crate::store::{Request, SimStore};
-use crate::target::{SimHandler, Target};
+use crate::target::{SimHandler, SimStep, Target};
 
 pub(crate) const POLLER: &str = "orders";
 
@@ -536,12 +537,22 @@ impl State {
     }
 }
 
+fn handler(world: &Arc<World>, slot: usize) -> Arc<dyn Handler> {
+    let last = Arc::new(SimHandler { world: Arc::clone(world), slot });
+    if !world.plan.chain {
+        return last;
+    }
+    let first = Arc::new(SimStep { world: Arc::clone(world) });
+    let step = |name: &str, handler: Arc<dyn Handler>| Step { name: name.to_owned(), handler };
+    Arc::new(Fanout::new(vec![step("first", first), step("last", last)]))
+}
+
 fn poller(world: &Arc<World>, slot: usize, lives: u64) -> Arc<Poller> {
     let owner_id = format!("instance-{slot}-life-{lives}");
     let poller = Poller::new(PollerParts {
         name: POLLER.to_owned(),
         source: Arc::new(SimSource::new(Arc::clone(world))),
-        handler: Arc::new(SimHandler { world: Arc::clone(world), slot }),
+        handler: handler(world, slot),
         store: Arc::new(SimStore { world: Arc::clone(world), slot, owner_id: owner_id.clone() }),
         instance: Arc::new(Instance::new(owner_id)),
         terms: world.plan.terms,

@@ -67,7 +67,7 @@ impl Batch {
             generation: Generation(self.generation),
             fencing_token: FencingToken(self.token),
             step: None,
-            started_at: time::OffsetDateTime::UNIX_EPOCH,
+            started_at: time::macros::datetime!(2026-11-21 09:30:02 UTC),
             attempt: 1,
             replay_id: None,
             beside: None,

@@ -32,7 +32,7 @@ pub(in crate::config) const SOURCE_CURSOR: Setting = Setting::new(
 pub(in crate::config) const SOURCE_KEY: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__KEY",
     Required,
-    "Columns of the primary key, separated by commas.",
+    "Columns of the primary key, separated by commas; `[a,b]` is one name.",
 );
 pub(in crate::config) const SOURCE_COLUMNS: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__COLUMNS",

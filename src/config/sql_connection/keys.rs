@@ -115,7 +115,8 @@ const KEYS: &[Entry] = &[
     entry(
         Key::ApplicationIntent,
         &["ApplicationIntent"],
-        "`ReadOnly` asks an availability group for a readable secondary; not for the store of the state",
+        "`ReadOnly` asks an availability group for a readable secondary; not for mode `rowversion`, which \
+         polls the primary, nor for the store of the state",
     ),
     entry(
         Key::MultiSubnetFailover,
@@ -207,17 +208,51 @@ pub(super) fn find(name: &str) -> Option<&'static Entry> {
     KEYS.iter().find(|entry| entry.names.iter().any(|name| plain(name) == wanted))
 }
 
-/// Returns the name that was probably meant.
+/// Names that other libraries and tools have, without spaces, and what they are called here.
+const FOREIGN: &[(&str, &str)] = &[
+    ("username", "User ID"),
+    ("login", "User ID"),
+    ("host", "Server"),
+    ("hostname", "Server"),
+    ("db", "Database"),
+    ("dbname", "Database"),
+    ("databasename", "Database"),
+    ("catalog", "Database"),
+    ("portnumber", "Port"),
+    ("logintimeout", "Connect Timeout"),
+    ("querytimeout", "Command Timeout"),
+    ("encryption", "Encrypt"),
+    ("ssl", "Encrypt"),
+];
+/// Shortest text that is taken for the beginning of a name.
+const BEGINNING_CHARS_MIN: usize = 4;
+
+/// Returns the name that was probably meant, whatever becomes of it: a foreign one, one that differs by
+/// a slip, or the one key that has a name which begins so.
 pub(super) fn suggestion(name: &str) -> Option<&'static str> {
     let wanted = plain(name);
-    let useful = |entry: &&Entry| !matches!(entry.key, Key::Ignored | Key::Refused);
+    let foreign = FOREIGN.iter().find(|(foreign, _)| *foreign == wanted);
+    foreign.map(|(_, name)| *name).or_else(|| slip_of(&wanted)).or_else(|| begun_by(&wanted))
+}
+
+fn slip_of(wanted: &str) -> Option<&'static str> {
     KEYS.iter()
-        .filter(useful)
         .flat_map(|entry| entry.names)
-        .map(|name| (distance(&wanted, &plain(name)), *name))
+        .map(|name| (distance(wanted, &plain(name)), *name))
         .filter(|(distance, name)| *distance <= 1 + plain(name).len() / 5)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, name)| name)
+}
+
+fn begun_by(wanted: &str) -> Option<&'static str> {
+    if wanted.len() < BEGINNING_CHARS_MIN {
+        return None;
+    }
+    let begins = |name: &&str| plain(name).starts_with(wanted);
+    let named = |entry: &'static Entry| entry.names.iter().copied().find(begins);
+    let mut found = KEYS.iter().filter_map(named);
+    // Of two that fit, neither is more likely.
+    found.next().filter(|_| found.next().is_none())
 }
 
 /// Returns every key as a table in Markdown: what `docs/connections.md` shows.
@@ -266,7 +301,7 @@ fn distance(a: &str, b: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
 
@@ -296,9 +331,119 @@ mod tests {
             ("Multi Subnet Failver", Some("MultiSubnetFailover")),
             ("Aplication Intent", Some("ApplicationIntent")),
             ("Databse", Some("Database")),
+            ("Username", Some("User ID")),
+            ("User Name", Some("User ID")),
+            ("Host", Some("Server")),
+            ("databaseName", Some("Database")),
+            ("DB", Some("Database")),
+            ("TrustServerCert", Some("TrustServerCertificate")),
+            ("Encryption", Some("Encrypt")),
+            ("Auth", Some("Authentication")),
+            ("Falover Partner", Some("Failover Partner")),
+            ("Poolling", Some("Pooling")),
+            ("MultipleActiveResultSet", Some("Multiple Active Result Sets")),
+            ("Connection", None),
             ("Colour", None),
+            ("x", None),
         ] {
             assert_eq!(suggestion(name), meant, "{name}");
+        }
+        for (_, name) in FOREIGN {
+            assert!(find(name).is_some(), "{name}");
+        }
+    }
+
+    /// The keywords and synonyms of Microsoft.Data.SqlClient, and those of System.Data.SqlClient that
+    /// it has dropped, by what becomes of them here.
+    /// <https://learn.microsoft.com/dotnet/api/microsoft.data.sqlclient.sqlconnection.connectionstring>
+    const DOCUMENTED: &[(Key, &[&str])] = &[
+        (Key::Server, &["Data Source", "Server", "Address", "Addr", "Network Address"]),
+        (Key::Database, &["Initial Catalog", "Database"]),
+        (Key::User, &["User ID", "UID", "User"]),
+        (Key::Password, &["Password", "PWD"]),
+        (Key::Authentication, &["Authentication"]),
+        (Key::Encrypt, &["Encrypt"]),
+        (Key::TrustServerCertificate, &["Trust Server Certificate", "TrustServerCertificate"]),
+        (Key::HostNameInCertificate, &["Host Name In Certificate", "HostNameInCertificate"]),
+        (Key::ServerCertificate, &["Server Certificate", "ServerCertificate"]),
+        (Key::ConnectTimeout, &["Connect Timeout", "Connection Timeout", "Timeout"]),
+        (Key::CommandTimeout, &["Command Timeout"]),
+        (Key::ApplicationName, &["Application Name", "App"]),
+        (Key::ApplicationIntent, &["Application Intent", "ApplicationIntent"]),
+        (Key::MultiSubnetFailover, &["Multi Subnet Failover", "MultiSubnetFailover"]),
+        (Key::PacketSize, &["Packet Size"]),
+        (Key::IntegratedSecurity, &["Integrated Security", "Trusted_Connection"]),
+        (Key::NetworkLibrary, &["Network Library", "Network", "Net"]),
+        (Key::ColumnEncryption, &["Column Encryption Setting"]),
+        (
+            Key::Refused,
+            &[
+                "Failover Partner",
+                "Failover Partner SPN",
+                "FailoverPartnerSPN",
+                "AttachDBFilename",
+                "Extended Properties",
+                "Initial File Name",
+                "User Instance",
+                "Current Language",
+                "Language",
+                "Context Connection",
+                "Enclave Attestation Url",
+                "Attestation Protocol",
+            ],
+        ),
+        (
+            Key::Ignored,
+            &[
+                "Pooling",
+                "Max Pool Size",
+                "Min Pool Size",
+                "Load Balance Timeout",
+                "Connection Lifetime",
+                "Pool Blocking Period",
+                "PoolBlockingPeriod",
+                "Connection Reset",
+                "Connect Retry Count",
+                "ConnectRetryCount",
+                "Connect Retry Interval",
+                "ConnectRetryInterval",
+                "Multiple Active Result Sets",
+                "MultipleActiveResultSets",
+                "Asynchronous Processing",
+                "Async",
+                "Enlist",
+                "Transaction Binding",
+                "IP Address Preference",
+                "IPAddressPreference",
+                "Transparent Network IP Resolution",
+                "TransparentNetworkIPResolution",
+                "Persist Security Info",
+                "PersistSecurityInfo",
+                "Replication",
+                "Server SPN",
+                "ServerSPN",
+                "Type System Version",
+                "Workstation ID",
+                "WSID",
+            ],
+        ),
+    ];
+
+    /// Names that are nobody's keyword, and known here for what they mean to those who write them.
+    const OURS: [&str; 6] = ["Port", "Driver", "Provider", "DSN", "MARS", "PersistSecurity"];
+
+    #[test]
+    fn every_keyword_of_ado_net_is_known_and_no_other() {
+        let documented = DOCUMENTED
+            .iter()
+            .flat_map(|(key, names)| names.iter().map(move |name| (plain(name), *key)));
+        let documented: BTreeMap<String, Key> = documented.collect();
+        for (name, key) in &documented {
+            assert_eq!(find(name).map(|entry| entry.key), Some(*key), "{name}");
+        }
+        for name in KEYS.iter().flat_map(|entry| entry.names) {
+            let is_ours = OURS.contains(name);
+            assert_ne!(documented.contains_key(&plain(name)), is_ours, "{name}");
         }
     }
 }

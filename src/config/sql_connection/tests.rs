@@ -210,8 +210,10 @@ fn each_mistake_is_told_with_what_to_do() {
         ("Server=db;Authentication=Active Directory Default", "`Password` has no use"),
         ("Server=db;Column Encryption Setting=Enabled", "Always Encrypted is not supported"),
         ("Server=db;Network=dbnmpntw", "only TCP is supported"),
+        ("Server=db;Driver={ODBC Driver 18 for SQL Server}", "`Driver`: this is a connection"),
         ("Sever=db;Server=db", "key `Sever` is not known (did you mean `Server`?)"),
-        ("Server=db;TrustServerCert=true", "key `TrustServerCert` is not known"),
+        ("Server=db;TrustServerCert=true", "(did you mean `TrustServerCertificate`?)"),
+        ("Server=db;Poolling=true", "key `Poolling` is not known (did you mean `Pooling`?)"),
         ("Server=db;Colour=red", "key `Colour` is not known"),
         ("Server=db;Encrypt=Strict;TrustServerCertificate=true", "always checks the certificate"),
         ("Server=db;ServerCertificate=x;TrustServerCertificate=true", "give one of them"),
@@ -219,6 +221,40 @@ fn each_mistake_is_told_with_what_to_do() {
     ] {
         let text = mistakes(&format!("{LOGIN};{text}"));
         assert!(text.contains(expected), "`{expected}` not in `{text}`");
+    }
+}
+
+#[test]
+fn an_address_gets_one_answer() {
+    for text in [
+        "jdbc:sqlserver://db:1433;databaseName=shop;user=u;password=secret-1",
+        "mssql://u:secret-1@db/shop",
+        " sqlserver://u:secret-1@db;encrypt=true",
+        "mssql+pyodbc://u:secret-1@db/shop?driver=x",
+    ] {
+        let text = mistakes(text);
+        assert!(text.lines().count() == 1 && text.contains("`Server=tcp:host,1433;"), "{text}");
+    }
+    parse("Server=db;User ID=u;Password=secret-1://");
+}
+
+#[test]
+fn a_connection_string_of_odbc_is_told_first() {
+    let text =
+        mistakes("Driver={ODBC Driver 18 for SQL Server};Server=tcp:db,1433;Uid=u;Pwd={secret-1}");
+    assert!(text.starts_with("`Driver`: this is a connection string of ODBC"), "{text}");
+    assert!(!text.contains("part 1"), "{text}");
+}
+
+#[test]
+fn a_suggestion_behind_an_open_password_shows_no_part_of_it() {
+    for (key, meant) in [("DB", "Database"), ("TrustServerCert", "TrustServerCertificate")] {
+        let text = mistakes(&format!("Server=db;Uid=u;Password=top;{key}=secret-2"));
+        let expected = format!(
+            "the key after the password is not known (did you mean `{meant}`?); a password that holds \
+             `;` needs quotes"
+        );
+        assert_eq!(text, expected);
     }
 }
 

@@ -19,6 +19,14 @@ pub(super) struct Pair {
     pub(super) value: String,
     /// Whether the value was quoted.
     pub(super) quoted: bool,
+    /// What makes the value unfit, without the value.
+    pub(super) flaw: Option<String>,
+}
+
+/// Whether a text begins like an address, `jdbc:sqlserver://…` or `mssql://…`, with no key before it.
+pub(super) fn is_address(text: &str) -> bool {
+    let is_scheme = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '+' | '-' | '.');
+    text.split_once("://").is_some_and(|(scheme, _)| scheme.trim().chars().all(is_scheme))
 }
 
 /// Splits a connection string; what cannot be read is reported and left out.
@@ -34,13 +42,17 @@ pub(super) fn split(text: &str) -> (Vec<Pair>, Vec<String>) {
         }
         part += 1;
         match pair(&mut chars) {
-            Ok(pair) => pairs.push(pair),
+            Ok((pair, flaw)) => {
+                let flaw = flaw.map(|flaw| format!("part {part} {flaw}"));
+                pairs.push(Pair { flaw, ..pair });
+            }
             Err(mistake) => mistakes.push(format!("part {part} {mistake}")),
         }
     }
 }
 
-fn pair(chars: &mut Peekable<Chars<'_>>) -> Result<Pair, &'static str> {
+/// Reads one pair, and what is wrong with its value alone.
+fn pair(chars: &mut Peekable<Chars<'_>>) -> Result<(Pair, Option<&'static str>), &'static str> {
     let key = until(chars, |c| c == '=' || c == ';').trim().to_owned();
     if chars.next_if_eq(&'=').is_none() {
         return Err("has no `=`; put a value that holds `;` into quotes");
@@ -51,14 +63,14 @@ fn pair(chars: &mut Peekable<Chars<'_>>) -> Result<Pair, &'static str> {
     while chars.next_if(|c| c.is_whitespace()).is_some() {}
     let Some(quote) = chars.next_if(|c| matches!(c, '\'' | '"')) else {
         let value = until(chars, |c| c == ';').trim().to_owned();
-        check_bare(&value)?;
-        return Ok(Pair { key, value, quoted: false });
+        let flaw = check_bare(&value).err();
+        return Ok((Pair { key, value, quoted: false, flaw: None }, flaw));
     };
     let value = quoted(chars, quote).ok_or("has a quoted value that does not end")?;
     if !until(chars, |c| c == ';').trim().is_empty() {
         return Err("has text after its quoted value; double a quote that belongs to the value");
     }
-    Ok(Pair { key, value, quoted: true })
+    Ok((Pair { key, value, quoted: true, flaw: None }, None))
 }
 
 /// Refuses a value without quotes that was probably meant to have some.
@@ -135,7 +147,8 @@ mod tests {
             ("p={your_password};a=1", "the placeholder of the portal"),
             ("p={your_password_here}", "the placeholder of the portal"),
         ] {
-            let (_, mistakes) = split(text);
+            let (pairs, mut mistakes) = split(text);
+            mistakes.extend(pairs.into_iter().filter_map(|pair| pair.flaw));
             let mistakes = mistakes.join(" ");
             assert!(mistakes.contains(expected), "{text}: {mistakes}");
             assert!(!mistakes.contains("cret"), "{mistakes}");
@@ -178,6 +191,8 @@ mod tests {
             let (pairs, mistakes) = split(&text);
             proptest::prop_assert!(pairs.len() + mistakes.len() <= text.len());
             for pair in pairs {
+                let flaw = pair.flaw.unwrap_or_default();
+                proptest::prop_assert!(flaw.is_empty() || flaw.starts_with("part "));
                 proptest::prop_assert_eq!(pair.key.trim(), pair.key.as_str());
                 proptest::prop_assert!(!pair.key.is_empty());
             }

@@ -44,9 +44,23 @@ fn a_query_stands_in_the_place_of_a_table() {
 }
 
 #[test]
+fn a_query_of_another_database_has_a_mode_that_goes_by_time() {
+    let text = "SELECT id, version FROM elsewhere.dbo.orders";
+    let read = |mode| source(&[("TABLE", ""), ("QUERY", text), ("MODE", mode)]);
+    for mode in ["rowversion", "auto"] {
+        let errors = read(mode).unwrap_err();
+        assert!(errors.contains("hint: it reads `elsewhere.dbo.orders`"), "{errors}");
+        assert!(errors.starts_with("1 mistake"), "{errors}");
+    }
+    for mode in ["timestamp+pk", "integer+pk"] {
+        assert!(read(mode).is_ok(), "{mode}");
+    }
+}
+
+#[test]
 fn columns_are_listed_or_left_out() {
-    let read = source(&[("COLUMNS_EXCLUDED", "note, [odd name")]).unwrap();
-    assert_eq!(read.columns_excluded, ["note", "[odd name"]);
+    let read = source(&[("COLUMNS_EXCLUDED", "note, [odd, name]")]).unwrap();
+    assert_eq!(read.columns_excluded, ["note", "odd, name"]);
     for (settings, expected) in [
         (&[("COLUMNS", "a"), ("COLUMNS_EXCLUDED", "b")][..], "as `SOURCE__COLUMNS` is set"),
         (&[("COLUMNS_EXCLUDED", "a,,b")], "each once"),
@@ -55,6 +69,26 @@ fn columns_are_listed_or_left_out() {
     ] {
         let errors = source(settings).unwrap_err();
         assert!(errors.contains(expected) && errors.starts_with("1 mistake"), "{errors}");
+    }
+}
+
+#[test]
+fn a_column_of_any_name_can_be_named() {
+    let read = source(&[
+        ("KEY", "id, [a,b], \"c,\"\"d\""),
+        ("CURSOR", "[row,version]"),
+        ("COLUMNS", "[a,b],[e]]f]"),
+        ("SOFT_DELETE", "\"gone, or not\""),
+    ])
+    .unwrap();
+    assert_eq!(read.key, ["id", "a,b", "c,\"d"]);
+    assert_eq!(read.cursor.as_deref(), Some("row,version"));
+    assert_eq!(read.columns.unwrap(), ["a,b", "e]f"]);
+    assert_eq!(read.soft_delete.as_deref(), Some("gone, or not"));
+    for name in ["KEY", "CURSOR", "COLUMNS", "COLUMNS_EXCLUDED", "SOFT_DELETE"] {
+        let errors = source(&[(name, "[a,b")]).unwrap_err();
+        assert!(errors.contains(&format!("SOURCE__{name}` is `[a,b`, expected")), "{errors}");
+        assert!(errors.contains("hint: write `[a,b]` or"), "{errors}");
     }
 }
 

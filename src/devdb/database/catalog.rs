@@ -47,10 +47,17 @@ const TABLES: &str = "
         name TEXT PRIMARY KEY, system_type_id INT NOT NULL, user_type_id INT NOT NULL,
         max_length INT NOT NULL, precision INT NOT NULL, scale INT NOT NULL
     );
-    CREATE VIEW IF NOT EXISTS dbo.\"sys.objects\" AS
+    DROP VIEW IF EXISTS dbo.\"sys.objects\";
+    CREATE VIEW dbo.\"sys.objects\" AS
         SELECT t.object_id, t.name, CASE WHEN EXISTS (SELECT 1 FROM sqlite_master AS m
             WHERE m.type = 'view' AND m.name = t.physical) THEN 'V' ELSE 'U' END AS type
-        FROM \"sys.tables\" AS t;
+        FROM \"sys.tables\" AS t
+        UNION ALL SELECT 2000000000 + (x.object_id - 1000000000) * 16 + x.index_id, x.name,
+            CASE WHEN x.is_primary_key THEN 'PK' ELSE 'UQ' END
+        FROM \"sys.indexes\" AS x WHERE x.is_primary_key OR x.is_unique_constraint
+        UNION ALL SELECT 1500000000 + (c.object_id - 1000000000) * 1024 + c.column_id,
+            'DF of ' || c.name, 'D'
+        FROM \"sys.columns\" AS c WHERE c.default_text IS NOT NULL;
     CREATE VIEW IF NOT EXISTS dbo.\"sys.default_constraints\" AS
         SELECT c.object_id AS parent_object_id, c.column_id AS parent_column_id,
             c.default_text AS definition
@@ -100,6 +107,9 @@ pub(crate) fn prepare(connection: &Connection) -> rusqlite::Result<u64> {
             params![name, id, user_id, length, precision, scale],
         )?;
     }
+    // The one alias type that every database has.
+    let sql = "INSERT OR IGNORE INTO dbo.\"sys.types\" VALUES ('sysname', 231, 256, 256, 0, 0)";
+    connection.execute(sql, [])?;
     let sql = "SELECT value FROM dbo.\"hw.meta\" WHERE name = 'last_version'";
     connection.query_row(sql, [], |row| row.get(0))
 }
@@ -150,6 +160,16 @@ pub(crate) fn add(
     columns.iter().try_for_each(|column| add_column(connection, table, column))
 }
 
+/// Brings the row of a table without a clustered index in line: the heap, which is index 0.
+pub(crate) fn note_heap(connection: &Connection, table: &str) -> rusqlite::Result<()> {
+    let Some(id) = object_id(connection, table)? else { return Ok(()) };
+    let sql = "DELETE FROM dbo.\"sys.indexes\" WHERE object_id = ?1 AND index_id = 0";
+    connection.execute(sql, [id])?;
+    let sql = "INSERT INTO dbo.\"sys.indexes\" SELECT ?1, 0, NULL, 0, 0, 0, 0, 0, 0, 0 WHERE NOT EXISTS \
+               (SELECT 1 FROM dbo.\"sys.indexes\" WHERE object_id = ?1 AND index_id = 1)";
+    connection.execute(sql, [id]).map(drop)
+}
+
 /// Adds an index of a table: what `sys.indexes` and `sys.index_columns` tell.
 pub(crate) fn add_index(
     connection: &Connection,
@@ -157,7 +177,8 @@ pub(crate) fn add_index(
     index: &Index,
 ) -> rusqlite::Result<()> {
     let Some(id) = object_id(connection, table)? else { return Ok(()) };
-    let highest = "SELECT coalesce(max(index_id), 1) FROM dbo.\"sys.indexes\" WHERE object_id = ?1";
+    let highest =
+        "SELECT max(coalesce(max(index_id), 1), 1) FROM dbo.\"sys.indexes\" WHERE object_id = ?1";
     let highest: i64 = connection.query_row(highest, [id], |row| row.get(0))?;
     // The clustered index of a table is its first one.
     let number = if index.clustered { 1 } else { highest + 1 };
@@ -314,7 +335,7 @@ fn system_columns(table: &str) -> Option<Vec<TableColumn>> {
     let column = |(name, ty): (&str, Type)| TableColumn {
         name: name.into(),
         ty,
-        nullable: name == "collation_name",
+        nullable: name == "collation_name" || (table == "sys.indexes" && name == "name"),
         identity: false,
         default: None,
         collation: None,

@@ -35,7 +35,8 @@ pub(crate) fn define(
             run(&table.sql())?;
             catalog::add(connection, &table.name, &table.columns).and_then(|()| {
                 let mut indexes = table.indexes.iter();
-                indexes.try_for_each(|index| catalog::add_index(connection, &table.name, index))
+                indexes.try_for_each(|index| catalog::add_index(connection, &table.name, index))?;
+                catalog::note_heap(connection, &table.name)
             })
         }
         Definition::Tracking { table, on } => return tracking::set(connection, &table, on),
@@ -50,6 +51,7 @@ pub(crate) fn define(
             }
             run(&sql)?;
             catalog::add_index(connection, &table, &index)
+                .and_then(|()| catalog::note_heap(connection, &table))
         }
         Definition::DropIndex { table, name, sql } => {
             if !exists(&table)? {
@@ -57,6 +59,7 @@ pub(crate) fn define(
             }
             run(&sql)?;
             catalog::remove_index(connection, &table, &name)
+                .and_then(|()| catalog::note_heap(connection, &table))
         }
         Definition::Column { table, column, sql } => {
             sql.iter().try_for_each(|sql| run(sql))?;

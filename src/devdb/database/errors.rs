@@ -7,12 +7,21 @@ use crate::devdb::types::SqlError;
 
 /// The SQL Server error that an SQLite error means.
 pub(crate) fn sql_error(error: &Error) -> SqlError {
+    if let Error::UserFunctionError(text) = error
+        && let Some(raised) = raised(&text.to_string())
+    {
+        return raised;
+    }
     let Error::SqliteFailure(failure, text) = error else {
         return SqlError::new(50_000, 16, format!("Development server: {error}"));
     };
     let text = text.as_deref().unwrap_or_default();
     if let Some(raised) = raised(text) {
         return raised;
+    }
+    if text == "integer overflow" {
+        let text = "Arithmetic overflow error converting expression to data type bigint.";
+        return SqlError::new(8115, 16, text);
     }
     let object = text.rsplit(": ").next().unwrap_or(text);
     match (failure.code, failure.extended_code) {

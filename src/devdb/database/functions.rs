@@ -1,6 +1,9 @@
 //! Functions that translated statements call, all named `hw_…`.
 #![expect(clippy::wildcard_enum_match_arm, reason = "dates are picked out of all values")]
 
+mod numbers;
+mod texts;
+
 use std::{error::Error, sync::Arc};
 
 use rusqlite::{
@@ -42,7 +45,13 @@ pub(crate) fn register(
     connection.create_scalar_function("hw_page", 2, PURE, page)?;
     connection.create_scalar_function("hw_dateadd", 4, PURE, date_add)?;
     connection.create_scalar_function("hw_datediff", 3, PURE, date_difference)?;
-    connection.create_scalar_function("hw_object", 1, PURE, object)?;
+    let session = state.clone();
+    connection.create_scalar_function("hw_object", 1, PURE, move |context| {
+        let name = context.get::<Option<String>>(0)?;
+        Ok(name.and_then(|name| object(&name, &session.database)))
+    })?;
+    numbers::register(connection)?;
+    texts::register(connection)?;
     connection.create_scalar_function("hw_variant", 2, PURE, variant_property)?;
     connection.create_scalar_function("hw_like", 3, PURE, is_like)?;
     connection.create_scalar_function("hw_sha256", 1, PURE, sha256)?;
@@ -114,7 +123,8 @@ pub(crate) fn raised(text: &str) -> Option<SqlError> {
     Some(SqlError::new(number, class, parts.next()?))
 }
 
-fn failure(error: &SqlError) -> rusqlite::Error {
+/// How a function, or what reads a value, raises an error.
+pub(crate) fn failure(error: &SqlError) -> rusqlite::Error {
     let text = format!("{MARK}|{}|{}|{}", error.number, error.class, error.message);
     rusqlite::Error::UserFunctionError(text.into())
 }
@@ -123,7 +133,7 @@ fn failure(error: &SqlError) -> rusqlite::Error {
 fn cast(context: &Context<'_>) -> rusqlite::Result<Stored> {
     let from = source_type(context)?;
     let to = target_type(context)?;
-    let value = argument(context, 0, from);
+    let value = argument(context, 0, from)?;
     let converted = convert::cast(&value, from, to, context.get(3)?);
     converted.map(|value| stored(to, &value)).map_err(|error| failure(&error))
 }
@@ -132,7 +142,7 @@ fn cast(context: &Context<'_>) -> rusqlite::Result<Stored> {
 fn assign(context: &Context<'_>) -> rusqlite::Result<Stored> {
     let from = source_type(context)?;
     let to = target_type(context)?;
-    let value = argument(context, 0, from);
+    let value = argument(context, 0, from)?;
     let column: String = context.get(3)?;
     let converted = convert::assign(&value, from, to, &column);
     converted.map(|value| stored(to, &value)).map_err(|error| failure(&error))
@@ -157,7 +167,7 @@ fn date_add(context: &Context<'_>) -> rusqlite::Result<Stored> {
     let Some(number) = context.get::<Option<i64>>(1)? else {
         return Ok(Stored::Null);
     };
-    let value = argument(context, 2, Some(ty));
+    let value = argument(context, 2, Some(ty))?;
     let move_stamp = |stamp: Stamp| {
         let ticks = match part.as_str() {
             "year" | "yy" | "yyyy" => return add_months(stamp, number.checked_mul(12)?),
@@ -239,22 +249,31 @@ fn sha256(context: &Context<'_>) -> rusqlite::Result<Option<Vec<u8>>> {
 }
 
 /// `hw_object(name)`: physical name of the table that a T-SQL name in a string means.
-fn object(context: &Context<'_>) -> rusqlite::Result<Option<String>> {
-    let Some(name) = context.get::<Option<String>>(0)? else {
-        return Ok(None);
-    };
-    let tokens = lexer::tokens(&name).map_err(|error| failure(&error))?;
-    let parts: Vec<_> = tokens
-        .iter()
-        .filter(|token| !matches!(token, lexer::Token::Symbol(_)))
-        .map(|token| token.shown().to_owned())
-        .collect();
-    Ok(Some(physical(&parts)))
+fn object(name: &str, database: &str) -> Option<String> {
+    let tokens = lexer::tokens(name).ok()?;
+    let mut parts = Vec::new();
+    let mut tokens = tokens.iter().peekable();
+    loop {
+        parts.push(match tokens.next()? {
+            lexer::Token::Word(part) | lexer::Token::Name(part) => part.clone(),
+            // Nothing between two points is the default schema.
+            lexer::Token::Symbol(".") if parts.len() == 1 => {
+                parts.push("dbo".to_owned());
+                continue;
+            }
+            _ => return None,
+        });
+        match tokens.next() {
+            Some(lexer::Token::Symbol(".")) => {}
+            None => return physical(&parts, database),
+            Some(_) => return None,
+        }
+    }
 }
 
-fn argument(context: &Context<'_>, index: usize, ty: Option<Type>) -> Value {
+fn argument(context: &Context<'_>, index: usize, ty: Option<Type>) -> rusqlite::Result<Value> {
     let raw: ValueRef<'_> = context.get_raw(index);
-    ty.map_or_else(|| loaded_untyped(raw), |ty| loaded(ty, raw))
+    ty.map_or_else(|| Ok(loaded_untyped(raw)), |ty| loaded(ty, raw))
 }
 
 /// Type named by the second argument, remembered between rows.

@@ -190,7 +190,9 @@ impl SqliteSession {
                 replies.push(Reply::Rows { columns, rows });
             }
             Statement::Select { sql, columns, targets } => {
-                if let Some(row) = self.rows(&sql, &columns)?.into_iter().last() {
+                let rows = self.rows(&sql, &columns)?;
+                self.counted(rows.len());
+                if let Some(row) = rows.into_iter().last() {
                     for ((name, value), column) in targets.iter().zip(row).zip(&columns) {
                         self.assign(name, column.ty, &value)?;
                     }
@@ -329,7 +331,7 @@ impl SqliteSession {
             let (mut rows, mut found) = (statement.raw_query(), Vec::new());
             while let Some(row) = rows.next()? {
                 let value = |(index, column): (usize, &Column)| {
-                    row.get_ref(index).map(|stored| loaded(column.ty, stored))
+                    row.get_ref(index).and_then(|stored| loaded(column.ty, stored))
                 };
                 found.push(columns.iter().enumerate().map(value).collect::<Result<_, _>>()?);
             }

@@ -10,11 +10,12 @@
 
 use rusqlite::types::{Value as Stored, ValueRef};
 
+use super::functions::failure;
 use crate::devdb::{
     convert,
     dates::{self, DAY},
     tsql::coerce::{Class, class},
-    types::{Type, Value},
+    types::{SqlError, Type, Value},
 };
 
 /// Offset that makes negative decimals sort before positive ones and among themselves.
@@ -51,27 +52,35 @@ pub(crate) fn stored(ty: Type, value: &Value) -> Stored {
     }
 }
 
-/// The value of a type behind a stored form; `NULL` where the form is broken.
-pub(crate) fn loaded(ty: Type, stored: ValueRef<'_>) -> Value {
+/// The value of a type behind a stored form.
+///
+/// # Errors
+/// As a conversion; a form that is no value of the type is never taken for `NULL`.
+pub(crate) fn loaded(ty: Type, stored: ValueRef<'_>) -> rusqlite::Result<Value> {
     let value = match stored {
-        ValueRef::Null => return Value::Null,
+        ValueRef::Null => return Ok(Value::Null),
         ValueRef::Integer(number) => Value::Int(number),
         ValueRef::Real(number) => Value::Float(number),
         ValueRef::Blob(bytes) => Value::Bytes(bytes.to_vec()),
         ValueRef::Text(bytes) => {
-            loaded_text(ty, String::from_utf8_lossy(bytes).into_owned()).unwrap_or(Value::Null)
+            let text = String::from_utf8_lossy(bytes).into_owned();
+            loaded_text(ty, text.clone()).ok_or_else(|| {
+                let text = format!("'{text}' is kept for a value of {ty}, which it is not.");
+                failure(&SqlError::new(50_000, 16, text))
+            })?
         }
     };
     let fits = match &value {
-        Value::Int(_) => {
-            matches!(ty, Type::TinyInt | Type::SmallInt | Type::Int | Type::BigInt)
-        }
+        Value::Int(_) => ty == Type::BigInt,
         Value::Float(_) => matches!(ty, Type::Real | Type::Float),
         Value::Bytes(_) => ty.is_binary() || ty.is_wide(),
         _ => true,
     };
     // A sum or a quotient may come in another number type than the expression has.
-    if fits { value } else { convert::cast(&value, None, ty, 0).unwrap_or(Value::Null) }
+    if fits {
+        return Ok(value);
+    }
+    convert::cast(&value, None, ty, 0).map_err(|error| failure(&error))
 }
 
 /// The value behind a stored form whose type is not known.
@@ -153,7 +162,7 @@ mod tests {
         let texts: Vec<_> = guids.iter().map(|guid| text(Type::Guid, guid)).collect();
         assert!(texts.is_sorted(), "{texts:#?}");
         for (guid, text) in guids.iter().zip(&texts) {
-            assert_eq!(loaded(Type::Guid, ValueRef::Text(text.as_bytes())), *guid);
+            assert_eq!(loaded(Type::Guid, ValueRef::Text(text.as_bytes())).unwrap(), *guid);
         }
     }
 
@@ -172,7 +181,7 @@ mod tests {
         let texts: Vec<_> = numbers.iter().map(|n| text(ty, &Value::Decimal(*n, 10))).collect();
         assert!(texts.is_sorted(), "{texts:#?}");
         for (number, text) in numbers.iter().zip(&texts) {
-            let value = loaded(ty, ValueRef::Text(text.as_bytes()));
+            let value = loaded(ty, ValueRef::Text(text.as_bytes())).unwrap();
             assert_eq!(value, Value::Decimal(*number, 10));
         }
     }
@@ -184,7 +193,8 @@ mod tests {
             let Stored::Real(float) = stored(ty, &Value::Decimal(number, 4)) else {
                 panic!("not a float");
             };
-            assert_eq!(loaded(ty, ValueRef::Real(float)), Value::Decimal(number, 4));
+            let value = loaded(ty, ValueRef::Real(float)).unwrap();
+            assert_eq!(value, Value::Decimal(number, 4));
         }
     }
 
@@ -192,6 +202,7 @@ mod tests {
     fn an_offset_comes_back_with_its_instant() {
         let ty = Type::DateTimeOffset(7);
         let value = Value::DateTimeOffset(739_000, 5, -330);
-        assert_eq!(loaded(ty, ValueRef::Text(text(ty, &value).as_bytes())), value);
+        let text = text(ty, &value);
+        assert_eq!(loaded(ty, ValueRef::Text(text.as_bytes())).unwrap(), value);
     }
 }

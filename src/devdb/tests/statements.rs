@@ -413,13 +413,13 @@ fn the_catalogue_tells_of_indexes_what_was_declared() {
     assert_eq!(
         told,
         [
-            "UQ 3 of t 2 1 0 1 b 1 0 0",
             "ix_b 1 0 0 0 b 1 1 0",
             "ix_c 2 1 0 0 c 1 0 0",
             "ix_c 2 1 0 0 a 2 1 0",
             "ix_c 2 1 0 0 b 0 0 1",
             "pk_t 2 1 1 0 a 1 0 0",
             "pk_t 2 1 1 0 c 2 1 0",
+            "UQ 3 of t 2 1 0 1 b 1 0 0",
         ]
     );
     let views = answer("SELECT o.name FROM sys.objects AS o WHERE o.type = N'V'");

@@ -2,7 +2,8 @@
 
 use super::{
     Definition, Statement,
-    coerce::{Class, class},
+    coerce::{Class, Collation, class},
+    expression::same_name,
     lexer::Token,
     parser::{Parser, TableColumn, quoted},
     query::Scope,
@@ -100,14 +101,17 @@ impl Parser<'_> {
             let name = self.table_name()?;
             self.expect("AS")?;
             let query = self.query(None)?;
+            query.check_derived()?;
             let sql = format!("CREATE VIEW dbo.{} AS {}", quoted(&name), query.sql());
-            let columns = query.columns().into_iter().map(|column| TableColumn {
+            let collations = query.items.iter().map(|item| item.collation);
+            let columns = query.columns().into_iter().zip(collations);
+            let columns = columns.map(|(column, collation)| TableColumn {
                 name: column.name,
                 ty: column.ty,
                 nullable: column.nullable,
                 identity: false,
                 default: None,
-                collation: None,
+                collation: (collation == Some(Collation::Binary)).then(|| BINARY.to_owned()),
             });
             return Ok(Definition::View { name, sql, columns: columns.collect() });
         }
@@ -135,6 +139,8 @@ impl Parser<'_> {
             }
         }
         self.expect_symbol(")")?;
+        let mut keys = table.indexes.iter().flat_map(|index| &index.key);
+        keys.try_for_each(|(name, _)| known(&table.columns, name))?;
         for column in &mut table.columns {
             column.nullable &= !table.primary_key.contains(&column.name);
         }
@@ -162,7 +168,7 @@ impl Parser<'_> {
                 self.seed()?;
             } else if self.eat("DEFAULT") {
                 let start = self.position();
-                self.sum(&Scope::default())?;
+                self.sum(&Scope::default())?.value()?;
                 column.default = Some(self.text_since(start));
             } else if self.eat("COLLATE") {
                 let collation = self.name()?;
@@ -230,6 +236,8 @@ impl Parser<'_> {
         let table = self.table_name()?;
         let key = self.key_columns()?;
         let included = if self.eat("INCLUDE") { self.key_columns()? } else { Vec::new() };
+        let columns = self.table_columns(&table)?;
+        key.iter().chain(&included).try_for_each(|(name, _)| known(&columns, name))?;
         let list: Vec<_> = key
             .iter()
             .map(|(name, descending)| {
@@ -341,6 +349,18 @@ impl Parser<'_> {
     }
 }
 
+/// Collation of a view's column that goes by code units.
+const BINARY: &str = "Latin1_General_100_BIN2";
+
+/// SQLite would take the name of no column for a string.
+fn known(columns: &[TableColumn], name: &str) -> Result<(), SqlError> {
+    if columns.iter().any(|column| same_name(&column.name, name)) {
+        return Ok(());
+    }
+    let text = format!("Column name '{name}' does not exist in the target table or view.");
+    Err(SqlError::new(1911, 16, text))
+}
+
 /// The code page of a collation that must be known.
 pub(crate) fn code_page(collation: &str) -> Result<CodePage, SqlError> {
     let text = format!("Invalid collation '{collation}'.");
@@ -360,12 +380,9 @@ fn column_sql(column: &TableColumn, storage: &str) -> String {
 
 /// Type that gives a column its affinity, and text the order of its collation.
 pub(crate) fn stored_as(column: &TableColumn) -> &'static str {
-    let upper = column.collation.as_deref().unwrap_or_default().to_ascii_uppercase();
-    match storage(column.ty) {
-        FOLDED_TEXT if upper.ends_with("_BIN") || upper.ends_with("_BIN2") => {
-            "TEXT COLLATE HW_BINARY"
-        }
-        other => other,
+    match (storage(column.ty), Collation::of(column.ty, column.collation.as_deref())) {
+        (FOLDED_TEXT, Some(Collation::Binary)) => "TEXT COLLATE HW_BINARY",
+        (other, _) => other,
     }
 }
 

@@ -1,6 +1,7 @@
 //! `sys.dm_exec_describe_first_result_set`: the columns of a query, without running it.
 
 use super::{
+    coerce::Collation,
     lexer,
     lexer::Token,
     parser::{Parser, quoted, text},
@@ -34,7 +35,7 @@ impl Parser<'_> {
     /// described is a row with its error.
     pub(super) fn described(&mut self, body: &mut String) -> Result<Source, SqlError> {
         self.expect_symbol("(")?;
-        let Some(Token::Text(query)) = self.next() else {
+        let Some(Token::Text(query) | Token::Coded(query)) = self.next() else {
             return Err(SqlError::unsupported("A description of what is no constant"));
         };
         self.expect_symbol(",")?;
@@ -53,9 +54,9 @@ impl Parser<'_> {
             name: name.into(),
             ty: Some(ty),
             nullable: true,
+            collation: Collation::of(ty, None),
         });
-        let name = "dm_exec_describe_first_result_set".to_owned();
-        Ok(Source { alias: name.clone(), name, columns: columns.into() })
+        Ok(Source::of_table(DESCRIBE, columns.into()))
     }
 
     fn columns_of(&self, query: &str) -> Result<Vec<Column>, SqlError> {

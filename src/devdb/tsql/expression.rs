@@ -1,23 +1,36 @@
 //! Expressions and conditions.
 
 use super::{
-    coerce::{Expression, arithmetic_type, comparable},
+    coerce::{Expression, calculated, comparable, compared, unified},
     lexer::Token,
     parser::{Parser, invalid_column, quoted, text},
-    query::Scope,
+    query::{Scope, Source, SourceColumn},
 };
-use crate::devdb::types::{SqlError, Type};
+use crate::devdb::{
+    codepage::CodePage,
+    types::{SqlError, Type},
+};
 
 const COMPARISONS: [&str; 7] = ["=", "<>", "!=", "<", "<=", ">", ">="];
 
 impl Parser<'_> {
-    /// A condition or an expression.
+    /// An expression that has a value.
     pub(crate) fn expression(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
+        self.either(scope)?.value()
+    }
+
+    /// A condition, as SQLite text.
+    pub(crate) fn condition(&mut self, scope: &Scope<'_>) -> Result<String, SqlError> {
+        self.either(scope)?.holds()
+    }
+
+    /// A condition or an expression.
+    fn either(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
         self.nested(|parser| {
             let mut left = parser.conjunction(scope)?;
             while parser.eat("OR") {
-                let right = parser.conjunction(scope)?;
-                left = Expression::new(format!("{} OR {}", left.sql, right.sql), Type::Bit);
+                let right = parser.conjunction(scope)?.holds()?;
+                left = Expression::condition(format!("{} OR {right}", left.holds()?));
             }
             Ok(left)
         })
@@ -26,16 +39,16 @@ impl Parser<'_> {
     fn conjunction(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
         let mut left = self.negation(scope)?;
         while self.eat("AND") {
-            let right = self.negation(scope)?;
-            left = Expression::new(format!("{} AND {}", left.sql, right.sql), Type::Bit);
+            let right = self.negation(scope)?.holds()?;
+            left = Expression::condition(format!("{} AND {right}", left.holds()?));
         }
         Ok(left)
     }
 
     fn negation(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
         if self.eat("NOT") {
-            let inner = self.nested(|parser| parser.negation(scope))?;
-            return Ok(Expression::new(format!("NOT ({})", inner.sql), Type::Bit));
+            let inner = self.nested(|parser| parser.negation(scope))?.holds()?;
+            return Ok(Expression::condition(format!("NOT ({inner})")));
         }
         self.comparison(scope)
     }
@@ -46,46 +59,47 @@ impl Parser<'_> {
             && COMPARISONS.contains(operator)
         {
             self.next();
-            let right = self.sum(scope)?;
-            let (left, right) = comparable(&left, &right);
-            let sql = format!("{} {operator} {}", left.ordered(), right.ordered());
-            return Ok(Expression::new(sql, Type::Bit));
+            let right = self.sum(scope)?.value()?;
+            return Ok(Expression::condition(compared(&left.value()?, operator, &right)?));
         }
         if self.eat("IS") {
             let not = if self.eat("NOT") { " NOT" } else { "" };
             self.expect("NULL")?;
-            return Ok(Expression::certain(format!("{} IS{not} NULL", left.sql), Type::Bit));
+            return Ok(Expression::condition(format!("{} IS{not} NULL", left.value()?.sql)));
         }
         let not = if self.eat("NOT") { " NOT" } else { "" };
         if self.eat("IN") {
-            return self.membership(&left, not, scope);
+            return self.membership(&left.value()?, not, scope);
         }
         if self.eat("LIKE") {
-            let right = self.sum(scope)?;
-            let escape = if self.eat("ESCAPE") { self.sum(scope)?.sql } else { "NULL".to_owned() };
-            let as_text = |side: Expression| match side.ty {
-                Some(ty) if !ty.is_text() => side.cast(Type::NVarChar(None)),
-                _ => side,
-            };
-            let (left, right) = (as_text(left).sql, as_text(right).sql);
-            let sql = format!("{not} hw_like({left}, {right}, {escape})");
-            return Ok(Expression::new(sql, Type::Bit));
+            return self.likeness(left.value()?, not, scope);
         }
         if self.eat("BETWEEN") {
-            let low = self.sum(scope)?;
+            let left = left.value()?;
+            let low = self.sum(scope)?.value()?;
             self.expect("AND")?;
-            let high = self.sum(scope)?;
-            let ((a, low), (b, high)) = (comparable(&left, &low), comparable(&left, &high));
-            let sql = format!(
-                "{not} ({} >= {} AND {} <= {})",
-                a.ordered(),
-                low.ordered(),
-                b.ordered(),
-                high.ordered()
-            );
-            return Ok(Expression::new(sql, Type::Bit));
+            let high = self.sum(scope)?.value()?;
+            let (above, below) = (compared(&left, ">=", &low)?, compared(&left, "<=", &high)?);
+            return Ok(Expression::condition(format!("{not} ({above} AND {below})")));
         }
         if not.is_empty() { Ok(left) } else { Err(self.unexpected()) }
+    }
+
+    fn likeness(
+        &mut self,
+        left: Expression,
+        not: &str,
+        scope: &Scope<'_>,
+    ) -> Result<Expression, SqlError> {
+        let right = self.sum(scope)?.value()?;
+        let escape =
+            if self.eat("ESCAPE") { self.sum(scope)?.value()?.sql } else { "NULL".to_owned() };
+        let as_text = |side: Expression| match side.ty {
+            Some(ty) if !ty.is_text() => side.cast(Type::NVarChar(None)),
+            _ => side,
+        };
+        let (left, right) = (as_text(left).sql, as_text(right).sql);
+        Ok(Expression::condition(format!("{not} hw_like({left}, {right}, {escape})")))
     }
 
     fn membership(
@@ -98,19 +112,34 @@ impl Parser<'_> {
         if self.is_word("SELECT") {
             let query = self.query(Some(scope))?;
             self.expect_symbol(")")?;
-            let sql = format!("{}{not} IN ({})", left.sql, query.sql());
-            return Ok(Expression::new(sql, Type::Bit));
+            let [item] = query.items.as_slice() else {
+                return Err(only_one_item());
+            };
+            let (as_left, as_item) = comparable(left, item)?;
+            if as_left != *left || as_item != *item {
+                return Err(SqlError::unsupported("IN over values of another type"));
+            }
+            let sql = format!("{}{not} IN ({})", left.ordered(), query.sql());
+            return Ok(Expression::condition(sql));
         }
-        let mut members = Vec::new();
+        let (mut members, mut equal, mut alike) = (Vec::new(), Vec::new(), true);
         loop {
             let member = self.expression(scope)?;
-            members.push(comparable(left, &member).1.sql);
+            equal.push(compared(left, "=", &member)?);
+            let (as_left, as_member) = comparable(left, &member)?;
+            alike &= as_left == *left && as_member.collation.is_none();
+            members.push(as_member.ordered());
             if !self.eat_symbol(",") {
                 break;
             }
         }
         self.expect_symbol(")")?;
-        Ok(Expression::new(format!("{}{not} IN ({})", left.sql, members.join(", ")), Type::Bit))
+        // Each member may ask for a form of its own on the left.
+        Ok(Expression::condition(if alike {
+            format!("{}{not} IN ({})", left.ordered(), members.join(", "))
+        } else {
+            format!("{not} ({})", equal.join(" OR "))
+        }))
     }
 
     /// An expression without comparisons.
@@ -119,12 +148,7 @@ impl Parser<'_> {
         while let Some(Token::Symbol(operator @ ("+" | "-" | "&" | "|"))) = self.peek() {
             self.next();
             let right = self.product(scope)?;
-            let is_text = |side: &Expression| side.ty.is_some_and(Type::is_text);
-            left = if *operator == "+" && is_text(&left) && is_text(&right) {
-                Expression::new(format!("{} || {}", left.sql, right.sql), Type::NVarChar(None))
-            } else {
-                combined(&left, operator, &right)
-            };
+            left = added(left, operator, right)?;
         }
         Ok(left)
     }
@@ -134,18 +158,29 @@ impl Parser<'_> {
         while let Some(Token::Symbol(operator @ ("*" | "/" | "%"))) = self.peek() {
             self.next();
             let right = self.unary(scope)?;
-            left = combined(&left, operator, &right);
+            left = calculated(&left, operator, &right)?;
         }
         Ok(left)
     }
 
     fn unary(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
-        if let Some(Token::Symbol(sign @ ("-" | "+" | "~"))) = self.peek() {
+        let Some(Token::Symbol(sign @ ("-" | "+" | "~"))) = self.peek() else {
+            return self.primary(scope);
+        };
+        self.next();
+        if let ("-", Some(Token::Number(number))) = (*sign, self.peek()) {
             self.next();
-            let inner = self.nested(|parser| parser.unary(scope))?.arithmetic();
-            return Ok(Expression { sql: format!("{sign} {}", inner.sql), ..inner });
+            return number_constant(&format!("-{number}"));
         }
-        self.primary(scope)
+        let inner = self.nested(|parser| parser.unary(scope))?.value()?;
+        match *sign {
+            "-" => calculated(&Expression::certain("0", Type::TinyInt), "-", &inner),
+            "~" if inner.is_whole() && !matches!(inner.ty, Some(Type::Bit | Type::TinyInt)) => {
+                Ok(Expression { sql: format!("~ {}", inner.sql), name: String::new(), ..inner })
+            }
+            "+" => Ok(Expression { name: String::new(), ..inner }),
+            _ => Err(SqlError::unsupported("~ of anything but an integer")),
+        }
     }
 
     pub(super) fn primary(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
@@ -153,10 +188,13 @@ impl Parser<'_> {
             let inner = if self.is_word("SELECT") {
                 self.scalar_query(scope)?
             } else {
-                self.expression(scope)?
+                self.either(scope)?
             };
             self.expect_symbol(")")?;
-            return Ok(Expression { sql: format!("({})", inner.sql), ..inner });
+            // A column in parentheses is the column.
+            let is_column = !inner.name.is_empty();
+            let sql = if is_column { inner.sql.clone() } else { format!("({})", inner.sql) };
+            return Ok(Expression { sql, ..inner });
         }
         match self.peek() {
             Some(Token::Variable(name)) => {
@@ -173,6 +211,13 @@ impl Parser<'_> {
                 let ty = Type::NVarChar(units.filter(|n| *n <= 4000).map(|n| n.max(1)));
                 Ok(Expression::certain(text(string), ty))
             }
+            Some(Token::Coded(string)) => {
+                self.next();
+                let string = CodePage::default().convert(string);
+                let units = u16::try_from(string.chars().count()).ok();
+                let ty = Type::VarChar(units.filter(|n| *n <= 8000).map(|n| n.max(1)));
+                Ok(Expression::certain(text(&string), ty))
+            }
             Some(Token::Binary(digits)) => {
                 self.next();
                 let padding = if digits.len() % 2 == 1 { "0" } else { "" };
@@ -186,9 +231,23 @@ impl Parser<'_> {
     }
 
     fn scalar_query(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
-        let query = self.nested(|parser| parser.query(Some(scope)))?;
-        let ty = query.items.first().and_then(|item| item.ty);
-        Ok(Expression::new(query.sql(), ty))
+        let mut query = self.nested(|parser| parser.query(Some(scope)))?;
+        let [item] = query.items.as_mut_slice() else {
+            return Err(only_one_item());
+        };
+        let (ty, collation) = (item.ty, item.collation);
+        "value".clone_into(&mut item.name);
+        // SQLite would take the first of several rows.
+        let sql = if query.has_one_row {
+            query.sql()
+        } else {
+            format!(
+                "SELECT CASE WHEN count(*) > 1 THEN hw_fail(512) ELSE max(q.\"value\") END \
+                 FROM ({}) AS q",
+                query.sql()
+            )
+        };
+        Ok(Expression { collation, ..Expression::new(sql, ty) })
     }
 
     fn word(&mut self, word: &str, scope: &Scope<'_>) -> Result<Expression, SqlError> {
@@ -204,7 +263,7 @@ impl Parser<'_> {
                 self.next();
                 let query = self.nested(|parser| parser.query(Some(scope)))?;
                 self.expect_symbol(")")?;
-                Ok(Expression::certain(format!("EXISTS ({})", query.sql()), Type::Bit))
+                Ok(Expression::condition(format!("EXISTS ({})", query.sql())))
             }
             "CURRENT_TIMESTAMP" => {
                 self.next();
@@ -221,27 +280,33 @@ impl Parser<'_> {
 
     fn case(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
         self.expect("CASE")?;
-        let mut sql = "CASE".to_owned();
         let subject = if self.is_word("WHEN") { None } else { Some(self.expression(scope)?) };
-        let mut ty = None;
+        let (mut conditions, mut results) = (Vec::new(), Vec::new());
         while self.eat("WHEN") {
-            let mut condition = self.expression(scope)?;
-            if let Some(subject) = &subject {
-                let (left, right) = comparable(subject, &condition);
-                condition.sql = format!("{} = {}", left.ordered(), right.ordered());
-            }
+            conditions.push(match &subject {
+                Some(subject) => compared(subject, "=", &self.expression(scope)?)?,
+                None => self.condition(scope)?,
+            });
             self.expect("THEN")?;
-            let result = self.expression(scope)?;
-            ty = ty.or(result.ty);
-            sql.extend([" WHEN ", &condition.sql, " THEN ", &result.sql]);
+            results.push(self.expression(scope)?);
+        }
+        if conditions.is_empty() {
+            return Err(self.unexpected());
         }
         if self.eat("ELSE") {
-            let result = self.expression(scope)?;
-            ty = ty.or(result.ty);
-            sql.extend([" ELSE ", &result.sql]);
+            results.push(self.expression(scope)?);
         }
         self.expect("END")?;
-        Ok(Expression::new(format!("{sql} END"), ty))
+        let (ty, collation) = unified(&mut results)?;
+        let mut sql = "CASE".to_owned();
+        let mut results = results.iter();
+        for (condition, result) in conditions.iter().zip(results.by_ref()) {
+            sql.extend([" WHEN ", condition, " THEN ", &result.sql]);
+        }
+        if let Some(otherwise) = results.next() {
+            sql.extend([" ELSE ", &otherwise.sql]);
+        }
+        Ok(Expression { collation, ..Expression::new(format!("{sql} END"), ty) })
     }
 
     fn column(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
@@ -253,7 +318,9 @@ impl Parser<'_> {
         let Some((name, qualifiers)) = parts.split_last() else {
             return Err(self.unexpected());
         };
-        scope.resolve(qualifiers, name)
+        let (column, level) = scope.resolve(qualifiers, name)?;
+        self.uses.push((level, column.sql.clone()));
+        Ok(column)
     }
 
     fn variable(&mut self, name: &str) -> Result<Expression, SqlError> {
@@ -280,30 +347,60 @@ impl Parser<'_> {
     }
 }
 
+impl Source {
+    /// A column as expressions have it.
+    pub(crate) fn column(&self, column: &SourceColumn) -> Expression {
+        Expression {
+            name: column.name.clone(),
+            nullable: column.nullable,
+            collation: column.collation,
+            ..Expression::new(
+                format!("{}.{}", quoted(&self.alias), quoted(&column.name)),
+                column.ty,
+            )
+        }
+    }
+
+    /// Whether the name of a column may begin so: with the alias, or the table with its schema.
+    fn is_named(&self, qualifiers: &[String]) -> bool {
+        match qualifiers {
+            [] => true,
+            [alias] => same_name(alias, &self.alias),
+            [schema, table] => {
+                same_name(table, &self.alias)
+                    && self.schema.as_ref().is_some_and(|own| same_name(own, schema))
+            }
+            _ => false,
+        }
+    }
+}
+
 impl Scope<'_> {
-    /// Finds a column by its qualified or bare name.
-    fn resolve(&self, qualifiers: &[String], name: &str) -> Result<Expression, SqlError> {
-        let wanted = qualifiers.last();
-        for table in &self.tables {
-            let matches = |alias: &String| {
-                table.alias.eq_ignore_ascii_case(alias) || table.name.eq_ignore_ascii_case(alias)
-            };
-            if !wanted.is_none_or(matches) {
-                continue;
+    /// How many queries stand around this one.
+    pub(crate) fn level(&self) -> usize {
+        self.outer.map_or(0, |outer| outer.level() + 1)
+    }
+
+    /// Finds a column by its qualified or bare name, and the level of the query that has it.
+    fn resolve(&self, qualifiers: &[String], name: &str) -> Result<(Expression, usize), SqlError> {
+        let tables: Vec<_> = self.tables.iter().filter(|t| t.is_named(qualifiers)).collect();
+        let found: Vec<_> = tables
+            .iter()
+            .flat_map(|table| table.columns.iter().map(move |column| (*table, column)))
+            .filter(|(_, column)| same_name(&column.name, name))
+            .collect();
+        match found.as_slice() {
+            [(table, column)] => {
+                let column = Expression { name: name.into(), ..table.column(column) };
+                return Ok((column, self.level()));
             }
-            let found = table.columns.iter().find(|column| same_name(&column.name, name));
-            if let Some(column) = found {
-                let sql = format!("{}.{}", quoted(&table.alias), quoted(&column.name));
-                return Ok(Expression {
-                    sql,
-                    ty: column.ty,
-                    name: name.into(),
-                    nullable: column.nullable,
-                });
+            [] => {}
+            _ => {
+                return Err(SqlError::new(209, 16, format!("Ambiguous column name '{name}'.")));
             }
-            if wanted.is_some() {
-                return Err(invalid_column(name));
-            }
+        }
+        if !qualifiers.is_empty() && !tables.is_empty() {
+            return Err(invalid_column(name));
         }
         if let Some(outer) = self.outer {
             return outer.resolve(qualifiers, name);
@@ -322,10 +419,28 @@ pub(crate) fn same_name(a: &str, b: &str) -> bool {
     a.eq_ignore_ascii_case(b) || a.to_lowercase() == b.to_lowercase()
 }
 
-fn combined(left: &Expression, operator: &str, right: &Expression) -> Expression {
-    let (left, right) = (left.arithmetic(), right.arithmetic());
-    let ty = arithmetic_type(left.ty, right.ty, matches!(operator, "*" | "/"));
-    Expression::new(format!("{} {operator} {}", left.sql, right.sql), ty)
+fn only_one_item() -> SqlError {
+    let text = "Only one expression can be specified in the select list when the subquery is not \
+                introduced with EXISTS.";
+    SqlError::new(116, 16, text)
+}
+
+/// `left + right` of texts, and the operators of numbers.
+pub(crate) fn added(
+    left: Expression,
+    operator: &str,
+    right: Expression,
+) -> Result<Expression, SqlError> {
+    let is_text = |side: &Expression| side.ty.is_some_and(Type::is_text);
+    if operator != "+" || !is_text(&left) || !is_text(&right) {
+        return calculated(&left, operator, &right);
+    }
+    let is_coded = |side: &Expression| side.ty.is_some_and(Type::is_coded);
+    let coded = is_coded(&left) && is_coded(&right);
+    let ty = if coded { Type::VarChar(None) } else { Type::NVarChar(None) };
+    let sql = format!("({} || {})", left.sql, right.sql);
+    let (_, collation) = unified(&mut [left, right])?;
+    Ok(Expression { collation, ..Expression::new(sql, ty) })
 }
 
 fn number_constant(number: &str) -> Result<Expression, SqlError> {
@@ -334,7 +449,7 @@ fn number_constant(number: &str) -> Result<Expression, SqlError> {
     }
     if let Some((whole, fraction)) = number.split_once('.') {
         let scale = u8::try_from(fraction.len()).map_err(|_error| SqlError::syntax(number))?;
-        let whole = u8::try_from(whole.trim_start_matches('0').len());
+        let whole = u8::try_from(whole.trim_start_matches(['-', '0']).len());
         let whole = whole.map_err(|_error| SqlError::syntax(number))?;
         let precision = whole.saturating_add(scale).clamp(1, 38);
         return Ok(decimal_constant(number, Type::Decimal(precision, scale)));

@@ -5,7 +5,7 @@
 )]
 
 use super::{
-    coerce::{Class, Expression, class},
+    coerce::{Class, Collation, Expression, class, compared, unified},
     definition::code_page,
     lexer::Token,
     parser::{Parser, text},
@@ -27,7 +27,14 @@ impl Parser<'_> {
         let call = match upper.as_str() {
             "CAST" | "TRY_CAST" => self.cast_call(scope)?,
             "CONVERT" | "TRY_CONVERT" => self.convert_call(scope)?,
-            "COUNT" | "COUNT_BIG" => self.count_call(&upper, scope)?,
+            "COUNT" | "COUNT_BIG" => {
+                self.aggregated(scope, |parser| parser.count_call(&upper, scope))?
+            }
+            "MAX" | "MIN" | "SUM" | "AVG" => {
+                let value = self.aggregated(scope, |parser| parser.expression(scope))?;
+                aggregate(&upper, &value)?
+            }
+            "IIF" => self.choice_call(scope)?,
             "DATEADD" | "DATEDIFF" | "DATEDIFF_BIG" => self.date_call(&upper, scope)?,
             _ => {
                 let arguments = self.arguments(scope)?;
@@ -45,11 +52,25 @@ impl Parser<'_> {
         self.expect("AS")?;
         let ty = self.cast_type()?;
         let wide = match ty {
+            _ if !value.ty.is_some_and(Type::is_text) => return Ok(value.cast(ty)),
             Type::VarChar(length) => Type::NVarChar(length),
             Type::Char(length) => Type::NChar(length),
             other => return Ok(value.cast(other)),
         };
         Ok(Expression { ty: Some(ty), ..value.cast(wide).in_page(page) })
+    }
+
+    /// `IIF(condition, yes, no)`
+    fn choice_call(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
+        let condition = self.condition(scope)?;
+        self.expect_symbol(",")?;
+        let yes = self.expression(scope)?;
+        self.expect_symbol(",")?;
+        let mut results = [yes, self.expression(scope)?];
+        let (ty, collation) = unified(&mut results)?;
+        let [yes, no] = results;
+        let sql = format!("CASE WHEN {condition} THEN {} ELSE {} END", yes.sql, no.sql);
+        Ok(Expression { collation, ..Expression::new(sql, ty) })
     }
 
     fn convert_call(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
@@ -103,7 +124,7 @@ impl Parser<'_> {
         }
         let distinct = if self.eat("DISTINCT") { "DISTINCT " } else { "" };
         let value = self.expression(scope)?;
-        Ok(Expression::certain(format!("count({distinct}{})", value.sql), ty))
+        Ok(Expression::certain(format!("count({distinct}{})", value.ordered()), ty))
     }
 
     fn date_call(&mut self, name: &str, scope: &Scope<'_>) -> Result<Expression, SqlError> {
@@ -152,15 +173,61 @@ impl Parser<'_> {
 }
 
 fn plain_call(name: &str, upper: &str, arguments: &[Expression]) -> Result<Expression, SqlError> {
-    match arguments {
+    let call = match arguments {
         [] => call_of_none(upper),
-        [one] => call_of_one(upper, one),
-        several => call_of_several(upper, several),
-    }
-    .ok_or_else(|| {
+        [one] => call_of_one(upper, one)?,
+        several => call_of_several(upper, several)?,
+    };
+    call.ok_or_else(|| {
         let text = format!("'{name}' is not a recognized built-in function name.");
         SqlError::new(195, 15, text)
     })
+}
+
+fn aggregate(upper: &str, value: &Expression) -> Result<Expression, SqlError> {
+    let name = upper.to_ascii_lowercase();
+    if matches!(upper, "MAX" | "MIN") {
+        let is_text = value.ty.is_some_and(Type::is_text);
+        let sql = if is_text { value.ordered() } else { value.sql.clone() };
+        let found = Expression::new(format!("{name}({sql})"), value.ty);
+        return Ok(Expression { collation: value.collation, ..found });
+    }
+    let number = value.number(upper)?;
+    let ty = match number.ty {
+        Some(Type::TinyInt | Type::SmallInt) => Some(Type::Int),
+        Some(Type::Real) => Some(Type::Float),
+        Some(ty) if upper == "AVG" => {
+            ty.decimal().map_or(Some(ty), |(_, scale)| Some(Type::Decimal(15, scale.max(6))))
+        }
+        Some(ty) => ty.decimal().map_or(Some(ty), |(_, scale)| Some(Type::Decimal(15, scale))),
+        None => None,
+    };
+    if !number.is_whole() {
+        return Ok(Expression::new(format!("{name}({})", number.sql), ty));
+    }
+    let kind = ty.unwrap_or(Type::Int);
+    let sum = Expression::new(format!("sum({})", number.sql), Type::BigInt).cast(kind);
+    if upper == "SUM" {
+        return Ok(sum);
+    }
+    let sql = format!("hw_calculate('/', {}, count({}), '{kind}')", sum.sql, number.sql);
+    Ok(Expression::new(sql, kind))
+}
+
+/// The argument of a function of texts.
+fn text_of(value: &Expression) -> Result<Expression, SqlError> {
+    match value.ty {
+        Some(ty) if ty.is_text() => Ok(value.clone()),
+        Some(ty) if class(ty) == Class::Binary => {
+            Err(SqlError::unsupported("A function of texts over a binary value"))
+        }
+        _ => Ok(value.cast(Type::NVarChar(None))),
+    }
+}
+
+/// A text that a function makes of another.
+fn text_like(of: &Expression, sql: String, ty: Option<Type>) -> Expression {
+    Expression { collation: of.collation, ..Expression::new(sql, ty) }
 }
 
 fn call_of_none(upper: &str) -> Option<Expression> {
@@ -182,42 +249,30 @@ fn call_of_none(upper: &str) -> Option<Expression> {
     })
 }
 
-fn call_of_one(upper: &str, one: &Expression) -> Option<Expression> {
+fn call_of_one(upper: &str, one: &Expression) -> Result<Option<Expression>, SqlError> {
     let sql = &one.sql;
-    Some(match upper {
-        "MAX" | "MIN" => Expression::new(format!("{}({sql})", upper.to_ascii_lowercase()), one.ty),
-        "SUM" | "AVG" => {
-            let value = one.arithmetic();
-            let ty = match value.ty {
-                Some(Type::Decimal(_, scale)) => Some(Type::Decimal(15, scale)),
-                Some(Type::TinyInt | Type::SmallInt) => Some(Type::Int),
-                other => other,
-            };
-            let whole = ty.is_some_and(|ty| ty.decimal().is_none() && ty != Type::Float);
-            let sum = format!("{}({})", upper.to_ascii_lowercase(), value.sql);
-            let sql = if whole { format!("CAST({sum} AS INTEGER)") } else { sum };
-            Expression::new(sql, ty)
+    Ok(Some(match upper {
+        "LEN" => Expression::new(format!("hw_length({})", text_of(one)?.sql), Type::Int),
+        "DATALENGTH" => Expression::new(data_length(one), Type::Int),
+        "UPPER" | "LOWER" => {
+            let value = text_of(one)?;
+            let sql = format!("hw_{}({})", upper.to_ascii_lowercase(), value.sql);
+            text_like(&value, sql, value.ty)
         }
-        "LEN" => Expression::new(format!("length(rtrim({sql}))"), Type::Int),
-        "DATALENGTH" => {
-            let width = match one.ty.map(class) {
-                _ if one.ty == Some(Type::Named(Named::Variant)) => format!("length({sql})"),
-                Some(Class::Text) if one.ty.is_some_and(Type::is_wide) => {
-                    format!("length({})", one.cast(Type::VarBinary(None)).sql)
-                }
-                Some(Class::Text | Class::Binary) => format!("length({sql})"),
-                _ => one.ty.map_or(0, |ty| ty.facts().length).to_string(),
-            };
-            Expression::new(width, Type::Int)
-        }
-        "UPPER" | "LOWER" | "LTRIM" | "RTRIM" | "TRIM" => {
-            Expression::new(format!("{}({sql})", upper.to_ascii_lowercase()), one.ty)
+        "LTRIM" | "RTRIM" | "TRIM" => {
+            let value = text_of(one)?;
+            let sql = format!("{}({})", upper.to_ascii_lowercase(), value.sql);
+            text_like(&value, sql, value.ty)
         }
         "ABS" => {
-            let value = one.arithmetic();
-            Expression::new(format!("abs({})", value.sql), value.ty)
+            let value = one.number(upper)?;
+            let found = Expression::new(format!("abs({})", value.sql), value.ty);
+            match value.ty.filter(|_| value.is_whole()) {
+                Some(ty) => Expression { ty: Some(Type::BigInt), ..found }.cast(ty),
+                None => found,
+            }
         }
-        "OBJECT_ID" => object_id(one),
+        "OBJECT_ID" => object_id(one, None),
         "CHANGE_TRACKING_MIN_VALID_VERSION" => tracking::min_valid_version(one),
         "IDENT_CURRENT" => {
             Expression::new(format!("hw_last_identity(hw_object({sql}))"), Type::Decimal(15, 0))
@@ -228,24 +283,34 @@ fn call_of_one(upper: &str, one: &Expression) -> Option<Expression> {
             ),
             Type::NVarChar(Some(128)),
         ),
-        _ => return None,
-    })
+        _ => return Ok(None),
+    }))
 }
 
-fn call_of_several(upper: &str, arguments: &[Expression]) -> Option<Expression> {
-    let ty = arguments.iter().find_map(|argument| argument.ty);
-    let list = || {
-        let list: Vec<_> = arguments.iter().map(|argument| argument.sql.as_str()).collect();
-        list.join(", ")
-    };
-    Some(match (upper, arguments) {
+fn call_of_several(upper: &str, arguments: &[Expression]) -> Result<Option<Expression>, SqlError> {
+    Ok(Some(match (upper, arguments) {
         ("ISNULL", [first, second]) => {
-            let second = first.ty.map_or_else(|| second.clone(), |ty| second.cast(ty));
-            let sql = format!("coalesce({}, {})", first.sql, second.sql);
-            Expression { nullable: second.nullable, ..Expression::new(sql, ty) }
+            let ty = first.ty.or(second.ty);
+            let other = match ty {
+                Some(ty) if second.ty.is_some_and(|other| other != ty) => second.cast(ty),
+                _ => second.clone(),
+            };
+            let sql = format!("coalesce({}, {})", first.sql, other.sql);
+            let collation = first.collation.or(second.collation);
+            Expression { nullable: other.nullable, collation, ..Expression::new(sql, ty) }
         }
-        ("COALESCE", _) => Expression::new(format!("coalesce({})", list()), ty),
-        ("NULLIF", [_, _]) => Expression::new(format!("nullif({})", list()), ty),
+        ("COALESCE", _) => {
+            let mut values = arguments.to_vec();
+            let (ty, collation) = unified(&mut values)?;
+            let list: Vec<_> = values.iter().map(|value| value.sql.as_str()).collect();
+            let sql = format!("coalesce({})", list.join(", "));
+            Expression { collation, ..Expression::new(sql, ty) }
+        }
+        ("NULLIF", [first, second]) => {
+            let equal = compared(first, "=", second)?;
+            let sql = format!("CASE WHEN {equal} THEN NULL ELSE {} END", first.sql);
+            text_like(first, sql, first.ty)
+        }
         ("CONCAT", _) => {
             let parts: Vec<_> = arguments
                 .iter()
@@ -253,45 +318,90 @@ fn call_of_several(upper: &str, arguments: &[Expression]) -> Option<Expression> 
                 .collect();
             Expression::certain(format!("({})", parts.join(" || ")), Type::NVarChar(None))
         }
-        ("IIF", [condition, yes, no]) => {
-            let sql = format!("CASE WHEN {} THEN {} ELSE {} END", condition.sql, yes.sql, no.sql);
-            Expression::new(sql, yes.ty.or(no.ty))
+        ("LEFT", [value, length]) => part_of(value, "1", length)?,
+        ("SUBSTRING", [value, start, length]) => part_of(value, &start.sql, length)?,
+        ("REPLACE", [value, from, to]) => {
+            let value = text_of(value)?;
+            let (from, to) = (text_of(from)?.sql, text_of(to)?.sql);
+            let exact = i32::from(value.collation == Some(Collation::Binary));
+            let sql = format!("hw_replace({}, {from}, {to}, {exact})", value.sql);
+            let coded = value.ty.is_some_and(Type::is_coded);
+            let ty = if coded { Type::VarChar(None) } else { Type::NVarChar(None) };
+            text_like(&value, sql, Some(ty))
         }
-        ("LEFT", [value, length]) => {
-            Expression::new(format!("substr({}, 1, {})", value.sql, length.sql), value.ty)
+        ("REPLICATE", [value, times]) => {
+            let value = text_of(value)?;
+            // As long as the type can be, and only `max` has no end.
+            let (ty, longest) = match value.ty {
+                Some(Type::VarChar(Some(_)) | Type::Char(_)) => (Type::VarChar(Some(8000)), 8000),
+                Some(Type::NVarChar(Some(_)) | Type::NChar(_)) => {
+                    (Type::NVarChar(Some(4000)), 4000)
+                }
+                Some(ty) if ty.is_coded() => (Type::VarChar(None), i64::MAX),
+                _ => (Type::NVarChar(None), i64::MAX),
+            };
+            let sql = format!("hw_replicate({}, {}, {longest})", value.sql, times.sql);
+            text_like(&value, sql, Some(ty))
         }
         ("HASHBYTES", [algorithm, value]) if algorithm.sql == text("SHA2_256") => Expression::new(
             format!("hw_sha256({})", value.cast(Type::VarBinary(None)).sql),
             Type::VarBinary(Some(32)),
         ),
-        ("SUBSTRING", [value, _, _]) => Expression::new(format!("substr({})", list()), value.ty),
-        ("REPLACE", [value, _, _]) => Expression::new(format!("replace({})", list()), value.ty),
-        ("REPLICATE", [value, times]) => Expression::new(
-            format!("replace(hex(zeroblob({})), '00', {})", times.sql, value.sql),
-            Type::NVarChar(None),
-        ),
         ("SQL_VARIANT_PROPERTY", [value, property]) => Expression::new(
             format!("hw_variant({}, {})", value.sql, property.sql),
             Type::Named(Named::Variant),
         ),
-        ("ROUND", [value, digits]) => {
-            Expression::new(format!("round({}, {})", value.arithmetic().sql, digits.sql), value.ty)
+        ("ROUND", [value, digits]) if digits.is_whole() => {
+            let number = value.number(upper)?;
+            Expression::new(format!("hw_round({}, {})", number.sql, digits.sql), number.ty)
         }
-        ("OBJECT_ID", [name, _]) => object_id(name),
+        ("OBJECT_ID", [name, kind]) => object_id(name, Some(kind)),
         // Nobody is refused anything; of other classes nothing is told.
         ("HAS_PERMS_BY_NAME", [name, class, _]) if class.sql == text("OBJECT") => Expression::new(
-            format!("CASE WHEN {} IS NOT NULL THEN 1 END", object_id(name).sql),
+            format!("CASE WHEN {} IS NOT NULL THEN 1 END", object_id(name, None).sql),
             Type::Int,
         ),
-        _ => return None,
-    })
+        _ => return Ok(None),
+    }))
 }
 
-fn object_id(name: &Expression) -> Expression {
+fn part_of(value: &Expression, start: &str, length: &Expression) -> Result<Expression, SqlError> {
+    let is_binary = value.ty.is_some_and(|ty| class(ty) == Class::Binary);
+    let (name, value) =
+        if is_binary { ("hw_bytes", value.clone()) } else { ("hw_substring", text_of(value)?) };
+    let sql = format!("{name}({}, {start}, {})", value.sql, length.sql);
+    let ty = if is_binary { Some(Type::VarBinary(None)) } else { value.ty };
+    Ok(text_like(&value, sql, ty))
+}
+
+/// How many bytes a value has.
+fn data_length(value: &Expression) -> String {
+    let (sql, Some(ty)) = (&value.sql, value.ty) else {
+        return "NULL".to_owned();
+    };
+    match class(ty) {
+        Class::Text if ty.is_wide() && ty != Type::Named(Named::Variant) => {
+            format!("length({})", value.cast(Type::VarBinary(None)).sql)
+        }
+        Class::Text | Class::Binary => format!("length({sql})"),
+        _ => format!("CASE WHEN {sql} IS NULL THEN NULL ELSE {} END", ty.facts().length),
+    }
+}
+
+/// `kind` is the one it must be of.
+fn object_id(name: &Expression, kind: Option<&Expression>) -> Expression {
+    let kind = kind.map(|kind| {
+        format!(
+            " AND rtrim(upper({})) = (SELECT k.\"type\" FROM dbo.\"sys.objects\" AS k \
+             WHERE k.\"object_id\" = o.\"object_id\")",
+            kind.sql
+        )
+    });
     let sql = format!(
         "(SELECT o.\"object_id\" FROM dbo.\"sys.tables\" AS o \
-         WHERE o.\"physical\" = hw_object({}) COLLATE NOCASE)",
-        name.sql
+         WHERE o.\"physical\" = hw_object({}) COLLATE NOCASE{})",
+        name.sql,
+        kind.unwrap_or_default()
     );
     Expression::new(sql, Type::Int)
 }

@@ -4,10 +4,9 @@ use super::{lexer::Token, parser::Parser};
 use crate::devdb::types::SqlError;
 
 /// Hints behind a table that are ignored, since here they would change nothing.
-const HINTS: [&str; 15] = [
+const HINTS: [&str; 14] = [
     "FORCESEEK",
     "HOLDLOCK",
-    "INDEX",
     "NOLOCK",
     "NOWAIT",
     "PAGLOCK",
@@ -20,6 +19,18 @@ const HINTS: [&str; 15] = [
     "TABLOCKX",
     "UPDLOCK",
     "XLOCK",
+];
+
+/// Hints of a query that are ignored likewise.
+const OPTIONS: [&[&str]; 8] = [
+    &["RECOMPILE"],
+    &["MAXDOP"],
+    &["FAST"],
+    &["FORCE", "ORDER"],
+    &["LOOP", "JOIN"],
+    &["HASH", "JOIN"],
+    &["MERGE", "JOIN"],
+    &["OPTIMIZE", "FOR", "UNKNOWN"],
 ];
 
 impl Parser<'_> {
@@ -36,10 +47,8 @@ impl Parser<'_> {
                 let text = format!("\"{hint}\" is not a recognized table hints option.");
                 return Err(SqlError::new(321, 15, text));
             }
-            if self.eat_symbol("(") {
-                while !self.eat_symbol(")") {
-                    self.next().ok_or_else(|| SqlError::syntax("WITH"))?;
-                }
+            if self.is_symbol("(") {
+                return Err(SqlError::unsupported("A table hint that names an index"));
             }
             if !self.eat_symbol(",") {
                 return self.expect_symbol(")");
@@ -47,15 +56,24 @@ impl Parser<'_> {
         }
     }
 
-    /// Skips `OPTION (…)`.
+    /// Skips `OPTION (…)`, of those hints that could change no answer.
     pub(crate) fn hints(&mut self) -> Result<(), SqlError> {
         if !self.eat("OPTION") {
             return Ok(());
         }
         self.expect_symbol("(")?;
-        while !self.eat_symbol(")") {
-            self.next().ok_or_else(|| SqlError::syntax("OPTION"))?;
+        loop {
+            let words = OPTIONS.iter().find(|words| {
+                words.iter().enumerate().all(|(ahead, word)| self.is_word_at(ahead, word))
+            });
+            let words = words.ok_or_else(|| self.unexpected())?;
+            words.iter().try_for_each(|word| self.expect(word))?;
+            if let (["MAXDOP" | "FAST"], Some(Token::Number(_))) = (words, self.peek()) {
+                self.next();
+            }
+            if !self.eat_symbol(",") {
+                return self.expect_symbol(")");
+            }
         }
-        Ok(())
     }
 }

@@ -13,8 +13,10 @@ pub(crate) enum Token {
     Variable(String),
     /// A number as it was written.
     Number(String),
-    /// A string, without its quotes.
+    /// A string of Unicode, without its `N` and quotes.
     Text(String),
+    /// A string in the server's code page, without its quotes.
+    Coded(String),
     /// Hexadecimal digits of a binary constant.
     Binary(String),
     /// An operator or a punctuation mark.
@@ -30,6 +32,7 @@ impl Token {
             | Self::Variable(text)
             | Self::Number(text)
             | Self::Text(text)
+            | Self::Coded(text)
             | Self::Binary(text) => text,
             Self::Symbol(text) => text,
         }
@@ -86,7 +89,7 @@ impl<'a> Lexer<'a> {
             return Err(SqlError::syntax(""));
         };
         match first {
-            '\'' => self.quoted('\'').map(Token::Text),
+            '\'' => self.quoted('\'').map(Token::Coded),
             '[' => self.quoted(']').map(Token::Name),
             '"' => self.quoted('"').map(Token::Name),
             '@' => Ok(Token::Variable(self.while_matches(is_name).to_lowercase())),

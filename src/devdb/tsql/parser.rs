@@ -1,6 +1,6 @@
 //! The position in a batch, and what every statement needs: names, types, the schema.
 
-use super::lexer::Token;
+use super::{lexer::Token, sizes::sized_type};
 use crate::devdb::types::{SqlError, Type};
 
 /// A table's column as statements see it.
@@ -30,6 +30,9 @@ pub(crate) trait Schema {
     /// Type of a variable or parameter, by its name in lower case.
     fn variable(&self, name: &str) -> Option<Type>;
 
+    /// Name of the database.
+    fn database(&self) -> &str;
+
     /// Whether values may be given for the identity column of a table.
     fn identity_insert(&self, table: &str) -> bool;
 }
@@ -40,6 +43,11 @@ const DEPTH_MAX: usize = 100;
 /// Reads tokens of one batch.
 pub(crate) struct Parser<'a> {
     pub(crate) schema: &'a dyn Schema,
+    /// Columns that were named, each with the level of the query that has it. Where rows are grouped,
+    /// only those inside of aggregates are free.
+    pub(crate) uses: Vec<(usize, String)>,
+    /// How many aggregates the query in hand has so far.
+    pub(crate) aggregates: usize,
     tokens: &'a [Token],
     at: usize,
     depth: usize,
@@ -48,7 +56,7 @@ pub(crate) struct Parser<'a> {
 impl<'a> Parser<'a> {
     /// Starts at a token of the batch.
     pub(crate) fn new(tokens: &'a [Token], at: usize, schema: &'a dyn Schema) -> Self {
-        Self { schema, tokens, at, depth: 0 }
+        Self { schema, uses: Vec::new(), aggregates: 0, tokens, at, depth: 0 }
     }
 
     pub(crate) fn position(&self) -> usize {
@@ -151,6 +159,9 @@ impl<'a> Parser<'a> {
 
     /// `[database.][schema.]table` as a physical name: the bare one in `dbo`, with the schema in
     /// front elsewhere.
+    ///
+    /// # Errors
+    /// 208: it is a table of another database.
     pub(crate) fn table_name(&mut self) -> Result<String, SqlError> {
         let mut parts = vec![self.name()?];
         while self.eat_symbol(".") {
@@ -159,7 +170,7 @@ impl<'a> Parser<'a> {
         if parts.last().is_some_and(|name| name.starts_with('#')) {
             return Err(SqlError::unsupported("A temporary table"));
         }
-        Ok(physical(&parts))
+        physical(&parts, self.schema.database()).ok_or_else(|| elsewhere(&parts))
     }
 
     /// A type with its arguments.
@@ -184,8 +195,7 @@ impl<'a> Parser<'a> {
             }
             self.expect_symbol(")")?;
         }
-        let text = format!("Cannot find data type {name}.");
-        Type::parse(&name, &arguments).ok_or_else(|| SqlError::new(2715, 16, text))
+        sized_type(&name, &arguments)
     }
 
     /// Columns of a table that must exist.
@@ -194,15 +204,23 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Physical name of a table from the parts of its name.
-pub(crate) fn physical(parts: &[String]) -> String {
-    match parts {
-        [.., schema, table] if !schema.eq_ignore_ascii_case("dbo") => {
-            format!("{}.{table}", schema.to_lowercase())
-        }
-        [.., table] => table.clone(),
-        [] => String::new(),
-    }
+/// Physical name of a table from the parts of its name; [`None`] where they begin with another database
+/// than this.
+pub(crate) fn physical(parts: &[String], database: &str) -> Option<String> {
+    let (schema, table) = match parts {
+        [table] => return Some(table.clone()),
+        [schema, table] => (schema, table),
+        [name, schema, table] if name.to_lowercase() == database.to_lowercase() => (schema, table),
+        _ => return None,
+    };
+    let is_default = schema.eq_ignore_ascii_case("dbo");
+    Some(if is_default { table.clone() } else { format!("{}.{table}", schema.to_lowercase()) })
+}
+
+fn elsewhere(parts: &[String]) -> SqlError {
+    let name = parts.join(".");
+    let text = format!("Invalid object name '{name}': the development server sees one database.");
+    SqlError::new(208, 16, text)
 }
 
 /// A table's name as messages show it.
@@ -233,6 +251,7 @@ fn written(token: &Token) -> String {
         Token::Word(text) | Token::Variable(text) | Token::Number(text) => text.clone(),
         Token::Name(name) => format!("[{}]", name.replace(']', "]]")),
         Token::Text(string) => format!("N{}", text(string)),
+        Token::Coded(string) => text(string),
         Token::Binary(digits) => format!("0x{digits}"),
         Token::Symbol(symbol) => (*symbol).into(),
     }

@@ -1,10 +1,12 @@
-//! SELECT: items, sources, filters, grouping, order and TOP.
+//! SELECT: items, sources and filters.
 
 use super::{
-    coerce::Expression,
+    coerce::{Collation, Expression},
     describe::DESCRIBE,
     expression::same_name,
+    grouping::{Grouping, Uses},
     lexer::Token,
+    limit::Limit,
     parser::{Parser, TableColumn, quoted},
 };
 use crate::devdb::types::{Column, SqlError, Type};
@@ -64,7 +66,8 @@ const RESERVED: [&str; 47] = [
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     pub(crate) alias: String,
-    pub(crate) name: String,
+    /// That of a table without an alias, which its columns may be named with.
+    pub(crate) schema: Option<String>,
     pub(crate) columns: Vec<SourceColumn>,
 }
 
@@ -74,11 +77,13 @@ pub(crate) struct SourceColumn {
     pub(crate) name: String,
     pub(crate) ty: Option<Type>,
     pub(crate) nullable: bool,
+    pub(crate) collation: Option<Collation>,
 }
 
 impl From<TableColumn> for SourceColumn {
     fn from(column: TableColumn) -> Self {
-        Self { name: column.name, ty: Some(column.ty), nullable: column.nullable }
+        let collation = Collation::of(column.ty, column.collation.as_deref());
+        Self { name: column.name, ty: Some(column.ty), nullable: column.nullable, collation }
     }
 }
 
@@ -96,32 +101,34 @@ pub(crate) struct Query {
     pub(crate) items: Vec<Expression>,
     /// Variables that the items are assigned to, instead of being answered.
     pub(crate) targets: Vec<String>,
-    distinct: &'static str,
+    /// Whether it cannot answer more than one row.
+    pub(crate) has_one_row: bool,
+    pub(super) distinct: bool,
     /// FROM, WHERE, GROUP BY and HAVING.
     body: String,
-    unions: String,
-    order: String,
-    limit: String,
+    /// The queries behind UNION, each with its keyword.
+    pub(super) unions: Vec<(&'static str, Self)>,
+    pub(super) order: String,
+    pub(super) limit: Limit,
 }
 
 impl Query {
     /// SQLite text.
     pub(crate) fn sql(&self) -> String {
-        let items: Vec<_> = self.items.iter().map(named).collect();
-        format!(
-            "SELECT {}{}{}{}{}{}",
-            self.distinct,
-            items.join(", "),
-            self.body,
-            self.unions,
-            self.order,
-            self.limit
-        )
+        // What makes rows equal goes by the collation of the items.
+        let apart = self.distinct || !self.unions.is_empty();
+        let items: Vec<_> = self.items.iter().map(|item| named(item, apart)).collect();
+        let distinct = if self.distinct { "DISTINCT " } else { "" };
+        let mut sql = format!("SELECT {distinct}{}{}", items.join(", "), self.body);
+        for (keyword, query) in &self.unions {
+            sql.extend([" ", keyword, " ", &query.sql()]);
+        }
+        sql + &self.order + &self.limit.sql()
     }
 
     /// Checks what a query must be to stand where a table does.
-    fn check_derived(&self) -> Result<(), SqlError> {
-        if !self.order.is_empty() && self.limit.is_empty() {
+    pub(super) fn check_derived(&self) -> Result<(), SqlError> {
+        if !self.order.is_empty() && self.limit == Limit::default() {
             let text = "The ORDER BY clause is invalid in a derived table without TOP or OFFSET.";
             return Err(SqlError::new(1033, 15, text));
         }
@@ -157,22 +164,42 @@ pub(crate) fn result_column(item: &Expression) -> Column {
 impl Parser<'_> {
     /// A query; the next token is SELECT.
     pub(crate) fn query(&mut self, outer: Option<&Scope<'_>>) -> Result<Query, SqlError> {
+        let (first_use, aggregates) = (self.uses.len(), std::mem::take(&mut self.aggregates));
+        let mut scope = Scope { tables: Vec::new(), outer };
+        let (mut query, mut uses) = self.part(&mut scope)?;
+        self.unions(&mut query, outer)?;
+        self.order(&scope, &mut query, &mut uses)?;
+        self.offset(&scope, !query.order.is_empty(), &mut query.limit)?;
+        self.hints()?;
+        uses.check()?;
+        query.has_one_row = query.unions.is_empty()
+            && (uses.is_one_group() || query.limit.is_one() || !query.body.starts_with(" FROM "));
+        // A query around this one has use of its own columns only.
+        let mut uses = self.uses.split_off(first_use);
+        uses.retain(|(level, _)| *level < scope.level());
+        self.uses.append(&mut uses);
+        self.aggregates = aggregates;
+        Ok(query)
+    }
+
+    /// SELECT up to HAVING.
+    pub(super) fn part(&mut self, scope: &mut Scope<'_>) -> Result<(Query, Grouping), SqlError> {
         self.expect("SELECT")?;
-        let distinct = if self.eat("DISTINCT") { "DISTINCT " } else { "" };
+        let distinct = self.eat("DISTINCT");
         self.eat("ALL");
-        let mut limit = self.top(outer)?;
+        let limit = Limit { top: self.top(scope.outer)?, ..Limit::default() };
         // The items come first in the text and need the sources that come later.
         let items_start = self.position();
-        let mut scope = Scope { tables: Vec::new(), outer };
         let mut body = String::new();
         let items_end = self.skip_to_from();
         if items_end.is_some() {
             body.push_str(" FROM ");
-            self.sources(&mut scope, &mut body)?;
+            self.sources(scope, &mut body)?;
         }
         let after_sources = self.position();
         self.rewind(items_start);
-        let (items, targets) = self.items(&scope)?;
+        let mut grouping = Grouping::default();
+        let (items, targets) = self.items(scope, &mut grouping)?;
         if let Some(end) = items_end {
             // What the items leave over is none that is understood.
             if self.position() != end {
@@ -180,14 +207,18 @@ impl Parser<'_> {
             }
             self.rewind(after_sources);
         }
-        self.filters(&scope, &mut body)?;
-        let unions = self.unions(outer)?;
-        let order = self.order(&scope, &items)?;
-        if self.eat("OFFSET") {
-            limit = self.offset(&scope)?;
-        }
-        self.hints()?;
-        Ok(Query { items, targets, distinct, body, unions, order, limit })
+        self.filters(scope, &mut body, &mut grouping)?;
+        let query = Query {
+            items,
+            targets,
+            has_one_row: false,
+            distinct,
+            body,
+            unions: Vec::new(),
+            order: String::new(),
+            limit,
+        };
+        Ok((query, grouping))
     }
 
     /// Moves behind the FROM of this query and tells where it stands; [`None`] where it has none.
@@ -210,6 +241,7 @@ impl Parser<'_> {
                 | Token::Variable(_)
                 | Token::Number(_)
                 | Token::Text(_)
+                | Token::Coded(_)
                 | Token::Binary(_)
                 | Token::Symbol(_) => {}
             }
@@ -223,9 +255,14 @@ impl Parser<'_> {
         words.iter().any(|word| self.is_word(word))
     }
 
-    fn items(&mut self, scope: &Scope<'_>) -> Result<(Vec<Expression>, Vec<String>), SqlError> {
+    fn items(
+        &mut self,
+        scope: &Scope<'_>,
+        grouping: &mut Grouping,
+    ) -> Result<(Vec<Expression>, Vec<String>), SqlError> {
         let (mut items, mut targets) = (Vec::new(), Vec::new());
         loop {
+            let (uses, before) = (self.uses.len(), items.len());
             if let Some(Token::Variable(name)) = self.peek()
                 && self.peek_at(1) == Some(&Token::Symbol("="))
             {
@@ -234,11 +271,10 @@ impl Parser<'_> {
                 targets.push(name.clone());
                 items.push(self.expression(scope)?);
             } else if !self.star(scope, &mut items)? {
-                let mut item = self.expression(scope)?;
-                if let Some(alias) = self.alias(true)? {
-                    item.name = alias;
-                }
-                items.push(item);
+                items.push(self.item(scope)?);
+            }
+            for item in items.get(before..).unwrap_or_default() {
+                grouping.items.push(Uses::since(self, uses, scope, item));
             }
             if !self.eat_symbol(",") {
                 break;
@@ -246,6 +282,22 @@ impl Parser<'_> {
         }
         let mixed = !targets.is_empty() && targets.len() != items.len();
         if mixed { Err(self.unexpected()) } else { Ok((items, targets)) }
+    }
+
+    /// `expression [[AS] alias]` or `alias = expression`.
+    fn item(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
+        if self.peek_at(1) == Some(&Token::Symbol("="))
+            && let Some(Token::Word(alias) | Token::Name(alias) | Token::Coded(alias)) = self.peek()
+        {
+            self.next();
+            self.next();
+            return Ok(Expression { name: alias.clone(), ..self.expression(scope)? });
+        }
+        let mut item = self.expression(scope)?;
+        if let Some(alias) = self.alias(true)? {
+            item.name = alias;
+        }
+        Ok(item)
     }
 
     /// Takes `*` or `alias.*`.
@@ -263,17 +315,11 @@ impl Parser<'_> {
         }
         let before = items.len();
         for table in &scope.tables {
-            let matches =
-                |alias: &String| same_name(alias, &table.alias) || same_name(alias, &table.name);
-            if !of.as_ref().is_none_or(matches) {
+            if !of.as_ref().is_none_or(|alias| same_name(alias, &table.alias)) {
                 continue;
             }
-            items.extend(table.columns.iter().map(|column| Expression {
-                sql: format!("{}.{}", quoted(&table.alias), quoted(&column.name)),
-                ty: column.ty,
-                name: column.name.clone(),
-                nullable: column.nullable,
-            }));
+            let columns = table.columns.iter().map(|column| table.column(column));
+            items.extend(columns.inspect(|c| self.uses.push((scope.level(), c.sql.clone()))));
         }
         if items.len() > before {
             return Ok(true);
@@ -290,7 +336,7 @@ impl Parser<'_> {
                 self.next();
                 Ok(Some(name.clone()))
             }
-            Some(Token::Text(name)) if allow_text => {
+            Some(Token::Text(name) | Token::Coded(name)) if allow_text => {
                 self.next();
                 Ok(Some(name.clone()))
             }
@@ -328,8 +374,7 @@ impl Parser<'_> {
             self.source(scope, body, optional)?;
             if conditional {
                 self.expect("ON")?;
-                let condition = self.expression(scope)?;
-                body.extend([" ON ", &condition.sql]);
+                body.extend([" ON ", &self.condition(scope)?]);
             }
         }
     }
@@ -351,19 +396,24 @@ impl Parser<'_> {
                 name: item.name.clone(),
                 ty: item.ty,
                 nullable: item.nullable,
+                collation: item.collation,
             });
-            Source { alias: String::new(), name: String::new(), columns: columns.collect() }
+            Source { alias: String::new(), schema: None, columns: columns.collect() }
         } else if self.is_word("CHANGETABLE") {
             self.change_table(body)?
         } else {
             self.named_source(body)?
         };
         if let Some(alias) = self.alias(false)? {
-            source.alias = alias;
+            (source.alias, source.schema) = (alias, None);
         }
         self.table_hints()?;
         if source.alias.is_empty() {
             return Err(self.unexpected());
+        }
+        if scope.tables.iter().any(|other| same_name(&other.alias, &source.alias)) {
+            let text = format!("Two sources in the FROM clause are named \"{}\".", source.alias);
+            return Err(SqlError::new(1013, 16, text));
         }
         for column in &mut source.columns {
             column.nullable |= optional;
@@ -381,82 +431,37 @@ impl Parser<'_> {
         let columns = self.table_columns(&table)?;
         body.extend(["dbo.", &quoted(&table)]);
         let columns = columns.into_iter().map(SourceColumn::from).collect();
-        let name = table.rsplit('.').next().unwrap_or(&table).to_owned();
-        Ok(Source { alias: name.clone(), name, columns })
+        Ok(Source::of_table(&table, columns))
     }
 
-    fn filters(&mut self, scope: &Scope<'_>, body: &mut String) -> Result<(), SqlError> {
+    fn filters(
+        &mut self,
+        scope: &Scope<'_>,
+        body: &mut String,
+        grouping: &mut Grouping,
+    ) -> Result<(), SqlError> {
+        let in_items = self.aggregates;
         if self.eat("WHERE") {
-            body.extend([" WHERE ", &self.expression(scope)?.sql]);
-        }
-        if self.eat("GROUP") {
-            self.expect("BY")?;
-            let mut groups = Vec::new();
-            loop {
-                groups.push(self.expression(scope)?.sql);
-                if !self.eat_symbol(",") {
-                    break;
-                }
-            }
-            body.extend([" GROUP BY ", &groups.join(", ")]);
-        }
-        if self.eat("HAVING") {
-            body.extend([" HAVING ", &self.expression(scope)?.sql]);
-        }
-        Ok(())
-    }
-
-    fn unions(&mut self, outer: Option<&Scope<'_>>) -> Result<String, SqlError> {
-        if !self.eat("UNION") {
-            return Ok(String::new());
-        }
-        let all = if self.eat("ALL") { " ALL" } else { "" };
-        let query = self.nested(|parser| parser.query(outer))?;
-        Ok(format!(" UNION{all} {}", query.sql()))
-    }
-
-    fn order(&mut self, scope: &Scope<'_>, items: &[Expression]) -> Result<String, SqlError> {
-        if !self.eat("ORDER") {
-            return Ok(String::new());
-        }
-        self.expect("BY")?;
-        let mut terms = Vec::new();
-        loop {
-            let alias = match (self.peek(), self.peek_at(1)) {
-                (_, Some(Token::Symbol("." | "("))) => None,
-                (Some(Token::Name(name) | Token::Word(name)), _) => {
-                    items.iter().find(|item| same_name(&item.name, name))
-                }
-                _ => None,
-            };
-            let term = if let Some(item) = alias {
-                self.next();
-                item.ordered()
-            } else {
-                self.expression(scope)?.ordered()
-            };
-            if terms.iter().any(|(known, _)| *known == term) {
-                let text = "A column has been specified more than once in the order by list. \
-                            Columns in the order by list must be unique.";
-                return Err(SqlError::new(169, 15, text));
-            }
-            let direction = if self.eat("DESC") { " DESC" } else { "" };
-            self.eat("ASC");
-            terms.push((term, direction));
-            if !self.eat_symbol(",") {
-                break;
+            body.extend([" WHERE ", &self.condition(scope)?]);
+            if self.aggregates > in_items {
+                let text = "An aggregate may not appear in the WHERE clause.";
+                return Err(SqlError::new(147, 15, text));
             }
         }
-        let terms: Vec<_> =
-            terms.iter().map(|(term, direction)| format!("{term}{direction}")).collect();
-        Ok(format!(" ORDER BY {}", terms.join(", ")))
+        self.groups(scope, body, grouping)
     }
 }
 
-fn named(item: &Expression) -> String {
-    if item.name.is_empty() {
-        item.sql.clone()
-    } else {
-        format!("{} AS {}", item.sql, quoted(&item.name))
+impl Source {
+    /// A table by its physical name.
+    pub(crate) fn of_table(table: &str, columns: Vec<SourceColumn>) -> Self {
+        let (schema, alias) = table.rsplit_once('.').unwrap_or(("dbo", table));
+        Self { alias: alias.to_owned(), schema: Some(schema.to_owned()), columns }
     }
+}
+
+fn named(item: &Expression, apart: bool) -> String {
+    let sql =
+        if apart && item.ty.is_some_and(Type::is_text) { item.ordered() } else { item.sql.clone() };
+    if item.name.is_empty() { sql } else { format!("{sql} AS {}", quoted(&item.name)) }
 }

@@ -47,6 +47,10 @@ impl Schema for OneTable {
         }
     }
 
+    fn database(&self) -> &'static str {
+        "Shop"
+    }
+
     fn identity_insert(&self, _: &str) -> bool {
         false
     }
@@ -77,14 +81,14 @@ fn top_becomes_limit() {
     check(
         "SELECT TOP (@n) id FROM dbo.T ORDER BY id DESC;",
         &expect![[r#"
-        SELECT "T"."id" AS "id" FROM dbo."T" AS "T" ORDER BY "T"."id" DESC LIMIT @n
-    "#]],
+            SELECT "T"."id" AS "id" FROM dbo."T" AS "T" ORDER BY "T"."id" DESC LIMIT hw_count('TOP', @n)
+        "#]],
     );
     check(
         "SELECT id FROM T ORDER BY id OFFSET 2 ROWS FETCH NEXT 3 ROWS ONLY",
         &expect![[r#"
-        SELECT "T"."id" AS "id" FROM dbo."T" AS "T" ORDER BY "T"."id" LIMIT 3 OFFSET 2
-    "#]],
+            SELECT "T"."id" AS "id" FROM dbo."T" AS "T" ORDER BY "T"."id" LIMIT hw_count('FETCH', 3) OFFSET hw_count('OFFSET', 2)
+        "#]],
     );
 }
 
@@ -109,14 +113,14 @@ fn versions_are_filled_in() {
     check(
         "UPDATE T SET id += 1 WHERE id = @n",
         &expect![[r#"
-        UPDATE dbo."T" AS "T" SET "id" = "id" + (1), "rv" = hw_next_rowversion() WHERE "T"."id" = @n
-    "#]],
+            UPDATE dbo."T" AS "T" SET "id" = hw_calculate('+', "id", 1, 'int'), "rv" = hw_next_rowversion() WHERE "T"."id" = @n
+        "#]],
     );
     check(
         "INSERT INTO T (id) SELECT id + 1 FROM T",
         &expect![[r#"
-        INSERT INTO dbo."T" ("id", "rv") SELECT "T"."id" + 1, hw_next_rowversion() FROM dbo."T" AS "T"
-    "#]],
+            INSERT INTO dbo."T" ("id", "rv") SELECT hw_calculate('+', "T"."id", 1, 'int'), hw_next_rowversion() FROM dbo."T" AS "T"
+        "#]],
     );
 }
 

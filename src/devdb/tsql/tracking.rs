@@ -2,7 +2,7 @@
 
 use super::{
     Definition, Statement,
-    coerce::Expression,
+    coerce::{Collation, Expression},
     parser::{Parser, quoted, shown},
     query::{Source, SourceColumn},
 };
@@ -46,15 +46,19 @@ impl Parser<'_> {
             since.sql,
         );
         body.push_str(&changes);
-        let column =
-            |name: &str, ty| SourceColumn { name: name.into(), ty: Some(ty), nullable: true };
+        let column = |name: &str, ty| SourceColumn {
+            name: name.into(),
+            ty: Some(ty),
+            nullable: true,
+            collation: Collation::of(ty, None),
+        };
         let mut found = vec![
             column("SYS_CHANGE_VERSION", Type::BigInt),
             column("SYS_CHANGE_OPERATION", Type::NChar(1)),
         ];
         let is_key = |name: &String| key.contains(name);
         found.extend(columns.into_iter().filter(|c| is_key(&c.name)).map(SourceColumn::from));
-        Ok(Source { alias: String::new(), name: String::new(), columns: found })
+        Ok(Source { alias: String::new(), schema: None, columns: found })
     }
 
     /// `{ENABLE | DISABLE} CHANGE_TRACKING [WITH (…)]` behind `ALTER TABLE table`.

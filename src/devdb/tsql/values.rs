@@ -1,6 +1,7 @@
 //! Rows of values in the place of a table: `(VALUES (…), (…)) AS v (a, b)`.
 
 use super::{
+    coerce::Collation,
     parser::{Parser, quoted},
     query::{Scope, Source, SourceColumn},
 };
@@ -40,8 +41,11 @@ impl Parser<'_> {
             .collect();
         body.extend(["(SELECT ", &items.join(", "), " FROM (VALUES ", &rows.join(", "), "))"]);
         let columns = names.into_iter().zip(types);
-        let columns = columns.map(|(name, ty)| SourceColumn { name, ty, nullable: true }).collect();
-        Ok(Source { alias, name: String::new(), columns })
+        let columns = columns.map(|(name, ty)| {
+            let collation = ty.and_then(|ty| Collation::of(ty, None));
+            SourceColumn { name, ty, nullable: true, collation }
+        });
+        Ok(Source { alias, schema: None, columns: columns.collect() })
     }
 
     fn value_row(&mut self) -> Result<(Vec<Option<Type>>, String), SqlError> {

@@ -5,8 +5,8 @@
 
 use super::{
     Statement,
-    coerce::Expression,
-    expression::same_name,
+    coerce::{Collation, Expression, calculated},
+    expression::{added, same_name},
     lexer::{self, Token},
     parser::{Parser, TableColumn, invalid_column, quoted, shown, text},
     query::{Scope, Source, SourceColumn, result_column},
@@ -59,7 +59,7 @@ impl Parser<'_> {
     /// [WHERE …]`.
     pub(crate) fn update(&mut self) -> Result<Statement, SqlError> {
         self.expect("UPDATE")?;
-        let limit = self.top_rows()?;
+        let limit = self.top(None)?;
         let target = self.target("FROM")?;
         self.expect("SET")?;
         let mut scope = target.scope();
@@ -86,7 +86,7 @@ impl Parser<'_> {
             from = format!(" FROM {rows}");
             filter = format!(" WHERE ({condition})");
             if self.eat("WHERE") {
-                filter.extend([" AND (", &self.expression(&scope)?.sql, ")"]);
+                filter.extend([" AND (", &self.condition(&scope)?, ")"]);
             }
         } else {
             self.skip_target_source(&target)?;
@@ -104,7 +104,7 @@ impl Parser<'_> {
     /// `DELETE [FROM] table|alias [OUTPUT …] [FROM table AS alias] [WHERE …]`.
     pub(crate) fn delete(&mut self) -> Result<Statement, SqlError> {
         self.expect("DELETE")?;
-        let limit = self.top_rows()?;
+        let limit = self.top(None)?;
         self.eat("FROM");
         let target = self.target("FROM")?;
         let returning = self.output(&target.columns, "DELETED")?;
@@ -210,16 +210,6 @@ impl Parser<'_> {
         Ok(format!("VALUES {}", rows.join(", ")))
     }
 
-    fn top_rows(&mut self) -> Result<Option<String>, SqlError> {
-        if !self.eat("TOP") {
-            return Ok(None);
-        }
-        self.expect_symbol("(")?;
-        let count = self.expression(&Scope::default())?;
-        self.expect_symbol(")")?;
-        Ok(Some(count.sql))
-    }
-
     /// The table to be changed; an alias is looked up in the FROM clause behind.
     fn target(&mut self, clause: &str) -> Result<Target, SqlError> {
         let single = !matches!(self.peek_at(1), Some(Token::Symbol(".")));
@@ -300,12 +290,11 @@ impl Parser<'_> {
         }
         self.next();
         let mut rows = String::new();
-        let mut source = self.value_source(&mut rows)?;
+        let source = self.value_source(&mut rows)?;
         rows.extend([" AS ", &quoted(&source.alias)]);
-        source.name.clone_from(&source.alias);
         scope.tables.push(source);
         self.expect("ON")?;
-        let condition = self.expression(scope)?.sql;
+        let condition = self.condition(scope)?;
         Ok(Some(Joined { rows, condition, end: self.position() }))
     }
 
@@ -321,9 +310,13 @@ impl Parser<'_> {
         let compound = ["+=", "-=", "*=", "/="].into_iter().find(|symbol| self.eat_symbol(symbol));
         let value = if let Some(operator) = compound {
             let value = self.expression(scope)?;
-            let (current, operator) = (quoted(&column.name), operator.trim_end_matches('='));
-            let operator = if column.ty.is_text() { "||" } else { operator };
-            Expression::new(format!("{current} {operator} ({})", value.sql), column.ty)
+            let collation = Collation::of(column.ty, column.collation.as_deref());
+            let current =
+                Expression { collation, ..Expression::new(quoted(&column.name), column.ty) };
+            match operator.trim_end_matches('=') {
+                "+" => added(current, "+", value)?,
+                operator => calculated(&current, operator, &value)?,
+            }
         } else {
             self.expect_symbol("=")?;
             self.expression(scope)?
@@ -339,7 +332,7 @@ impl Parser<'_> {
     ) -> Result<String, SqlError> {
         let mut filter = String::new();
         if self.eat("WHERE") {
-            filter = format!(" WHERE {}", self.expression(scope)?.sql);
+            filter = format!(" WHERE {}", self.condition(scope)?);
         }
         Ok(match limit {
             None => filter,
@@ -369,10 +362,9 @@ impl Parser<'_> {
             }
             self.expect_symbol(".")?;
             let of = |column: &TableColumn, name: &str| Expression {
-                sql: quoted(&column.name),
-                ty: Some(column.ty),
                 name: name.into(),
                 nullable: column.nullable,
+                ..Expression::new(quoted(&column.name), column.ty)
             };
             if self.eat_symbol("*") {
                 returning.extend(columns.iter().map(|column| of(column, &column.name)));
@@ -410,8 +402,10 @@ struct Joined {
 impl Target {
     fn scope(&self) -> Scope<'static> {
         let columns = self.columns.iter().cloned().map(SourceColumn::from).collect();
-        let name = self.table.rsplit('.').next().unwrap_or(&self.table).to_owned();
-        Scope { tables: vec![Source { alias: self.alias.clone(), name, columns }], outer: None }
+        let table = Source::of_table(&self.table, columns);
+        let schema = table.schema.filter(|_| same_name(&table.alias, &self.alias));
+        let table = Source { alias: self.alias.clone(), schema, columns: table.columns };
+        Scope { tables: vec![table], outer: None }
     }
 }
 

@@ -1,12 +1,20 @@
 //! What a journal tells of ticks.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+
 use super::accepted::{Steady, accepting};
+use super::windows::Watched;
 use super::*;
+use crate::handler::Step;
+use crate::handler::fanout::Fanout;
 use crate::journal::{
-    Entry, Folded, JournalMode, JournalStore, MemoryJournal, Verdict, fold, read_lines, verify,
+    Appended, Entry, Folded, JournalMode, JournalStore, MemoryJournal, Part, Verdict, fold,
+    read_lines, verify,
 };
 use crate::policy::OnFailure;
-use crate::state::{Fence, FencingToken, Generation, StaleWrite};
+use crate::state::{Fence, FencingToken, Generation, StaleWrite, StoreError};
 
 pub(super) struct Journaled {
     pub(super) world: World,
@@ -88,6 +96,202 @@ async fn a_tick_that_delivered_is_one_append_and_an_idle_one_none() {
     assert_eq!(ranges[1].details.rows, Some(10));
     assert!(ranges.iter().all(|entry| entry.details.digest.is_some()));
     assert_eq!(ranges[2].details.outcome.as_deref(), Some("tick_complete"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn storage_calls_with_a_journal_are_one_append_more_for_each_tick_that_did_something() {
+    let journaled = Journaled::new(JournalMode::Full);
+    let (world, journal) = (&journaled.world, &journaled.journal);
+    let poller = journaled.of(world.seasoned("a").await);
+    world.source.fill(25);
+    tick(&poller).await.unwrap();
+    assert_eq!((world.store.take_calls(), journal.take_appends()), (calls(0, 4, 0), 1), "batches");
+    tick(&poller).await.unwrap();
+    assert_eq!((world.store.take_calls(), journal.take_appends()), (calls(0, 0, 0), 0), "idle");
+    world.source.fill(1);
+    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    tick(&poller).await.unwrap_err();
+    assert_eq!((world.store.take_calls(), journal.take_appends()), (calls(0, 2, 0), 1), "failure");
+    sleep(5).await;
+    tick(&poller).await.unwrap();
+    world.store.take_calls();
+    journal.take_appends();
+
+    let step = |name: &str| Step { name: name.to_owned(), handler: world.handler.clone() };
+    let chain = Fanout::new(vec![step("first"), step("second"), step("third")]);
+    let poller = Poller { handler: Arc::new(chain), ..poller };
+    world.source.fill(3);
+    tick(&poller).await.unwrap();
+    assert_eq!((world.store.take_calls(), journal.take_appends()), (calls(0, 4, 0), 1), "chain");
+    assert!(journaled.events().await.contains(&Happened::StepComplete));
+    journaled.assert_tells_all().await;
+}
+
+/// A journal that takes nothing while it is told to.
+#[derive(Debug, Default)]
+struct Refusing {
+    memory: MemoryJournal,
+    refuses: AtomicBool,
+}
+
+#[async_trait]
+impl JournalStore for Refusing {
+    async fn append(
+        &self,
+        part: &Part,
+        position: u64,
+        bytes: Vec<u8>,
+    ) -> Result<Appended, StoreError> {
+        if self.refuses.load(Ordering::Relaxed) {
+            let (key, reason) = (part.to_string(), "403".to_owned());
+            return Err(StoreError::Refused { key, reason });
+        }
+        self.memory.append(part, position, bytes).await
+    }
+
+    async fn length(&self, part: &Part) -> Result<u64, StoreError> {
+        self.memory.length(part).await
+    }
+
+    async fn read(&self, part: &Part, position: u64) -> Result<Vec<u8>, StoreError> {
+        self.memory.read(part, position).await
+    }
+
+    async fn list(&self, poller: &str) -> Result<Vec<Part>, StoreError> {
+        self.memory.list(poller).await
+    }
+
+    async fn remove(&self, part: &Part, length: Option<u64>) -> Result<(), StoreError> {
+        self.memory.remove(part, length).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_append_that_fails_fails_no_tick_and_is_logged_counted_and_named() {
+    let watched = Watched::of(World::new());
+    let (world, journal) = (&watched.world, Arc::new(Refusing::default()));
+    let poller = world.instance("a").with_journal(JournalMode::Full, journal.clone(), None);
+    let mut ends = Vec::new();
+    for refuses in [false, true, false] {
+        journal.refuses.store(refuses, Ordering::Relaxed);
+        world.source.fill(1);
+        assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+        ends.push(poller.examine().await.unwrap());
+    }
+    let verdicts: Vec<_> = ends.iter().map(|examined| examined.verdict.clone()).collect();
+    let behind = Verdict::Behind { from: 3, to: 4 };
+    assert_eq!(verdicts, [Verdict::Agrees, behind, Verdict::Agrees]);
+    assert_eq!(watched.counted("highwater.journal.append_failures", None), 1);
+    assert_eq!(watched.logged("journal_append_failed")["entries"], "3");
+    let named: Vec<_> = ends[2].findings().iter().map(ToString::to_string).collect();
+    assert!(named.len() == 1 && named[0].starts_with("writes 3 to 4 of generation"), "{named:?}");
+    let history = poller.history(None).await.unwrap();
+    let snapshots = history.entries().filter(|entry| entry.document.is_some());
+    assert_eq!(snapshots.map(|entry| entry.seq).collect::<Vec<_>>(), [1, 5]);
+}
+
+/// An hour in which a status note is due at most every second.
+fn noting(mode: JournalMode, source: TableSource) -> Journaled {
+    let limits = Limits {
+        status_interval: Duration::from_secs(1),
+        state_refresh: Duration::from_secs(3_600),
+        ..limits()
+    };
+    let world = World { source: Arc::new(source), ..World::with(limits) };
+    Journaled { world, ..Journaled::new(mode) }
+}
+
+fn ask(world: &World, mark: &str, at_once: bool) {
+    let state = crate::cursor::SourceState::from_iter([("mark".to_owned(), mark.into())]);
+    world.source.ask_to_remember(Some(crate::source::Remember { state, at_once }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_idle_tick_writes_for_its_source_is_told() {
+    for at_once in [true, false] {
+        let journaled = noting(JournalMode::Full, TableSource::new("p"));
+        let poller = journaled.instance("a");
+        journaled.world.source.fill(1);
+        tick(&poller).await.unwrap();
+        let told = journaled.events().await.len();
+        sleep(2).await;
+        ask(&journaled.world, "1", at_once);
+        tick(&poller).await.unwrap();
+        assert!(!journaled.world.document().await.source_state.is_empty(), "it is written");
+        journaled.assert_tells_all().await;
+        assert_eq!(journaled.events().await[told..], [Happened::Noted], "at once: {at_once}");
+        // A note of nothing new has no number and no line.
+        let seq = journaled.world.document().await.journal_seq;
+        for _ in 0..3 {
+            sleep(2).await;
+            tick(&poller).await.unwrap();
+        }
+        assert_eq!(journaled.world.document().await.journal_seq, seq);
+        assert_eq!(journaled.events().await.len(), told + 1);
+        assert_eq!(journaled.verdict().await, Verdict::Agrees);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_note_takes_along_of_earlier_idle_ticks_is_told() {
+    let journaled = noting(JournalMode::Full, TableSource::new("p"));
+    let poller = journaled.instance("a");
+    journaled.world.source.fill(1);
+    tick(&poller).await.unwrap();
+    ask(&journaled.world, "1", false);
+    tick(&poller).await.unwrap();
+    assert!(journaled.world.document().await.source_state.is_empty(), "not written yet");
+    sleep(2).await;
+    tick(&poller).await.unwrap();
+    assert!(!journaled.world.document().await.source_state.is_empty());
+    journaled.assert_tells_all().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_document_that_an_idle_tick_makes_is_told() {
+    let journaled = noting(JournalMode::Full, TableSource::new("p"));
+    ask(&journaled.world, "1", true);
+    tick(&journaled.instance("a")).await.unwrap();
+    assert_eq!(journaled.events().await, [Happened::Noted]);
+    journaled.assert_tells_all().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_window_that_an_idle_tick_forgets_is_told() {
+    let journaled = noting(JournalMode::Full, TableSource::new("p").by_time());
+    let poller = journaled.instance("a").auditing(Duration::from_secs(3));
+    journaled.world.source.fill(2);
+    tick(&poller).await.unwrap();
+    assert_eq!(journaled.world.document().await.audit.windows.len(), 1);
+    sleep(5).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(journaled.world.document().await.audit.windows.len(), 0);
+    journaled.assert_tells_all().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn notes_have_no_number_where_only_commits_are_told() {
+    let journaled = noting(JournalMode::Commits, TableSource::new("p"));
+    let poller = journaled.instance("a");
+    journaled.world.source.fill(1);
+    tick(&poller).await.unwrap();
+    let told = journaled.events().await;
+    ask(&journaled.world, "1", true);
+    tick(&poller).await.unwrap();
+    assert_eq!(journaled.events().await, told);
+    assert_eq!(journaled.verdict().await, Verdict::Agrees);
+}
+
+/// A renewal has no number, but it may carry that the marker exists.
+#[tokio::test(start_paused = true)]
+async fn what_rides_on_a_renewal_is_told() {
+    let journaled = Journaled::new(JournalMode::Full);
+    journaled.world.source.fill(1);
+    journaled.world.handler.then_take(Duration::from_secs(100));
+    tick(&journaled.instance("a")).await.unwrap();
+    let told = [LeaseAcquired, ExecutionStarted, Happened::Noted, BatchComplete];
+    assert_eq!(journaled.events().await, told);
+    journaled.assert_tells_all().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,6 +386,32 @@ async fn a_crash_leaves_a_gap_that_the_next_owner_closes() {
     let findings = journaled.folded().await.findings;
     assert_eq!(findings.len(), 1, "{findings:?}");
     assert!(findings[0].to_string().contains("write 3 of generation"), "{findings:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_tick_that_dies_or_fails_leaves_nothing_that_verify_cannot_explain() {
+    for (mode, writes) in [(JournalMode::Full, 1), (JournalMode::Commits, 0)] {
+        let journaled = Journaled::new(mode);
+        journaled.world.source.fill(1);
+        journaled.world.handler.then_take(Duration::from_secs(60));
+        let a = journaled.instance("a");
+        assert!(tokio::time::timeout(Duration::from_secs(5), tick(&a)).await.is_err());
+        drop(a);
+        let b = journaled.instance("b");
+        let verdict = b.examine().await.unwrap().verdict;
+        assert_eq!(verdict, Verdict::NotBegun { writes });
+        assert!(verdict.is_explained());
+        sleep(120).await;
+        tick(&b).await.unwrap();
+        assert_eq!(b.examine().await.unwrap().verdict, Verdict::Agrees, "{mode:?}");
+    }
+    let journaled = Journaled::new(JournalMode::Commits);
+    let poller = journaled.instance("a");
+    journaled.world.source.fill(1);
+    journaled.world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    tick(&poller).await.unwrap_err();
+    let verdict = poller.examine().await.unwrap().verdict;
+    assert_eq!(verdict, Verdict::NotBegun { writes: 0 });
 }
 
 #[tokio::test(start_paused = true)]

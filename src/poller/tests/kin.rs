@@ -1,6 +1,7 @@
 //! Parts of a poller: what they begin beside, and what is delivered of one under a pause.
 
 use super::*;
+use crate::state::RepartitionRecord;
 
 fn part(world: &World, name: &str, partition: Option<(u16, u16)>) -> Poller {
     let poller = Poller::new(PollerParts {
@@ -66,6 +67,61 @@ async fn a_document_of_another_number_is_refused_though_its_source_is_the_same()
     let error = tick(&part(&world, "p__p1", Some((1, 3)))).await.unwrap_err();
     assert!(matches!(error, TickError::Divided { stored: 2, configured: 3, .. }), "{error}");
     assert_eq!(outcome_row(&Err(error)).event, "fingerprint_mismatch");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_at_what_waits_for_a_part_writes_nothing_down() {
+    let world = World::new();
+    world.source.put(1, "row");
+    let peek = part(&world, "p__p2", Some((2, 3))).peek(0).await.unwrap();
+    assert_eq!(peek.rows, 1);
+    assert!(stored(&world, "p__p0").await.is_none() && stored(&world, "p__p2").await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_puts_a_part_where_its_division_is_and_nowhere_else() {
+    let ann = Operator { by: "ann", reason: "skip the past" };
+    let world = World::new();
+    world.source.put(1, "row");
+    let own = part(&world, "p__p2", Some((2, 3)));
+    let plan = own.plan_reset(ResetTo::Now, false).await.unwrap();
+    assert!(stored(&world, "p__p0").await.is_none(), "a plan writes nothing");
+    own.reset(&plan, "reset-1".to_owned(), ann).await.unwrap();
+    let first = stored(&world, "p__p0").await.unwrap();
+    assert!(first.is_blank() && first.partition == Some(Partition { index: 0, count: 3 }));
+    let placed = stored(&world, "p__p2").await.unwrap();
+    assert_eq!(placed.partition, Some(Partition { index: 2, count: 3 }));
+    assert_eq!(tick(&own).await.unwrap(), TickOutcome::Idle);
+    for (name, partition) in
+        [("p__p2", Some((2, 4))), ("p__p1", Some((1, 4))), ("p", None), ("p__p0", Some((0, 2)))]
+    {
+        let other = part(&world, name, partition);
+        let refused = other.plan_reset(ResetTo::Beginning, true).await.unwrap_err();
+        assert!(
+            matches!(refused, ResetError::Tick(TickError::Divided { stored: 3, .. })),
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_reset_while_keys_are_divided_anew() {
+    let ann = Operator { by: "ann", reason: "repartition" };
+    let world = World::new();
+    world.source.put(1, "row");
+    let own = part(&world, "p__p0", Some((0, 2)));
+    tick(&own).await.unwrap();
+    let record = RepartitionRecord {
+        from: 2,
+        to: 4,
+        begun_at: time::OffsetDateTime::UNIX_EPOCH,
+        upto: None,
+        caught_up: false,
+        after: None,
+    };
+    own.hold_for_repartition(Some(&record), ann).await.unwrap();
+    let refused = own.plan_reset(ResetTo::Beginning, false).await.unwrap_err();
+    assert!(matches!(refused, ResetError::Dividing), "{refused}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,9 +1,11 @@
 //! Documents that are put in the place of others, and histories that begin anew.
 
+use async_trait::async_trait;
+
 use super::journal::Journaled;
 use super::*;
-use crate::journal::{History, JournalMode, JournalStore, Verdict};
-use crate::state::{Generation, Marker, encode_marker};
+use crate::journal::{Appended, History, JournalMode, JournalStore, MemoryJournal, Part, Verdict};
+use crate::state::{Generation, Marker, StoreError, encode_marker};
 
 const EVE: Operator<'_> = Operator { by: "eve", reason: "it broke" };
 const REBUILT: (Happened, Operator<'_>) = (Happened::Rebuilt, EVE);
@@ -146,6 +148,53 @@ async fn a_history_is_dropped_only_once_the_new_one_can_be_read() {
     let numbers: Vec<u32> = history.parts.iter().map(|(part, _)| part.number).collect();
     assert_eq!(numbers, [1], "the day goes on in the part that was begun");
     assert_eq!(journaled.journal.list("p").await.unwrap().len(), 1);
+}
+
+/// A journal in which somebody appends to each part just before it is dropped.
+#[derive(Debug)]
+struct Busy(Arc<MemoryJournal>);
+
+#[async_trait]
+impl JournalStore for Busy {
+    async fn append(
+        &self,
+        part: &Part,
+        position: u64,
+        bytes: Vec<u8>,
+    ) -> Result<Appended, StoreError> {
+        self.0.append(part, position, bytes).await
+    }
+
+    async fn length(&self, part: &Part) -> Result<u64, StoreError> {
+        self.0.length(part).await
+    }
+
+    async fn read(&self, part: &Part, position: u64) -> Result<Vec<u8>, StoreError> {
+        self.0.read(part, position).await
+    }
+
+    async fn list(&self, poller: &str) -> Result<Vec<Part>, StoreError> {
+        self.0.list(poller).await
+    }
+
+    async fn remove(&self, part: &Part, length: Option<u64>) -> Result<(), StoreError> {
+        let position = self.0.length(part).await?;
+        let bytes = self.0.read(part, 0).await?;
+        self.0.append(part, position, bytes).await?;
+        self.0.remove(part, length).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_part_that_somebody_has_appended_to_meanwhile_is_kept() {
+    let journaled = Journaled::new(JournalMode::Full);
+    delivered(&journaled).await;
+    let busy = Arc::new(Busy(journaled.journal.clone()));
+    let poller = journaled.world.instance("b").with_journal(JournalMode::Full, busy, None);
+    let compacted = poller.compact(EVE).await.unwrap();
+    let Compacting::Compacted { dropped, kept, .. } = compacted else { panic!("{compacted:?}") };
+    assert_eq!((dropped.len(), kept.len()), (0, 1));
+    assert_eq!(journaled.journal.list("p").await.unwrap().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,6 +9,7 @@
 
 mod clock;
 mod columns;
+mod elsewhere;
 mod index;
 mod position;
 mod rights;
@@ -93,6 +94,7 @@ impl Examination<'_> {
         self.rights(&table).await;
         self.round_trip(&table).await;
         self.transactions(&table).await;
+        self.elsewhere(&table).await;
         self.mode_facts(&table).await;
         self.cursor_clock(&table).await;
         self.read(&table).await;

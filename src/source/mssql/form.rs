@@ -229,7 +229,9 @@ mod tests {
     fn a_type_without_a_form_is_refused_with_what_to_do_instead() {
         for (type_name, expected) in [
             ("geography", "`[c]]].AsTextZM()` and `[c]]].STSrid`"),
-            ("vector", "which Highwater does not know"),
+            ("json", "which Highwater does not know"),
+            ("json", "a view that has `CONVERT(nvarchar(max), [c]]])` in its place"),
+            ("vector", "a view that has `CONVERT(nvarchar(max), [c]]])` in its place"),
         ] {
             let reason = column(type_name, -1, 0, 0).expression().unwrap_err();
             assert!(

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use crate::config::{Filter, FilterProblem, Relation, SqlConnection, check_query};
+use crate::config::{Filter, FilterProblem, Relation, SqlConnection, check_database, check_query};
 use crate::cursor::SourceFingerprint;
 use crate::event::SourceLabel;
 use crate::mssql::ident::{QualifiedName, literal, quote};
@@ -34,7 +34,12 @@ impl Origin {
         let name = match &settings.relation {
             Relation::Table(name) => name,
             Relation::Query(text) => {
-                check_query(text).map_err(|reason| format!("`SOURCE__QUERY`: {reason}"))?;
+                let wrong = |reason| format!("`SOURCE__QUERY`: {reason}");
+                check_query(text).map_err(wrong)?;
+                if settings.mode.is_none_or(|mode| !mode.goes_by_time()) {
+                    let connected = settings.connection.database.as_deref();
+                    check_database(text, connected).map_err(wrong)?;
+                }
                 return Ok(Self::Query(text.trim().to_owned()));
             }
         };

@@ -138,7 +138,8 @@ impl Plan {
             settings.key.iter().map(|name| find("key", name)).collect::<Result<Vec<_>, _>>()?;
         if let Some(column) = key.iter().find(|column| !column.can_be_key()) {
             return Err(configuration(format!(
-                "key column `{}` of `{origin}` is of type `{}`, which cannot order rows",
+                "key column `{}` of `{origin}` is of type `{}`, which cannot be a key of a checkpoint: name \
+                 another as `SOURCE__KEY`",
                 column.name, column.type_name
             )));
         }

@@ -243,11 +243,15 @@ impl Plan {
         Ok((from, gone))
     }
 
-    /// Returns the statement and parameters that count the changes of a window, but at most so many.
+    /// Returns the statement and parameters that count the changes of a window, but at most so many. One
+    /// that begins at the beginning is of all rows of the table.
     pub(super) fn tracked_count(
         &self,
         window: FetchWindow<'_>,
     ) -> Result<(String, Vec<Param>), FetchError> {
+        if window.after.is_none() {
+            return Ok(self.table_count(window));
+        }
         let range = Range::of(window)?;
         let since = range.changes_since.ok_or_else(|| {
             FetchError::new(ErrorKind::Configuration, "the window holds rows of the first reading")
@@ -259,6 +263,17 @@ impl Plan {
              SELECT COUNT_BIG(*) AS [__rows] FROM (SELECT TOP (@P1) {VERSION} AS [__one]\n{from}) AS w;"
         );
         Ok((sql, statement.params))
+    }
+
+    fn table_count(&self, window: FetchWindow<'_>) -> (String, Vec<Param>) {
+        let mut statement = Statement { params: vec![Self::count_param(window)] };
+        let filter = self.filter.as_ref().map(|filter| statement.filter(filter));
+        let filter = filter.map(|filter| format!("\nWHERE {filter}")).unwrap_or_default();
+        let sql = format!(
+            "SELECT COUNT_BIG(*) AS [__rows] FROM (SELECT TOP (@P1) 1 AS [__one] FROM {} AS t{filter}) AS w;",
+            self.quoted
+        );
+        (sql, statement.params)
     }
 
     /// Makes sure that the changes of a window were still kept when `answer` was given, after it was read.

@@ -1,7 +1,9 @@
 //! What an operator does to a document as a whole.
 
-use super::{LeaseAge, Refusal};
-use crate::state::{FencingToken, Generation, StateDocument};
+use time::OffsetDateTime;
+
+use super::{LeaseAge, Refusal, Standing};
+use crate::state::{Checkpoint, FencingToken, Generation, StateDocument};
 
 impl StateDocument {
     /// Returns this document as one that takes the place of another, which may be lost or damaged.
@@ -21,6 +23,43 @@ impl StateDocument {
         // The marker is of a generation before this one.
         next.marked = false;
         Ok(next)
+    }
+
+    /// Takes the lease from its holder, as an operator asked; `None` where nobody holds it.
+    ///
+    /// The batch in hand stays, under its id. It is counted as one that a holder died with only where the
+    /// lease had lapsed: one who lives shows nothing against the batch.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Held`] while the holder lives, unless `even_live`; or [`Refusal::TokensExhausted`].
+    pub fn broken_by_hand(
+        &self,
+        age: LeaseAge,
+        now: OffsetDateTime,
+        even_live: bool,
+    ) -> Result<Option<Self>, Refusal> {
+        let lives = matches!(self.standing_for_nobody(age), Standing::Held { .. });
+        if lives && even_live {
+            return self.break_lease().map(Some);
+        }
+        self.release_lapsed(age, now)
+    }
+
+    /// Returns the document of another poller that goes on behind the same position.
+    ///
+    /// What speaks of the position comes along. What speaks of batches, of the lease and of windows that are
+    /// read again does not: ids of batches and of events are the poller's own.
+    #[must_use]
+    pub fn cloned_as(&self, poller: &str) -> Self {
+        let mut next = Self::new(poller, self.source_fingerprint.clone(), Generation(0));
+        next.checkpoint = Checkpoint {
+            cursor: self.checkpoint.cursor.clone(),
+            updated_at: self.checkpoint.updated_at,
+            ..Checkpoint::default()
+        };
+        next.source_state.clone_from(&self.source_state);
+        next
     }
 
     /// Returns this document for a write that changes nothing of it. Owner and token stay, so a holder
@@ -48,13 +87,67 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_is_broken_with_the_next_token_and_a_live_one_only_when_that_is_asked_for() {
+        let now = OffsetDateTime::UNIX_EPOCH;
+        let age = |seconds| LeaseAge {
+            since_write: std::time::Duration::from_secs(seconds),
+            grain: std::time::Duration::ZERO,
+        };
+        let (mut document, holder) = held(4);
+        let batch = serde_json::json!({
+            "batch_id": "batch_1",
+            "upto": {"kind": "rowversion", "value": "0x0000000000000001", "tiebreaker": {}},
+            "rows": 1,
+            "digest": "d",
+        });
+        document.in_flight = serde_json::from_value(batch).unwrap();
+        let refused = document.broken_by_hand(age(1), now, false);
+        assert!(matches!(refused, Err(Refusal::Held { owner_id }) if owner_id == "a"));
+        // One whose holder is silent for so long has lapsed.
+        for (seconds, even_live, crashes) in [(1, true, 0), (1000, false, 1), (1000, true, 1)] {
+            let broken = document.broken_by_hand(age(seconds), now, even_live).unwrap().unwrap();
+            assert_eq!(broken.lease.fencing_token, FencingToken(5));
+            assert_eq!(broken.generation, document.generation);
+            assert!(!broken.is_held_by(&holder) && broken.lease.owner_id.is_none());
+            let batch = broken.in_flight.unwrap();
+            assert_eq!(batch.crashes, crashes, "{seconds} s, {even_live}");
+            assert_eq!(
+                Some(batch.batch_id),
+                document.in_flight.as_ref().map(|b| b.batch_id.clone())
+            );
+        }
+        document.lease.released_at = Some(now);
+        assert_eq!(document.broken_by_hand(age(1), now, true), Ok(None), "nobody holds it");
+        let (last, _) = held(TOKEN_MAX);
+        assert_eq!(last.broken_by_hand(age(1), now, true), Err(Refusal::TokensExhausted));
+    }
+
+    #[test]
+    fn a_clone_has_the_position_and_nothing_of_the_lease() {
+        let (mut document, _) = held(4);
+        document.checkpoint.cursor =
+            Some(crate::cursor::Cursor::integer(7, serde_json::Map::new()));
+        document.checkpoint.metadata.row_count = 3;
+        document.source_state.insert("settled".to_owned(), "9".into());
+        document.replay_id = Some("reset-1".to_owned());
+        let clone = document.cloned_as("other");
+        assert_eq!(clone.poller_name, "other");
+        assert_eq!(clone.checkpoint.cursor, document.checkpoint.cursor);
+        assert_eq!(clone.source_state, document.source_state);
+        assert_eq!(clone.source_fingerprint, document.source_fingerprint);
+        assert_eq!(clone.lease, crate::state::LeaseRecord::default());
+        assert!(clone.is_blank() && !clone.marked && clone.replay_id.is_none());
+        assert_eq!(clone.checkpoint.last_successful_batch_id, None);
+    }
+
+    #[test]
     fn a_holder_from_before_is_superseded_and_its_target_refuses_it() {
         let (document, holder) = held(4);
         for known in [0, 4, 9] {
             let next = document.restored(Generation(8), FencingToken(known)).unwrap();
             assert_eq!(next.lease.fencing_token.0, known.max(4) + 1);
             assert!(!next.is_held_by(&holder) && next.lease.owner_id.is_none() && !next.marked);
-            assert!(next.renew(&holder, time::OffsetDateTime::UNIX_EPOCH).is_err());
+            assert!(next.renew(&holder, OffsetDateTime::UNIX_EPOCH).is_err());
             let fence = Fence::default().admit(next.generation, next.lease.fencing_token).unwrap();
             fence.admit(holder.generation, holder.token).unwrap_err();
         }

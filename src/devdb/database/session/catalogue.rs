@@ -43,6 +43,10 @@ impl Schema for SqliteSession {
         self.variables.get(name).map(|(ty, _)| *ty)
     }
 
+    fn database(&self) -> &str {
+        &self.state.database
+    }
+
     fn identity_insert(&self, table: &str) -> bool {
         self.identity_insert.eq_ignore_ascii_case(table)
     }

@@ -156,7 +156,7 @@ impl SqliteSession {
         let (mut rows, mut found) = (statement.raw_query(), Vec::new());
         while let Some(row) = rows.next()? {
             let value = |(index, column): (usize, &Column)| {
-                row.get_ref(index).map(|stored| loaded(column.ty, stored))
+                row.get_ref(index).and_then(|stored| loaded(column.ty, stored))
             };
             let values = returning.iter().enumerate().map(value).collect::<Result<_, _>>()?;
             found.push((row.get(returning.len())?, values));

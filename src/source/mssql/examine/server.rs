@@ -7,7 +7,7 @@ use time::macros::datetime;
 
 use super::super::decode;
 use super::{EMBEDDED, Examination, Table};
-use crate::config::{Encrypt, SqlConnection};
+use crate::config::{Encrypt, SqlAuth, SqlConnection};
 use crate::cursor::CursorMode;
 use crate::doctor::{Finding, clock};
 use crate::error::{ErrorKind, chain};
@@ -65,6 +65,7 @@ impl Examination<'_> {
             }
             Err(error) => {
                 let fix = match error.kind {
+                    _ if error.is_about_token() => token_fix(&settings.auth),
                     ErrorKind::Transient => {
                         "check `Server` and port, that the server runs, and that its firewall lets this \
                          machine in"
@@ -152,6 +153,32 @@ impl Examination<'_> {
 
 pub(super) fn not_told(check: &'static str) -> Finding {
     Finding::unknown(check, "the server told nothing", "run `highwater doctor` again")
+}
+
+/// What to do where no token could be had, of which the server knows nothing.
+fn token_fix(auth: &SqlAuth) -> &'static str {
+    match auth {
+        SqlAuth::ManagedIdentity { .. } => {
+            "give the app an identity, and if it is a user-assigned one, its client id as `User ID`; \
+             outside of Azure there is none: use `Authentication=Active Directory Default` there"
+        }
+        SqlAuth::WorkloadIdentity { .. } => {
+            "check `AZURE_TENANT_ID`, `AZURE_CLIENT_ID`, the file that `AZURE_FEDERATED_TOKEN_FILE` names, \
+             and that this machine reaches Microsoft Entra"
+        }
+        SqlAuth::ServicePrincipal { .. } => {
+            "check the tenant, the client id and the secret that the error is about, and that this \
+             machine reaches Microsoft Entra (`login.microsoftonline.com`)"
+        }
+        SqlAuth::EntraUser { .. } => {
+            "mend what the error names; where nothing answered, let this machine reach Microsoft Entra \
+             (`login.microsoftonline.com`, or what `AZURE_AUTHORITY_HOST` names)"
+        }
+        SqlAuth::Default { .. } => {
+            "in Azure give the app an identity; on this machine install the Azure CLI and run `az login`"
+        }
+        SqlAuth::Password { .. } => "mend what the error names in the connection string",
+    }
 }
 
 /// What the settings make of the wire; a server can only be stricter.

@@ -83,6 +83,23 @@ fn a_column_that_cannot_order_rows_is_no_key() {
     let settings = SourceSettings { key, ..listed(CursorMode::RowVersion, "rv") };
     let error = plan(&settings).unwrap_err();
     assert!(error.reason.contains("key column `place`"), "{error}");
+    assert!(error.reason.contains("name another as `SOURCE__KEY`"), "{error}");
+}
+
+#[test]
+fn a_query_of_another_database_is_read_by_time_only() {
+    let text = "SELECT id, rv, at FROM elsewhere.dbo.t";
+    let origin = |mode| {
+        let relation = Relation::Query(text.to_owned());
+        Origin::of(&SourceSettings { relation, mode, ..settings(CursorMode::RowVersion, "rv") })
+    };
+    for mode in [None, Some(CursorMode::RowVersion)] {
+        let reason = origin(mode).unwrap_err();
+        assert!(reason.starts_with("`SOURCE__QUERY`: it reads `elsewhere.dbo.t`"), "{reason}");
+    }
+    for mode in [CursorMode::TimestampPk, CursorMode::IntegerPk] {
+        assert_eq!(origin(Some(mode)), Ok(Origin::Query(text.to_owned())));
+    }
 }
 
 #[test]

@@ -1,0 +1,71 @@
+// Writes docs/third-party-notices.txt: every crate that is linked into the deployable program, its licence, and
+// the text of that, from the crates' own sources as cargo has fetched them. Run it after a change of Cargo.lock:
+//
+//   node .ci/notices.mjs
+//
+// Where a crate may be had under one of several licences, its MIT text is taken if there is one, since that is
+// shortest. Texts that differ in their copyright lines only stand there once.
+import { readFileSync, readdirSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { linked } from "./crates.mjs";
+
+const TO = join(dirname(fileURLToPath(import.meta.url)), "..", "docs", "third-party-notices.txt");
+const IS_LICENCE = /^(licen[cs]e|copying|notice|unlicense|copyright)/i;
+const IS_COPYRIGHT = /^\W*(copyright|©|\(c\))/i;
+
+const textsOf = (crate) => {
+  const folder = dirname(crate.manifest_path);
+  let files = readdirSync(folder).filter((name) => IS_LICENCE.test(name) && !/\.(rs|html|hbs)$/.test(name));
+  const may = / OR |\//.test(crate.license ?? "");
+  const mit = files.filter((name) => /mit/i.test(name));
+  if (may && mit.length > 0) files = [...mit, ...files.filter((name) => /^notice/i.test(name))];
+  return files.sort().flatMap((name) => {
+    try {
+      return [readFileSync(join(folder, name), "utf8").replace(/\r/g, "").trim()];
+    } catch (error) {
+      if (error.code === "EISDIR") return [];
+      throw error;
+    }
+  });
+};
+
+const { crates } = linked();
+const groups = new Map(); // Words of a text without its copyright lines, to how it reads and whose it is.
+const without = [];
+const label = (crate) => `${crate.name} ${crate.version}`;
+for (const crate of crates) {
+  const texts = textsOf(crate);
+  if (texts.length === 0) without.push(crate);
+  for (const text of texts) {
+    const isShort = text.length < 4_000; // A longer one may hold such a line as a part of it.
+    const lines = text.split("\n");
+    const rights = isShort ? lines.filter((line) => IS_COPYRIGHT.test(line)).map((line) => line.trim()) : [];
+    const body = isShort ? lines.filter((line) => !IS_COPYRIGHT.test(line)).join("\n").trim() : text;
+    const words = body.replace(/\s+/g, " ");
+    const group = groups.get(words) ?? { body, owners: [] };
+    group.owners.push({ label: label(crate), rights });
+    groups.set(words, group);
+  }
+}
+
+const parts = [
+  "Third-party notices",
+  "",
+  "Highwater's own licence is in the file LICENSE. Its deployable program is linked with the crates below. Each line",
+  "has name, version, licence and where it comes from; after them come the texts of the licences.",
+  "",
+  ...crates.map((crate) => [label(crate), crate.license ?? "see its text", crate.repository ?? ""].join(" | ").trimEnd()),
+  "",
+];
+if (without.length > 0) {
+  parts.push("-".repeat(80), "These come without a text; the licence that their line names applies as published by its owner:", "");
+  parts.push(...without.map((crate) => `${label(crate)}: ${crate.authors.join(", ") || "its authors"}`), "");
+}
+for (const { body, owners } of groups.values()) {
+  parts.push("-".repeat(80));
+  for (const { label: name, rights } of owners) parts.push([name, ...rights].join("\n    "));
+  parts.push("", body, "");
+}
+writeFileSync(TO, parts.map((part) => part.replace(/[^\S\n]+$/gm, "")).join("\n"));
+console.log(`${crates.length} crates, ${groups.size} texts, ${without.length} without one`);

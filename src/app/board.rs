@@ -1,0 +1,39 @@
+//! What the status page and `highwater status` read from.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::App;
+use crate::config::{Vars, poller_name_of_function};
+use crate::project;
+use crate::schedule::Schedule;
+use crate::status::Board;
+
+impl App {
+    /// Returns what tells how the pollers stand; the functions below `root` say when they run.
+    ///
+    /// What is wrong with a function is not told here: `highwater validate` does.
+    pub fn board(&self, vars: &dyn Vars, root: &Path) -> Board {
+        let functions = project::each_function(&project::functions_folder(root));
+        let mut schedules: BTreeMap<String, Vec<Schedule>> = BTreeMap::new();
+        for function in functions.into_iter().flatten().flatten() {
+            let poller = poller_name_of_function(&function.name, &self.names);
+            if let (true, Ok(Some(schedule))) =
+                (self.pollers.contains_key(&poller), function.schedule(vars))
+            {
+                schedules.entry(poller).or_default().push(schedule);
+            }
+        }
+        Board {
+            app: self.name.clone(),
+            state: self.state.clone(),
+            pollers: self.pollers.clone(),
+            schedules,
+        }
+    }
+}
+
+/// Returns the folder that the Functions host says the app lies in; else the working folder.
+pub fn root(vars: &dyn Vars) -> PathBuf {
+    vars.get("FUNCTIONS_APP_ROOT_PATH").map_or_else(|| ".".into(), PathBuf::from)
+}

@@ -1,0 +1,209 @@
+//! Asking for tokens: again where the endpoint is busy, and not at all while it wants to be left alone.
+//!
+//! # Why so
+//!
+//! The identity library waits as long as an endpoint says, be it an hour, while a tick holds its lease; or it asks
+//! again at each request, which keeps a throttled endpoint throttled. It also tells an endpoint's answer whole,
+//! and one that is no JSON as a mistake of ours. So it is given this client, and told to repeat nothing.
+//!
+//! What an endpoint says may repeat what it was sent. Only the fields that are meant for people are told, cut to
+//! their beginning, and without the secrets of the request.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use azure_core::error::{Error, ErrorKind};
+use azure_core::http::headers::{HeaderName, Headers, RETRY_AFTER};
+use azure_core::http::{AsyncRawResponse, Body, HttpClient, Request, StatusCode};
+use futures_util::StreamExt as _;
+use serde::Deserialize;
+use serde_json::Value as Json;
+use tokio::time::{Instant, sleep};
+use url::form_urlencoded;
+
+use super::failure::scrub;
+
+/// Longest pause that is waited for while somebody wants to connect.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Pause that is kept where the endpoint names none.
+const PAUSE_DEFAULT: Duration = Duration::from_secs(1);
+/// How often one token is asked for at most.
+const TRIES_MAX: u32 = 3;
+/// Longest answer; a token has a few thousand bytes.
+const ANSWER_BYTES_MAX: usize = 1 << 18;
+/// Longest part of an endpoint's own words that is told, in characters.
+const WORDS_MAX: usize = 200;
+
+/// Fields of a request for a token that prove who asks.
+const SECRETS: [&str; 3] = ["client_secret", "client_assertion", "password"];
+/// What proves to App Service that this process runs in the app.
+/// <https://learn.microsoft.com/azure/app-service/overview-managed-identity#rest-endpoint-reference>
+const IDENTITY_HEADER: HeaderName = HeaderName::from_static("x-identity-header");
+
+/// An HTTP client for one endpoint that gives tokens.
+#[derive(Debug)]
+pub(super) struct Patient {
+    http: Arc<dyn HttpClient>,
+    /// The endpoint asked to be left alone until then.
+    not_before: Mutex<Option<Instant>>,
+}
+
+/// What one request came to.
+enum Asked {
+    Granted(AsyncRawResponse),
+    /// Worth another request, and not before that.
+    Busy(Duration, Error),
+}
+
+impl Patient {
+    pub(super) fn new(http: Arc<dyn HttpClient>) -> Self {
+        Self { http, not_before: Mutex::default() }
+    }
+
+    async fn ask(&self, request: &Request) -> azure_core::Result<Asked> {
+        let response = match self.http.execute_request(request).await {
+            Ok(response) => response,
+            Err(error) if matches!(error.kind(), ErrorKind::Connection | ErrorKind::Io) => {
+                return Ok(Asked::Busy(PAUSE_DEFAULT, error));
+            }
+            Err(error) => return Err(error),
+        };
+        let (status, headers, mut stream) = response.deconstruct();
+        let mut body = Vec::new();
+        while let Some(chunk) = stream.next().await {
+            body.extend_from_slice(&chunk?);
+            if body.len() > ANSWER_BYTES_MAX {
+                return Err(no_token(request));
+            }
+        }
+        if status.is_success() {
+            if !is_grant(&body) {
+                return Err(no_token(request));
+            }
+            return Ok(Asked::Granted(AsyncRawResponse::from_bytes(status, headers, body)));
+        }
+        let error = refused(request, status, &body);
+        match pause(status, &headers) {
+            Some(pause) => Ok(Asked::Busy(pause, error)),
+            None => Err(error),
+        }
+    }
+
+    /// Returns how long the endpoint still wants to be left alone.
+    fn rest(&self) -> Option<Duration> {
+        let not_before = *self.not_before.lock().unwrap_or_else(PoisonError::into_inner);
+        not_before?.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())
+    }
+
+    fn leave_alone_for(&self, pause: Duration) {
+        let mut not_before = self.not_before.lock().unwrap_or_else(PoisonError::into_inner);
+        *not_before = Instant::now().checked_add(pause);
+    }
+}
+
+#[async_trait]
+impl HttpClient for Patient {
+    async fn execute_request(&self, request: &Request) -> azure_core::Result<AsyncRawResponse> {
+        let mut tries = 0;
+        loop {
+            // Whoever asked before may have been dropped in its pause.
+            match self.rest() {
+                Some(rest) if rest > PAUSE_MAX => return Err(left_alone(request, rest)),
+                Some(rest) => sleep(rest).await,
+                None => {}
+            }
+            let (pause, error) = match self.ask(request).await? {
+                Asked::Granted(response) => return Ok(response),
+                Asked::Busy(pause, error) => (pause, error),
+            };
+            self.leave_alone_for(pause);
+            tries += 1;
+            if tries == TRIES_MAX || pause > PAUSE_MAX {
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// Returns how long to wait where the endpoint says that it cannot answer now.
+///
+/// 410 is what the metadata service of a virtual machine answers while it is updated.
+/// <https://learn.microsoft.com/entra/identity/managed-identities-azure-resources/how-to-use-vm-token#error-handling>
+fn pause(status: StatusCode, headers: &Headers) -> Option<Duration> {
+    let is_busy = matches!(u16::from(status), 408 | 410 | 429 | 500..=599);
+    let asked = || headers.get_optional_str(&RETRY_AFTER)?.trim().parse().ok();
+    is_busy.then(|| asked().map_or(PAUSE_DEFAULT, Duration::from_secs))
+}
+
+fn is_grant(body: &[u8]) -> bool {
+    let Ok(Json::Object(granted)) = serde_json::from_slice(body) else { return false };
+    let has_end = granted.get("expires_in").is_some_and(Json::is_i64)
+        || granted.get("expires_on").is_some_and(|end| end.is_string() || end.is_i64());
+    let token = granted.get("access_token").and_then(Json::as_str);
+    has_end && token.is_some_and(|token| !token.is_empty())
+}
+
+/// What endpoints say of a refusal: Microsoft Entra and virtual machines in the first three fields, App Service in
+/// the last.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Refusal {
+    error: String,
+    error_description: String,
+    error_codes: Vec<u32>,
+    message: String,
+}
+
+fn refused(request: &Request, status: StatusCode, body: &[u8]) -> Error {
+    let refusal: Refusal = serde_json::from_slice(body).unwrap_or_default();
+    let code = refusal.error_codes.first();
+    let code = code.map_or_else(|| refusal.error.clone(), |code| format!("AADSTS{code}"));
+    let words = [refusal.error_description, refusal.message].concat();
+    let words = words.split(" Trace ID:").next().unwrap_or_default();
+    let words = words.lines().next().unwrap_or_default();
+    let words = words.strip_prefix(&code).unwrap_or(words).trim_start_matches([':', ' ']);
+    let text = if code.is_empty() { words.to_owned() } else { format!("{code}: {words}") };
+    let text = without_secrets(request, &text);
+    let text: String = scrub(&text).chars().take(WORDS_MAX).collect();
+    let (host, number) = (host(request), u16::from(status));
+    let text = format!("`{host}` answered HTTP {number} {text}");
+    answered(status, text.trim_end_matches([':', ' ', '.']).to_owned())
+}
+
+fn without_secrets(request: &Request, text: &str) -> String {
+    let mut secrets = Vec::new();
+    if let Body::Bytes(form) = request.body() {
+        let fields = form_urlencoded::parse(form);
+        let fields = fields.filter(|(name, _)| SECRETS.contains(&name.as_ref()));
+        secrets.extend(fields.map(|(_, value)| value.into_owned()));
+    }
+    secrets.extend(request.headers().get_optional_str(&IDENTITY_HEADER).map(str::to_owned));
+    let secrets = secrets.iter().filter(|secret| !secret.is_empty());
+    secrets.fold(text.to_owned(), |text, secret| text.replace(secret, "[redacted]"))
+}
+
+/// What is wrong with the answer is not told: it may hold the token.
+fn no_token(request: &Request) -> Error {
+    let text = format!("`{}` granted something that is no token", host(request));
+    Error::with_message(ErrorKind::DataConversion, text)
+}
+
+fn left_alone(request: &Request, rest: Duration) -> Error {
+    let (host, seconds) = (host(request), rest.as_secs());
+    let text = format!("`{host}` asked for a pause, of which {seconds} s are left");
+    answered(StatusCode::TooManyRequests, text)
+}
+
+fn answered(status: StatusCode, text: String) -> Error {
+    let kind = ErrorKind::HttpResponse { status, error_code: None, raw_response: None };
+    Error::with_message(kind, text)
+}
+
+fn host(request: &Request) -> String {
+    let host = request.url().host_str().unwrap_or_default();
+    request.url().port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
+}

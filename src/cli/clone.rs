@@ -1,0 +1,126 @@
+//! `highwater clone`: a poller of another name that goes on where one is.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::confirm::{Asked, confirm};
+use super::output::{Exit, Failed, OutputOption, say};
+use super::{is_of, restore};
+use crate::app::App;
+use crate::config::{Vars, is_poller_name};
+use crate::cursor::Cursor;
+use crate::error::chain;
+use crate::partition::whole_of;
+use crate::poller::{CloneError, Operator};
+use crate::range::position_text;
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// Name of the poller.
+    poller: String,
+    /// Name of the one to make; best before settings name it, so that no tick of it comes first.
+    #[arg(value_parser = new_name)]
+    new_name: String,
+    #[command(flatten)]
+    asked: Asked,
+    #[command(flatten)]
+    form: OutputOption,
+}
+
+fn new_name(text: &str) -> Result<String, String> {
+    let expected = "expected `a` to `z`, digits and single `_`, beginning with a letter";
+    is_poller_name(text).then(|| text.to_owned()).ok_or_else(|| expected.to_owned())
+}
+
+/// What is printed.
+#[derive(Serialize)]
+struct Report<'a> {
+    poller: &'a str,
+    new_name: &'a str,
+    /// Where the new one goes on.
+    cursor: Option<&'a Cursor>,
+    generation: u64,
+    /// Whether settings name it.
+    is_set_up: bool,
+}
+
+pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
+    let (name, new_name) = (options.poller.as_str(), options.new_name.as_str());
+    let reason = options.asked.reason()?;
+    let pollers = App::build(vars)?.pollers;
+    refuse_divided(&pollers, [name, new_name])?;
+    let one = super::poller_of(&pollers, name)?;
+    let set_up = pollers.get(new_name);
+    let is_set_up = set_up.is_some();
+    let other = match set_up {
+        Some(other) => other.clone(),
+        None => std::sync::Arc::new(one.under_name(new_name)),
+    };
+    let plan = format!(
+        "{name}: `{new_name}` gets a document of its own, and goes on behind the checkpoint of `{name}`\n  its events \
+         have other ids, since an id is of a poller and a row; what `{name}` has set aside, or has in hand, \
+         stays with `{name}`"
+    );
+    if !confirm(&plan, new_name, options.asked.yes)? {
+        return Ok(Exit::Done);
+    }
+    let by = options.asked.by(vars);
+    let operator = Operator { by: &by, reason };
+    let done = Box::pin(one.clone_to(&other, is_set_up, operator)).await.map_err(failed)?;
+    let cursor = done.document.checkpoint.cursor.as_ref();
+    let generation = done.document.generation.0;
+    let report = Report { poller: name, new_name, cursor, generation, is_set_up };
+    say(&options.form.output.one(&report, || {
+        let place = cursor.map(position_text).unwrap_or_default();
+        let next = if is_set_up { "" } else { "; settings for it are still to be made" };
+        format!("{new_name}: goes on behind {place}{next}")
+    }));
+    Ok(Exit::Done)
+}
+
+/// A part would be cloned without the others, and none of them is all of the poller.
+fn refuse_divided<T>(known: &BTreeMap<String, T>, names: [&str; 2]) -> Result<(), Failed> {
+    let is_divided = |name: &str| {
+        let is_part = |known: &String| is_of(known, name) && whole_of(known) != known;
+        known.keys().any(is_part)
+    };
+    let Some(name) = names.into_iter().find(|name| is_divided(name)) else { return Ok(()) };
+    let text = format!(
+        "`{name}` is divided, and only whole pollers are cloned; give each part of the new one a position with \
+         `highwater reset PART to-cursor CURSOR` before its first tick, as `highwater status` shows it of the part of \
+         the same number"
+    );
+    Err(Failed::new(Exit::Usage, text))
+}
+
+fn failed(error: CloneError) -> Failed {
+    match error {
+        CloneError::Restore(error) => restore::failed(error),
+        CloneError::Tick(error) => error.into(),
+        error @ (CloneError::NoPosition(_)
+        | CloneError::Format(_)
+        | CloneError::Exists(_)
+        | CloneError::RanBefore(_)
+        | CloneError::OtherSource(..)) => {
+            Failed::new(Exit::Failed, format!("{}; nothing was done", chain(&error)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neither_a_part_nor_a_divided_poller_is_cloned() {
+        let known = ["lines", "orders__p0", "orders__p1"].map(|name| (name.to_owned(), ()));
+        let known = BTreeMap::from(known);
+        for names in [["orders", "copy"], ["orders__p1", "copy"], ["lines", "orders"]] {
+            let refused = refuse_divided(&known, names).unwrap_err();
+            assert!(refused.text.contains("is divided"), "{names:?}");
+        }
+        assert!(refuse_divided(&known, ["lines", "copy"]).is_ok());
+    }
+}

@@ -1,0 +1,261 @@
+//! `highwater init --table`: a working folder for a table that was looked at in the database.
+//!
+//! What it writes is what `validate` and `run` read. Nothing is overwritten: where one of the files is
+//! there, none is written. The connection string goes from the setting that has it into
+//! `local.settings.json`, which git ignores, and is never printed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::Options;
+use crate::app::doctor::Patient;
+use crate::cli::findings;
+use crate::cli::output::{Exit, Failed, say, tell};
+use crate::config::{Vars, is_poller_name};
+use crate::cursor::CursorMode;
+use crate::doctor::{Finding, Level};
+use crate::project::DEFINITIONS;
+use crate::source::mssql::Offer;
+
+/// Settings of an app.
+const PREFIX: &str = "HIGHWATER__";
+/// How often the timer fires, in the host's form with seconds.
+const SCHEDULE: &str = "*/15 * * * * *";
+/// Stands for the key until the catalogue has told it.
+const KEY_UNKNOWN: &str = "unknown";
+const HOST: &str = include_str!("host.json");
+const IGNORED: &str = "local.settings.json\nstate/\n";
+
+/// The settings of one new app over those of the surroundings, of which no other app's are seen.
+struct Overlaid<'a> {
+    own: &'a BTreeMap<String, String>,
+    under: &'a dyn Vars,
+}
+
+impl Vars for Overlaid<'_> {
+    fn get(&self, name: &str) -> Option<String> {
+        let own = self.own.get(name).cloned();
+        own.or_else(|| self.under.get(name).filter(|_| !name.starts_with(PREFIX)))
+    }
+
+    fn names(&self) -> Vec<String> {
+        let under = self.under.names().into_iter().filter(|name| !name.starts_with(PREFIX));
+        self.own.keys().cloned().chain(under).collect()
+    }
+}
+
+pub(super) async fn run(
+    vars: &dyn Vars,
+    options: &Options,
+    (table, out): (&str, &Path),
+) -> Result<Exit, Failed> {
+    let name = options.poller.as_str();
+    if !is_poller_name(name) {
+        let text = format!(
+            "`{name}` can be no poller: expected `a` to `z`, digits and single `_`, beginning with a letter"
+        );
+        return Err(Failed::new(Exit::Usage, text));
+    }
+    let out = std::path::absolute(out).map_err(|error| failed(out, &error))?;
+    let files = Files::of(&out, name);
+    files.refuse_existing()?;
+    let connection = options.connection.as_str();
+    let Some(text) = vars.get(connection).filter(|text| !text.trim().is_empty()) else {
+        let text = format!(
+            "`{connection}` is not set: put the connection string of the database there, or name the setting that \
+             has it with `--connection`"
+        );
+        return Err(Failed::new(Exit::Usage, text));
+    };
+    let mut values = values(name, connection, text, &out);
+    let mut set = |what: &str, value: String| {
+        values.insert(format!("{PREFIX}POLLERS__{}__SOURCE__{what}", name.to_uppercase()), value);
+    };
+    set("TABLE", table.to_owned());
+    set("MODE", "auto".to_owned());
+    set("KEY", options.key.clone().unwrap_or_else(|| KEY_UNKNOWN.to_owned()));
+    if let Some(cursor) = &options.cursor {
+        set("CURSOR", cursor.clone());
+    }
+    let offer = patient(&values, vars, name)?.offer(options.key.is_some()).await;
+    let offer = offer.map_err(crate::poller::TickError::Fetch)?;
+    settle(&mut values, name, &offer);
+    let found = patient(&values, vars, name)?.examine().await;
+    files.write(&values)?;
+    say(&told(name, table, &offer, &files, &found));
+    let errors: Vec<&Finding> =
+        found.iter().filter(|finding| finding.level == Level::Error).collect();
+    if !errors.is_empty() {
+        tell(&format!("{name}: the folder is there, and something is to be mended first"));
+    }
+    Ok(findings::exit(&found, Clone::clone))
+}
+
+fn patient(
+    values: &BTreeMap<String, String>,
+    vars: &dyn Vars,
+    name: &str,
+) -> Result<Patient, Failed> {
+    let mut patients = Patient::all(&Overlaid { own: values, under: vars })?;
+    let missing = || Failed::new(Exit::Failed, "the settings that were made have no such poller");
+    patients.remove(name).ok_or_else(missing)
+}
+
+/// Returns the settings that do not depend on the table.
+fn values(name: &str, connection: &str, text: String, out: &Path) -> BTreeMap<String, String> {
+    let poller = format!("{PREFIX}POLLERS__{}__", name.to_uppercase());
+    let state = out.join("state").to_string_lossy().into_owned();
+    BTreeMap::from([
+        ("FUNCTIONS_WORKER_RUNTIME".to_owned(), "custom".to_owned()),
+        ("AzureWebJobsStorage".to_owned(), "UseDevelopmentStorage=true".to_owned()),
+        (schedule_setting(name), SCHEDULE.to_owned()),
+        (connection.to_owned(), text),
+        (format!("{PREFIX}STATE__STORE"), "file".to_owned()),
+        (format!("{PREFIX}STATE__FOLDER"), state),
+        (format!("{poller}SOURCE__CONNECTION"), connection.to_owned()),
+        (format!("{poller}HANDLER__KIND"), "stdout".to_owned()),
+    ])
+}
+
+fn schedule_setting(name: &str) -> String {
+    format!("{}_SCHEDULE", name.to_uppercase())
+}
+
+/// Puts what was chosen into the settings, so that it stays whatever the table gets later.
+fn settle(values: &mut BTreeMap<String, String>, name: &str, offer: &Offer) {
+    let source = format!("{PREFIX}POLLERS__{}__SOURCE__", name.to_uppercase());
+    values.insert(format!("{source}MODE"), offer.mode.to_string());
+    values.insert(format!("{source}KEY"), offer.key.join(","));
+    match &offer.cursor {
+        Some(cursor) => values.insert(format!("{source}CURSOR"), cursor.clone()),
+        None => values.remove(&format!("{source}CURSOR")),
+    };
+}
+
+/// The files of a folder.
+struct Files {
+    out: PathBuf,
+    host: PathBuf,
+    function: PathBuf,
+    settings: PathBuf,
+    ignored: PathBuf,
+    schedule: String,
+}
+
+impl Files {
+    fn of(out: &Path, name: &str) -> Self {
+        Self {
+            out: out.to_owned(),
+            host: out.join("host.json"),
+            function: out.join(DEFINITIONS).join(name).join("function.json"),
+            settings: out.join("local.settings.json"),
+            ignored: out.join(".gitignore"),
+            schedule: schedule_setting(name),
+        }
+    }
+
+    fn all(&self) -> [&PathBuf; 4] {
+        [&self.host, &self.function, &self.settings, &self.ignored]
+    }
+
+    fn refuse_existing(&self) -> Result<(), Failed> {
+        match self.all().into_iter().find(|path| path.symlink_metadata().is_ok()) {
+            None => Ok(()),
+            Some(path) => {
+                let path = path.display();
+                let text =
+                    format!("`{path}` is there, and nothing is overwritten: name another folder");
+                Err(Failed::new(Exit::Usage, text))
+            }
+        }
+    }
+
+    fn write(&self, values: &BTreeMap<String, String>) -> Result<(), Failed> {
+        let schedule = format!("%{}%", self.schedule);
+        let function = json!({"bindings": [{
+            "name": "timer",
+            "type": "timerTrigger",
+            "direction": "in",
+            "schedule": schedule,
+            "useMonitor": true,
+            "runOnStartup": false,
+        }]});
+        let settings = json!({"IsEncrypted": false, "Values": values});
+        let folder = self.function.parent().unwrap_or(&self.out);
+        fs::create_dir_all(folder).map_err(|error| failed(folder, &error))?;
+        // What must not be committed is ignored before it is there.
+        create(&self.ignored, IGNORED)?;
+        create(&self.host, HOST)?;
+        create(&self.function, &format!("{function:#}\n"))?;
+        create(&self.settings, &format!("{settings:#}\n"))
+    }
+}
+
+/// Writes a file that is not there, for nobody else to read.
+fn create(path: &Path, text: &str) -> Result<(), Failed> {
+    let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| failed(path, &error))
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> Failed {
+    Failed::new(Exit::Failed, format!("write `{}`: {error}", path.display()))
+}
+
+/// Returns what was chosen and why, what is to be mended, and what to do next.
+fn told(name: &str, table: &str, offer: &Offer, files: &Files, found: &[Finding]) -> String {
+    let by = offer.cursor.as_ref().map(|cursor| format!(" by `{cursor}`")).unwrap_or_default();
+    let mut lines = vec![
+        format!("{name}: `{table}` in mode `{}`{by}: {}", offer.mode, offer.reason),
+        format!("  key `{}`: {}", offer.key.join("`, `"), offer.key_reason),
+    ];
+    if offer.mode != CursorMode::ChangeTracking {
+        lines.push("  rows that are deleted are not seen in this mode".to_owned());
+    }
+    lines.push("  it starts at the beginning, prints events to standard output, and keeps its state in `state`"
+        .to_owned());
+    lines.extend(files.all().map(|path| format!("  wrote `{}`", path.display())));
+    let odd = found.iter().filter(|finding| matches!(finding.level, Level::Error | Level::Warning));
+    let odd: Vec<(String, &Finding)> =
+        odd.map(|finding| ("to be mended".to_owned(), finding)).collect();
+    if !odd.is_empty() {
+        lines.push(String::new());
+        lines.push(findings::text(odd));
+    }
+    let out = files.out.display();
+    lines.push(format!(
+        "\nnext:\n  highwater --settings {out}/local.settings.json validate --from {out}\n  highwater --settings \
+         {out}/local.settings.json run --from {out}"
+    ));
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_other_apps_are_not_seen_and_the_surroundings_are() {
+        let own = BTreeMap::from([("HIGHWATER__A".to_owned(), "1".to_owned())]);
+        let under = BTreeMap::from([
+            ("HIGHWATER__B".to_owned(), "2".to_owned()),
+            ("IDENTITY_ENDPOINT".to_owned(), "3".to_owned()),
+        ]);
+        let vars = Overlaid { own: &own, under: &under };
+        assert_eq!(vars.get("HIGHWATER__A").as_deref(), Some("1"));
+        assert_eq!(vars.get("HIGHWATER__B"), None);
+        assert_eq!(vars.get("IDENTITY_ENDPOINT").as_deref(), Some("3"));
+        assert_eq!(vars.names(), ["HIGHWATER__A", "IDENTITY_ENDPOINT"]);
+    }
+
+    #[test]
+    fn the_host_file_is_the_one_of_the_repository() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("host.json");
+        assert_eq!(HOST, fs::read_to_string(path).unwrap());
+    }
+}

@@ -1,0 +1,108 @@
+//! `highwater lease`: the right to run a poller, taken from whoever has it.
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::confirm::{Asked, confirm};
+use super::output::{Exit, Failed, OutputOption, say};
+use super::{poller, restore};
+use crate::config::Vars;
+use crate::error::chain;
+use crate::poller::{Operator, RestoreError};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Options {
+    /// Take the lease from its holder, so that the next tick of any process can run.
+    Break(BreakOptions),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct BreakOptions {
+    /// Name of the poller.
+    poller: String,
+    /// Also from a holder that still writes: it is stopped, and what it has in hand comes again.
+    #[arg(long)]
+    live: bool,
+    #[command(flatten)]
+    asked: Asked,
+    #[command(flatten)]
+    form: OutputOption,
+}
+
+/// What is printed.
+#[derive(Serialize)]
+struct Report<'a> {
+    poller: &'a str,
+    /// Whether a lease was taken.
+    changed: bool,
+    /// From whom.
+    owner: Option<&'a str>,
+    fencing_token: u64,
+    /// Where the document as it was is kept.
+    saved: Option<String>,
+}
+
+pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
+    let Options::Break(options) = options;
+    let name = options.poller.as_str();
+    let reason = options.asked.reason()?;
+    let poller = poller(vars, name)?;
+    let present = poller.present().await?;
+    let document = match &present.document {
+        Ok(Some(document)) => document.clone(),
+        Ok(None) => {
+            let text = format!("{name}: no state document is stored, so nobody holds a lease");
+            return Err(Failed::new(Exit::Failed, text));
+        }
+        Err(error) => return Err(Failed::new(Exit::Failed, chain(error))),
+    };
+    let lease = &document.lease;
+    let owner = lease.owner_id.as_deref().filter(|_| lease.released_at.is_none());
+    let Some(owner) = owner else {
+        let (changed, fencing_token) = (false, lease.fencing_token.0);
+        let report = Report { poller: name, changed, owner: None, fencing_token, saved: None };
+        say(&options.form.output.one(&report, || format!("{name}: nobody holds the lease")));
+        return Ok(Exit::Done);
+    };
+    if present.held_by.is_some() && !options.live {
+        let text = format!(
+            "{name}: `{owner}` holds the lease, and its document was written within its ttl; nothing was done: \
+             `highwater pause {name}` ends it after the batch in hand, and `--live` takes it at once"
+        );
+        return Err(Failed::new(Exit::Conflict, text));
+    }
+    if !confirm(&plan(name, owner, present.held_by.is_some()), name, options.asked.yes)? {
+        return Ok(Exit::Done);
+    }
+    let by = options.asked.by(vars);
+    let operator = Operator { by: &by, reason };
+    let broken = Box::pin(poller.break_lease(&present, options.live, operator)).await;
+    let broken = broken.map_err(restore::failed)?;
+    // It was held by what was read, and nothing but that is written over.
+    let broken = broken.ok_or_else(|| restore::failed(RestoreError::Moved))?;
+    let report = Report {
+        poller: name,
+        changed: true,
+        owner: Some(owner),
+        fencing_token: broken.document.lease.fencing_token.0,
+        saved: broken.saved.map(|key| key.to_string()),
+    };
+    say(&options.form.output.one(&report, || {
+        let token = report.fencing_token;
+        format!("{name}: taken from `{owner}`; the token is {token}, and the next tick can run")
+    }));
+    Ok(Exit::Done)
+}
+
+fn plan(name: &str, owner: &str, lives: bool) -> String {
+    let holder = if lives {
+        "it still writes: it finds its lease lost at its next write, and what it has in hand comes again"
+    } else {
+        "it has not written for longer than its ttl, so the next tick that finds rows takes it anyway"
+    };
+    format!(
+        "{name}: the lease is taken from `{owner}`\n  {holder}\n  the token is raised, and never lowered: a fenced \
+         target refuses `{owner}` once the next batch has reached it; the checkpoint stays, the document as it is \
+         now is kept beside it"
+    )
+}

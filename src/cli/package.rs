@@ -1,0 +1,96 @@
+//! `highwater package`: what `func start --script-root DIR` and a deployment need.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Serialize;
+
+use super::output::{Exit, Failed, OutputOption, say, tell};
+use crate::config::{Config, Vars};
+use crate::error::chain;
+use crate::package::{Ingredients, Package};
+use crate::project::HANDLER;
+
+/// Settings of pollers begin so.
+const POLLERS: &str = "HIGHWATER__POLLERS__";
+
+#[derive(Debug, Args)]
+#[group(id = "where", required = true, multiple = true)]
+struct Where {
+    /// Zip file to write, ready to be deployed; the same content gives the same bytes.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Folder to lay the same out in, for `func start --script-root DIR`.
+    #[arg(long, value_name = "DIR")]
+    stage: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    #[command(flatten)]
+    to: Where,
+    /// Folder with host.json and function-definitions.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    from: PathBuf,
+    /// The program to take; this one if not given.
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+    #[command(flatten)]
+    form: OutputOption,
+}
+
+/// What was made.
+#[derive(Debug, Serialize)]
+struct Made {
+    functions: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    zip: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    folder: Option<PathBuf>,
+    notes: Vec<String>,
+}
+
+impl Made {
+    fn text(&self) -> String {
+        let names = self.functions.join(", ");
+        let what = |verb: &str, to: &Path| {
+            let to = to.display();
+            format!("{verb} `{HANDLER}`, host.json, licences and functions {names} in {to}")
+        };
+        let zip = self.zip.iter().map(|to| what("packed", to));
+        zip.chain(self.folder.iter().map(|to| what("staged", to))).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// Makes the package; functions are made for pollers where the settings are at hand.
+pub(super) fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
+    let config = if vars.names().iter().any(|name| name.starts_with(POLLERS)) {
+        let read = Config::from_vars(vars);
+        Some(read.map_err(|error| Failed::new(Exit::Settings, error.to_string()))?)
+    } else {
+        None
+    };
+    let failed = |error| Failed::new(Exit::Failed, chain(&error));
+    let made_of = Ingredients {
+        folder: &options.from,
+        binary: options.binary.as_deref(),
+        config: config.as_ref(),
+    };
+    let package = Package::of(made_of, vars).map_err(failed)?;
+    let Where { out, stage } = &options.to;
+    let bytes = out.as_ref().map(|to| package.zip(to)).transpose().map_err(failed)?;
+    stage.as_ref().map(|to| package.stage(to)).transpose().map_err(failed)?;
+    let Package { functions, notes, unfit, .. } = package;
+    for note in &notes {
+        tell(&format!("note: {note}"));
+    }
+    if let Some(reason) = unfit {
+        tell(&format!("note: for this machine only: {reason}"));
+    }
+    let (zip, folder) = (out.clone(), stage.clone());
+    let made = Made { functions, zip, bytes, folder, notes };
+    say(&options.form.output.one(&made, || made.text()));
+    Ok(Exit::Done)
+}

@@ -1,0 +1,48 @@
+//! The status page beside what a command does: `run --status`, `status --serve`.
+
+use std::net::SocketAddr;
+
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tracing::error;
+
+use super::output::{Exit, Failed, tell};
+use crate::page::{Served, serve};
+
+/// A page that is served until it is closed.
+pub(super) struct Page {
+    close: oneshot::Sender<()>,
+    served: JoinHandle<()>,
+}
+
+impl Page {
+    /// Begins to serve, and tells where: port 0 is one that the system chooses.
+    pub(super) async fn open(address: SocketAddr, served: Served) -> Result<Self, Failed> {
+        let refused = |error| {
+            Failed::new(
+                Exit::Unavailable,
+                format!("cannot serve the status page at {address}: {error}"),
+            )
+        };
+        let listener = TcpListener::bind(address).await.map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        tell(&format!("status page: http://{address}/"));
+        let (close, closed) = oneshot::channel::<()>();
+        let served = tokio::spawn(async move {
+            // A sender that is gone closes it as well.
+            let closed = async { closed.await.unwrap_or_default() };
+            if let Err(failure) = serve(listener, served, closed).await {
+                let error = failure.to_string();
+                error!(event = "page_failed", error, "The status page is served no more: {error}");
+            }
+        });
+        Ok(Self { close, served })
+    }
+
+    /// Ends it, once what was asked for by it has ended.
+    pub(super) async fn close(self) {
+        self.close.send(()).unwrap_or_default();
+        self.served.await.unwrap_or_default();
+    }
+}

@@ -1,0 +1,187 @@
+//! How the pollers stand, for a terminal that is drawn anew. Pure.
+
+use super::super::output::plain;
+use crate::page::words;
+use crate::status::{Report, Status, Tick, Tone};
+
+/// Widest line: what fits everywhere.
+const COLUMNS: usize = 79;
+/// Ticks in the strip.
+const TICKS: usize = 50;
+/// Rows of a tick, by doubles.
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// Returns the lines of one drawing.
+pub(super) fn lines(report: &Report) -> Vec<String> {
+    let at = report.at.map(|at| format!(" · {} UTC", words::clock(at))).unwrap_or_default();
+    let mut lines = vec![format!("Highwater {} · app {}{at}", report.version, report.app)];
+    lines.push(summary(report));
+    for status in &report.pollers {
+        lines.push(String::new());
+        lines.extend(poller(status, report));
+    }
+    lines.iter().map(|line| cut(line)).collect()
+}
+
+fn cut(line: &str) -> String {
+    let line = plain(line);
+    if line.chars().count() <= COLUMNS {
+        return line.trim_end().to_owned();
+    }
+    line.chars().take(COLUMNS - 1).chain(['…']).collect()
+}
+
+fn summary(report: &Report) -> String {
+    let pollers = &report.pollers;
+    let running = pollers.iter().filter(|status| status.state == "running").count();
+    let attention = pollers.iter().filter(|status| status.needs_attention()).count();
+    let rate: f64 = pollers.iter().map(|status| status.rows_per_minute).sum();
+    let aside: u64 = pollers.iter().map(|status| status.quarantined).sum();
+    format!(
+        "{} pollers, {running} running, {attention} in need of attention, {} rows a minute, {} set aside",
+        pollers.len(),
+        words::rate(rate),
+        words::count(aside)
+    )
+}
+
+fn poller(status: &Status, report: &Report) -> Vec<String> {
+    let (word, _) = words::state(status);
+    let lag = words::lag(status).map(|lag| format!("lag {lag}")).unwrap_or_default();
+    let next = next(status, report).unwrap_or_default();
+    let mut lines = vec![format!("{:<26}  {word:<12}  {lag:<18}  {next}", status.poller)];
+    let mut line = |name: &str, text: String| lines.push(format!("  {name:<10}  {text}"));
+    if let Some(checkpoint) = &status.checkpoint {
+        let age = status.checkpoint_age_seconds.map(|age| format!(", {}", words::ago(age)));
+        line("checkpoint", format!("{checkpoint}{}", age.unwrap_or_default()));
+    }
+    let aside = match status.quarantined {
+        0 => String::new(),
+        aside => format!(", {} set aside", words::count(aside)),
+    };
+    line("rows", format!("{} a minute{aside}", words::rate(status.rows_per_minute)));
+    line("lease", lease(status));
+    if !status.recent.is_empty() {
+        line("ticks", strip(&status.recent));
+    }
+    if let Some(paused) = &status.paused {
+        line("paused", format!("by {}: {}", paused.by, paused.reason));
+    }
+    if let Some(error) = &status.last_error {
+        line("error", error.clone());
+    }
+    lines
+}
+
+fn next(status: &Status, report: &Report) -> Option<String> {
+    let seconds = (status.next_tick_at? - report.at?).whole_seconds();
+    Some(format!("next in {}", words::span(u64::try_from(seconds).unwrap_or(0))))
+}
+
+fn lease(status: &Status) -> String {
+    let token = status.token;
+    match (&status.owner, &status.lease) {
+        (Some(owner), Some(lease)) => {
+            // The end of an owner's id tells processes of one app apart.
+            let skipped = owner.chars().count().saturating_sub(32);
+            let dots = if skipped == 0 { "" } else { "…" };
+            let owner: String = owner.chars().skip(skipped).collect();
+            let left = words::span(lease.left_seconds);
+            format!("{dots}{owner}, {left} left, token {token}")
+        }
+        _ => format!("free, token {token}"),
+    }
+}
+
+fn strip(ticks: &[Tick]) -> String {
+    let ticks = ticks.get(ticks.len().saturating_sub(TICKS)..).unwrap_or_default();
+    ticks.iter().map(bar).collect()
+}
+
+fn bar(tick: &Tick) -> char {
+    match tick.tone {
+        Tone::Good => {
+            let doubles = usize::try_from(u64::BITS - tick.rows.leading_zeros()).unwrap_or(0);
+            BARS.get(doubles / 2).or(BARS.last()).copied().unwrap_or('▁')
+        }
+        Tone::Warning => '!',
+        Tone::Bad => 'x',
+        Tone::Note => '·',
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use time::macros::datetime;
+
+    use super::*;
+    use crate::status::{Lease, Pause};
+
+    fn tick(rows: u64, tone: Tone) -> Tick {
+        Tick {
+            at: datetime!(2026-01-01 1:00 UTC),
+            outcome: "tick_complete".to_owned(),
+            tone,
+            rows,
+            batches: 1,
+            duration_ms: 10,
+            idle_before: 0,
+            longest_ms: BTreeMap::new(),
+            note: None,
+        }
+    }
+
+    #[test]
+    fn a_drawing_says_what_the_page_says() {
+        let at = datetime!(2026-01-01 2:00 UTC);
+        let orders = Status {
+            poller: "orders".to_owned(),
+            state: "running",
+            checkpoint: Some("0x0000000000000008".to_owned()),
+            checkpoint_age_seconds: Some(3),
+            lag_ms: Some(1200),
+            rows_per_minute: 120.0,
+            owner: Some("shop/0123456789ab-00112233445566778899aabbccddeeff".to_owned()),
+            token: 4,
+            lease: Some(Lease { ttl_seconds: 120, left_seconds: 87, acquired_at: None }),
+            next_tick_at: Some(at + time::Duration::seconds(4)),
+            quarantined: 2,
+            recent: vec![
+                tick(1, Tone::Good),
+                tick(1000, Tone::Good),
+                tick(0, Tone::Bad),
+                tick(0, Tone::Note),
+                tick(u64::MAX, Tone::Good),
+            ],
+            ..Status::default()
+        };
+        let paused = Pause { by: "ann".to_owned(), reason: "a\u{1b}[2Jb".to_owned(), at };
+        let returns = Status {
+            poller: "returns".to_owned(),
+            state: "paused",
+            paused: Some(paused),
+            last_error: Some("x".repeat(200)),
+            ..Status::default()
+        };
+        let pollers = vec![orders, returns];
+        let report = Report { app: "shop".to_owned(), version: "1.2.3", at: Some(at), pollers };
+        expect_test::expect![[r"
+            Highwater 1.2.3 · app shop · 2026-01-01 02:00:00 UTC
+            2 pollers, 1 running, 1 in need of attention, 120 rows a minute, 2 set aside
+
+            orders                      Running       lag 1.2 s           next in 4 s
+              checkpoint  0x0000000000000008, 3 s ago
+              rows        120 a minute, 2 set aside
+              lease       …00112233445566778899aabbccddeeff, 87 s left, token 4
+              ticks       ▁▆x·█
+
+            returns                     Paused
+              rows        0 a minute
+              lease       free, token 0
+              paused      by ann: a [2Jb
+              error       xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"]]
+        .assert_eq(&lines(&report).join("\n"));
+    }
+}

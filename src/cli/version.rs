@@ -1,0 +1,37 @@
+//! `highwater version`: what this program is, for a report or a script.
+
+use clap::Args;
+use serde::Serialize;
+
+use super::output::{OutputOption, say};
+use crate::state;
+
+/// The commit that it was built from, where the build was told.
+const COMMIT: Option<&str> = option_env!("HIGHWATER_COMMIT");
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    #[command(flatten)]
+    form: OutputOption,
+}
+
+#[derive(Debug, Serialize)]
+struct Build {
+    version: &'static str,
+    commit: Option<&'static str>,
+    /// Format of state documents: builds that share one can share a document.
+    state_document: u32,
+}
+
+pub(super) fn run(options: &Options) {
+    let build = Build {
+        version: env!("CARGO_PKG_VERSION"),
+        commit: COMMIT.filter(|commit| !commit.is_empty()),
+        state_document: state::VERSION,
+    };
+    say(&options.form.output.one(&build, || {
+        let Build { version, commit, state_document } = build;
+        let commit = commit.unwrap_or("unknown");
+        format!("highwater {version}\ncommit           {commit}\nstate document   {state_document}")
+    }));
+}

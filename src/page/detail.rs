@@ -1,0 +1,404 @@
+//! One poller, with all that its document says.
+
+use time::OffsetDateTime;
+
+use super::markup::Html;
+use super::overview::next_tick;
+use super::parts::{badge, cell, countdown, lease_bar, nothing, strip, table, time};
+use super::{Offer, View, words};
+use crate::cursor::Cursor;
+use crate::state::RECENT_MAX;
+use crate::status::{Batch, Event, Report, Status, Tick};
+
+const TICKS: [&str; 8] =
+    ["Ended (UTC)", "Outcome", "Rows", "Batches", "Took", "Longest steps", "Lag", "Idle before"];
+const EVENTS: [&str; 7] = ["At (UTC)", "Event", "Write", "Token", "Rows", "Who", "Batch or reason"];
+
+/// Adds the view.
+pub(super) fn show(html: &mut Html, status: &Status, report: &Report, view: &View<'_>) {
+    html.within("nav", &[("aria-label", "Breadcrumb")], |html| {
+        let link = view.link(None);
+        html.within("a", &[("href", &link)], |html| {
+            html.raw("<span aria-hidden=\"true\">←</span> All pollers");
+        });
+    });
+    html.within("div", &[("class", "head")], |html| {
+        html.within("h1", &[], |html| html.foreign(&status.poller));
+        let (word, _) = words::state(status);
+        let key = [("data-poller", status.poller.as_str()), ("data-word", word)];
+        html.within("span", &key, |html| badge(html, status));
+    });
+    notices(html, status);
+    facts(html, status, report);
+    if let Some(offer) = &view.offer {
+        actions(html, status, offer);
+    }
+    if let Some(batch) = &status.in_flight {
+        in_flight(html, batch);
+    }
+    ticks(html, &status.recent);
+    journal(html, status.journal.as_deref());
+}
+
+fn notices(html: &mut Html, status: &Status) {
+    if let Some(paused) = &status.paused {
+        html.within("div", &[("class", "card notice warning")], |html| {
+            html.raw("<h2>Paused</h2>");
+            html.within("p", &[], |html| {
+                html.text("By ");
+                html.foreign(&paused.by);
+                html.text(", ");
+                time(html, paused.at, &words::clock(paused.at));
+                html.text(" UTC");
+            });
+            html.within("pre", &[], |html| html.foreign(&paused.reason));
+        });
+    }
+    if let Some(error) = &status.last_error {
+        html.within("div", &[("class", "card notice bad")], |html| {
+            let title = match status.attempts {
+                0 => "Last error".to_owned(),
+                attempts => format!("Last error, after {attempts} failed attempts"),
+            };
+            html.element("h2", &[], &title);
+            html.within("pre", &[], |html| html.foreign(error));
+        });
+    }
+    for warning in &status.warnings {
+        html.within("p", &[("class", "card notice note")], |html| html.foreign(warning));
+    }
+}
+
+fn facts(html: &mut Html, status: &Status, report: &Report) {
+    html.within("section", &[("aria-label", "Now")], |html| {
+        html.within("dl", &[("class", "card facts")], |html| {
+            fact(html, "Lag", |html| lag(html, status));
+            fact(html, "Checkpoint", |html| checkpoint(html, status));
+            fact(html, "Lease", |html| lease(html, status));
+            fact(html, "Rows a minute", |html| html.text(&words::rate(status.rows_per_minute)));
+            fact(html, "Rows set aside", |html| html.text(&words::count(status.quarantined)));
+            fact(html, "Next tick", |html| {
+                next_tick(html, status, report);
+                if let Some(schedule) = &status.schedule {
+                    html.within("small", &[], |html| {
+                        html.within("code", &[], |html| html.foreign(schedule));
+                    });
+                }
+            });
+        });
+    });
+}
+
+fn fact(html: &mut Html, name: &'static str, inside: impl FnOnce(&mut Html)) {
+    html.within("div", &[], |html| {
+        html.element("dt", &[], name);
+        html.within("dd", &[], inside);
+    });
+}
+
+fn lag(html: &mut Html, status: &Status) {
+    match words::lag(status) {
+        Some(lag) => html.text(&lag),
+        None => nothing(html),
+    }
+    let Some(seen) = &status.observed else { return };
+    html.within("small", &[], |html| {
+        html.text("idle ticks saw the source at ");
+        time(html, seen.at, &words::clock(seen.at));
+    });
+    for (number, what) in [
+        (seen.held_back, "positions held back by open transactions"),
+        (seen.retention_left, "positions until tracked changes are cleaned up"),
+    ] {
+        if let Some(number) = number {
+            html.element("small", &[], &format!("{} {what}", words::count(number)));
+        }
+    }
+}
+
+fn checkpoint(html: &mut Html, status: &Status) {
+    let Some(position) = &status.cursor else { return nothing(html) };
+    cursor(html, position);
+    if let (Some(at), Some(age)) = (status.checkpoint_at, status.checkpoint_age_seconds) {
+        html.within("small", &[], |html| time(html, at, &words::ago(age)));
+    }
+    if let Some(batch) = &status.last_batch_id {
+        html.within("small", &[], |html| {
+            html.text("batch ");
+            html.within("code", &[], |html| html.foreign(batch));
+        });
+    }
+}
+
+fn cursor(html: &mut Html, position: &Cursor) {
+    html.within("code", &[], |html| html.foreign(&position.value));
+    // What cannot be written as JSON has no key to show.
+    let key = serde_json::to_string(&position.key).unwrap_or_default();
+    html.within("small", &[], |html| {
+        html.text("key ");
+        html.within("code", &[], |html| html.foreign(&key));
+    });
+}
+
+fn lease(html: &mut Html, status: &Status) {
+    match (&status.owner, &status.lease) {
+        (Some(owner), Some(lease)) => {
+            html.within("code", &[], |html| html.foreign(owner));
+            lease_bar(html, lease);
+            html.within("small", &[], |html| {
+                countdown(html, lease.left_seconds);
+                html.text(&format!(" of {} s left", lease.ttl_seconds));
+            });
+        }
+        _ => html.text("free"),
+    }
+    let (token, generation) = (status.token, status.generation);
+    html.element("small", &[], &format!("token {token}, generation {generation}"));
+}
+
+fn in_flight(html: &mut Html, batch: &Batch) {
+    html.within("section", &[("class", "card"), ("aria-labelledby", "batch")], |html| {
+        html.raw("<h2 id=\"batch\">Batch in flight</h2>");
+        html.within("dl", &[("class", "facts")], |html| {
+            fact(html, "Batch", |html| {
+                html.within("code", &[], |html| html.foreign(&batch.batch_id));
+                let late = if batch.late { ", found late" } else { "" };
+                html.element("small", &[], &format!("{} rows{late}", words::count(batch.rows)));
+            });
+            fact(html, "After", |html| match &batch.after {
+                Some(after) => cursor(html, after),
+                None => html.text("the beginning"),
+            });
+            fact(html, "Up to", |html| cursor(html, &batch.upto));
+            fact(html, "Failed attempts", |html| {
+                html.text(&batch.attempt.to_string());
+                if batch.crashes > 0 {
+                    html.element("small", &[], &format!("{} holders died with it", batch.crashes));
+                }
+                for step in &batch.steps_done {
+                    html.within("small", &[], |html| {
+                        html.text("step done: ");
+                        html.foreign(step);
+                    });
+                }
+            });
+            moment(html, "Begun", batch.started_at);
+            moment(html, "First failed", batch.first_failed_at);
+            moment(html, "Not tried before", batch.next_attempt_at);
+        });
+        if let Some(error) =
+            batch.first_error.as_ref().filter(|_| batch.first_error != batch.last_error)
+        {
+            html.raw("<h3>First error</h3>");
+            html.within("pre", &[], |html| html.foreign(error));
+        }
+    });
+}
+
+fn moment(html: &mut Html, name: &'static str, at: Option<OffsetDateTime>) {
+    if let Some(at) = at {
+        fact(html, name, |html| time(html, at, &words::clock(at)));
+    }
+}
+
+fn ticks(html: &mut Html, recent: &[Tick]) {
+    html.within("section", &[("class", "card"), ("aria-labelledby", "ticks")], |html| {
+        html.raw("<h2 id=\"ticks\">Recent ticks</h2>");
+        strip(html, recent, RECENT_MAX);
+        if recent.is_empty() {
+            html.raw(
+                "<p class=\"empty\">No tick has written yet; idle ones leave no trace here.</p>",
+            );
+            return;
+        }
+        scroll(html, "Table of recent ticks", |html| {
+            table(html, "Ticks that wrote, newest first", &TICKS, |html| {
+                for tick in recent.iter().rev() {
+                    tick_row(html, tick);
+                }
+            });
+        });
+    });
+}
+
+/// Adds what may be wider than the page, which then scrolls by itself, with the keyboard too.
+fn scroll(html: &mut Html, label: &str, inside: impl FnOnce(&mut Html)) {
+    let region =
+        [("class", "scroll"), ("tabindex", "0"), ("role", "region"), ("aria-label", label)];
+    html.within("div", &region, inside);
+}
+
+fn tick_row(html: &mut Html, tick: &Tick) {
+    html.within("tr", &[("role", "row")], |html| {
+        cell(html, "Ended (UTC)", |html| time(html, tick.at, &words::clock(tick.at)));
+        cell(html, "Outcome", |html| {
+            let class = format!("word {}", words::class(tick.tone));
+            html.within("span", &[("class", &class)], |html| html.foreign(&tick.outcome));
+            if let Some(note) = &tick.note {
+                html.within("small", &[], |html| html.foreign(note));
+            }
+        });
+        cell(html, "Rows", |html| html.text(&words::count(tick.rows)));
+        cell(html, "Batches", |html| html.text(&words::count(tick.batches)));
+        cell(html, "Took", |html| html.text(&words::milliseconds(tick.duration_ms)));
+        cell(html, "Longest steps", |html| {
+            for step in ["fetch", "handler", "commit", "heartbeat"] {
+                if let Some(ms) = tick.longest_ms.get(step) {
+                    let text = format!("{step} {}", words::milliseconds(*ms));
+                    html.element("span", &[("class", "step")], &text);
+                }
+            }
+        });
+        cell(html, "Lag", |html| match tick.longest_ms.get("lag") {
+            Some(lag) => html.text(&words::milliseconds(*lag)),
+            None => nothing(html),
+        });
+        cell(html, "Idle before", |html| html.text(&words::count(tick.idle_before)));
+    });
+}
+
+fn journal(html: &mut Html, events: Option<&[Event]>) {
+    html.within("section", &[("class", "card"), ("aria-labelledby", "journal")], |html| {
+        html.raw("<h2 id=\"journal\">Journal</h2>");
+        let Some(events) = events else {
+            html.raw(
+                "<p class=\"empty\">No journal is kept, or its poller is not in the settings here; \
+                the setting <code>JOURNAL</code> turns one on.</p>",
+            );
+            return;
+        };
+        if events.is_empty() {
+            html.raw("<p class=\"empty\">Nothing is recorded yet.</p>");
+            return;
+        }
+        scroll(html, "Table of the journal", |html| {
+            table(html, "Newest events of the last day recorded, newest first", &EVENTS, |html| {
+                for event in events {
+                    event_row(html, event);
+                }
+            });
+        });
+    });
+}
+
+fn event_row(html: &mut Html, event: &Event) {
+    html.within("tr", &[("role", "row")], |html| {
+        cell(html, "At (UTC)", |html| time(html, event.at, &words::clock(event.at)));
+        cell(html, "Event", |html| html.text(event.event));
+        cell(html, "Write", |html| html.text(&event.seq.to_string()));
+        cell(html, "Token", |html| html.text(&event.token.to_string()));
+        cell(html, "Rows", |html| match event.rows {
+            Some(rows) => html.text(&words::count(rows)),
+            None => nothing(html),
+        });
+        cell(html, "Who", |html| match &event.who {
+            Some(who) => html.foreign(who),
+            None => nothing(html),
+        });
+        cell(html, "Batch or reason", |html| {
+            if let Some(batch) = &event.batch_id {
+                html.within("code", &[("class", "id"), ("title", batch)], |html| {
+                    html.foreign(batch);
+                });
+            }
+            if let Some(text) = &event.text {
+                html.within("small", &[], |html| html.foreign(text));
+            }
+        });
+    });
+}
+
+/// Adds what may be done to a poller here. Each is confirmed: one opens it, says so, and sends it.
+fn actions(html: &mut Html, status: &Status, offer: &Offer<'_>) {
+    if !status.configured {
+        return;
+    }
+    html.within("section", &[("class", "card actions"), ("aria-labelledby", "actions")], |html| {
+        html.raw("<h2 id=\"actions\">Actions</h2>");
+        if let Some(said) = offer.said {
+            html.within("p", &[("class", "said"), ("role", "status")], |html| html.foreign(said));
+        }
+        let name = status.poller.as_str();
+        if status.paused.is_some() {
+            action(html, name, offer, &RESUME);
+        } else {
+            action(html, name, offer, &PAUSE);
+        }
+        action(html, name, offer, &TICK);
+    });
+}
+
+/// Something that can be asked for.
+struct Action {
+    name: &'static str,
+    title: &'static str,
+    /// What it does.
+    what: &'static str,
+    /// Label of the box that confirms it.
+    sure: &'static str,
+    /// Whether it wants a reason.
+    reason: bool,
+}
+
+const PAUSE: Action = Action {
+    name: "pause",
+    title: "Pause…",
+    what: "No tick begins in any process until somebody resumes; a running one ends after the batch in hand.",
+    sure: "Yes, pause this poller",
+    reason: true,
+};
+const RESUME: Action = Action {
+    name: "resume",
+    title: "Resume…",
+    what: "The next tick runs; attempts of the batch in the way are counted anew.",
+    sure: "Yes, resume this poller",
+    reason: true,
+};
+const TICK: Action = Action {
+    name: "tick",
+    title: "Tick now…",
+    what: "One tick runs in this process, as if its timer had fired.",
+    sure: "Yes, run a tick now",
+    reason: false,
+};
+
+fn action(html: &mut Html, poller: &str, offer: &Offer<'_>, action: &Action) {
+    let id = |part: &str| format!("{}-{part}", action.name);
+    html.within("details", &[("id", &id("action"))], |html| {
+        html.element("summary", &[], action.title);
+        let target = format!("../../actions/{}", action.name);
+        html.within("form", &[("method", "post"), ("action", &target)], |html| {
+            html.element("p", &[], action.what);
+            html.void("input", &[("type", "hidden"), ("name", "poller"), ("value", poller)]);
+            html.void("input", &[("type", "hidden"), ("name", "token"), ("value", offer.token)]);
+            if action.reason {
+                let reason = id("reason");
+                html.element("label", &[("for", &reason)], "Why (whoever finds it reads this)");
+                html.void(
+                    "input",
+                    &[
+                        ("id", &reason),
+                        ("name", "reason"),
+                        ("required", ""),
+                        ("maxlength", "1000"),
+                        ("autocomplete", "off"),
+                    ],
+                );
+            }
+            html.within("label", &[("class", "sure")], |html| {
+                html.void(
+                    "input",
+                    &[
+                        ("type", "checkbox"),
+                        ("name", "confirm"),
+                        ("value", "yes"),
+                        ("required", ""),
+                    ],
+                );
+                html.text(action.sure);
+            });
+            let button = action.title.trim_end_matches('…');
+            html.element("button", &[("type", "submit")], button);
+        });
+    });
+}

@@ -1,0 +1,142 @@
+//! HTML as text, in which nothing foreign can become markup.
+//!
+//! Names of elements and attributes are constants of this program; all else is escaped, wherever it
+//! goes. What could reorder or hide the text around it is written out as its code point.
+
+use std::fmt::Write as _;
+
+/// A piece of a page.
+#[derive(Debug, Default)]
+pub(super) struct Html {
+    text: String,
+}
+
+/// Attributes of an element: a constant name, and any value.
+pub(super) type Attributes<'a> = &'a [(&'static str, &'a str)];
+
+impl Html {
+    /// Returns the text.
+    pub(super) fn finish(self) -> String {
+        self.text
+    }
+
+    /// Adds an element with what `inside` adds.
+    pub(super) fn within(
+        &mut self,
+        tag: &'static str,
+        attributes: Attributes<'_>,
+        inside: impl FnOnce(&mut Self),
+    ) {
+        self.void(tag, attributes);
+        inside(self);
+        self.text.push_str("</");
+        self.text.push_str(tag);
+        self.text.push('>');
+    }
+
+    /// Adds an element with a text.
+    pub(super) fn element(&mut self, tag: &'static str, attributes: Attributes<'_>, text: &str) {
+        self.within(tag, attributes, |html| html.text(text));
+    }
+
+    /// Adds an element that has no end, such as `input`.
+    pub(super) fn void(&mut self, tag: &'static str, attributes: Attributes<'_>) {
+        self.text.push('<');
+        self.text.push_str(tag);
+        for (name, value) in attributes {
+            self.text.push(' ');
+            self.text.push_str(name);
+            self.text.push_str("=\"");
+            escape(&mut self.text, value);
+            self.text.push('"');
+        }
+        self.text.push('>');
+    }
+
+    /// Adds a text of our own, or part of one.
+    pub(super) fn text(&mut self, text: &str) {
+        escape(&mut self.text, text);
+    }
+
+    /// Adds a text of somebody else's, whose direction of writing ends with it.
+    pub(super) fn foreign(&mut self, text: &str) {
+        self.element("bdi", &[], text);
+    }
+
+    /// Adds constant markup.
+    pub(super) fn raw(&mut self, markup: &'static str) {
+        self.text.push_str(markup);
+    }
+}
+
+/// Appends `text` so that it is text wherever it stands: between tags, and in an attribute.
+pub(super) fn escape(out: &mut String, text: &str) {
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            '`' => out.push_str("&#96;"),
+            '\n' | '\t' => out.push(c),
+            c if is_unseen(c) => {
+                // A string takes all that is written to it.
+                write!(out, "[U+{:04X}]", u32::from(c)).unwrap_or_default();
+            }
+            c => out.push(c),
+        }
+    }
+}
+
+/// Whether a character commands how others are shown: control characters, marks and overrides of the
+/// direction of writing, and what has no width.
+fn is_unseen(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(c, '\u{2060}'..='\u{2069}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn escaped(text: &str) -> String {
+        let mut out = String::new();
+        escape(&mut out, text);
+        out
+    }
+
+    #[test]
+    fn hostile_texts_stay_texts() {
+        for (text, expected) in [
+            (
+                "</script><script>alert(1)</script>",
+                "&lt;/script&gt;&lt;script&gt;alert(1)&lt;/script&gt;",
+            ),
+            ("\" onmouseover=\"x", "&quot; onmouseover=&quot;x"),
+            ("' autofocus onfocus='x", "&#39; autofocus onfocus=&#39;x"),
+            ("&lt;b&gt;", "&amp;lt;b&amp;gt;"),
+            ("<!-- --> ]]>", "&lt;!-- --&gt; ]]&gt;"),
+            ("`x`", "&#96;x&#96;"),
+            ("a\u{202e}b\u{2066}c\u{200f}", "a[U+202E]b[U+2066]c[U+200F]"),
+            ("\u{0}\u{1b}[2J\r", "[U+0000][U+001B][2J[U+000D]"),
+            ("\u{feff}\u{200b}\u{2028}", "[U+FEFF][U+200B][U+2028]"),
+            ("two\nlines\tand", "two\nlines\tand"),
+            ("Zoë 日本 שלום 🎉", "Zoë 日本 שלום 🎉"),
+        ] {
+            assert_eq!(escaped(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn attributes_and_elements_hold_what_they_are_given() {
+        let mut html = Html::default();
+        html.within("td", &[("title", "a\">b"), ("class", "x")], |html| html.foreign("<i>"));
+        html.void("input", &[("value", "'")]);
+        html.raw("<hr>");
+        let expected = "<td title=\"a&quot;&gt;b\" class=\"x\"><bdi>&lt;i&gt;</bdi></td>\
+            <input value=\"&#39;\"><hr>";
+        assert_eq!(html.finish(), expected);
+    }
+}

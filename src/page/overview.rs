@@ -1,0 +1,144 @@
+//! All pollers at a glance.
+
+use super::View;
+use super::markup::Html;
+use super::parts::{STRIP_TICKS, badge, cell, countdown, lease_bar, nothing, strip, table, time};
+use super::words;
+use crate::status::{Report, Status, Tone};
+
+const COLUMNS: [&str; 8] =
+    ["Poller", "State", "Lag", "Checkpoint", "Lease", "Rows a minute", "Recent ticks", "Next tick"];
+
+/// Longest part of an error or of a reason that the overview shows; the poller's own view has it whole.
+const TEXT_CHARS_MAX: usize = 160;
+
+/// Adds the view.
+pub(super) fn show(html: &mut Html, report: &Report, view: &View<'_>) {
+    html.element("h1", &[("class", "unseen")], "Pollers");
+    tiles(html, report);
+    if report.pollers.is_empty() {
+        html.raw(
+            "<p class=\"empty\">No poller is known, neither in the settings nor in the store.</p>",
+        );
+        return;
+    }
+    html.within("div", &[("class", "card pollers")], |html| {
+        table(html, "Pollers, by name", &COLUMNS, |html| {
+            for status in &report.pollers {
+                row(html, status, report, view);
+            }
+        });
+    });
+}
+
+fn tiles(html: &mut Html, report: &Report) {
+    let pollers = &report.pollers;
+    let of = |fits: &dyn Fn(&&Status) -> bool| pollers.iter().filter(fits).count();
+    let attention = of(&|status| status.needs_attention());
+    let aside: u64 = pollers.iter().map(|status| status.quarantined).sum();
+    let rate: f64 = pollers.iter().map(|status| status.rows_per_minute).sum();
+    let number = |number: usize| words::count(u64::try_from(number).unwrap_or(u64::MAX));
+    let calm = |is_calm: bool, class: &'static str| if is_calm { "" } else { class };
+    let tiles = [
+        ("Pollers", number(pollers.len()), ""),
+        ("Running", number(of(&|status| status.state == "running")), ""),
+        ("Need attention", number(attention), calm(attention == 0, "bad")),
+        ("Rows a minute", words::rate(rate), ""),
+        ("Rows set aside", words::count(aside), calm(aside == 0, "warning")),
+    ];
+    html.within("dl", &[("class", "tiles")], |html| {
+        for (name, value, class) in tiles {
+            html.within("div", &[("class", "card tile")], |html| {
+                html.element("dt", &[], name);
+                html.element("dd", &[("class", class)], &value);
+            });
+        }
+    });
+}
+
+fn row(html: &mut Html, status: &Status, report: &Report, view: &View<'_>) {
+    html.within("tr", &[("role", "row")], |html| {
+        html.within("th", &[("scope", "row"), ("role", "rowheader")], |html| {
+            let link = view.link(Some(&status.poller));
+            html.within("a", &[("href", &link)], |html| html.foreign(&status.poller));
+            if !status.configured {
+                html.raw("<small>not in the settings</small>");
+            }
+        });
+        cell(html, "State", |html| state(html, status));
+        cell(html, "Lag", |html| match words::lag(status) {
+            Some(lag) => html.text(&lag),
+            None => nothing(html),
+        });
+        cell(html, "Checkpoint", |html| checkpoint(html, status));
+        cell(html, "Lease", |html| lease(html, status));
+        cell(html, "Rows a minute", |html| {
+            html.text(&words::rate(status.rows_per_minute));
+            if status.quarantined > 0 {
+                let aside = format!("{} set aside", words::count(status.quarantined));
+                html.element("small", &[("class", "warning")], &aside);
+            }
+        });
+        cell(html, "Recent ticks", |html| strip(html, &status.recent, STRIP_TICKS));
+        cell(html, "Next tick", |html| next_tick(html, status, report));
+    });
+}
+
+fn state(html: &mut Html, status: &Status) {
+    let (word, tone) = words::state(status);
+    let key = [("data-poller", status.poller.as_str()), ("data-word", word)];
+    html.within("span", &key, |html| badge(html, status));
+    let class = if tone == Tone::Bad { "bad" } else { "dim" };
+    if let Some(paused) = &status.paused {
+        html.within("small", &[], |html| {
+            html.foreign(&paused.by);
+            html.text(": ");
+            html.foreign(&cut(&paused.reason));
+        });
+    } else if let Some(error) = &status.last_error {
+        html.within("small", &[("class", class)], |html| html.foreign(&cut(error)));
+    }
+}
+
+fn cut(text: &str) -> String {
+    if text.chars().count() <= TEXT_CHARS_MAX {
+        return text.to_owned();
+    }
+    text.chars().take(TEXT_CHARS_MAX - 1).chain(['…']).collect()
+}
+
+fn checkpoint(html: &mut Html, status: &Status) {
+    let Some(checkpoint) = &status.checkpoint else { return nothing(html) };
+    html.within("code", &[], |html| html.foreign(checkpoint));
+    if let (Some(at), Some(age)) = (status.checkpoint_at, status.checkpoint_age_seconds) {
+        html.within("small", &[], |html| time(html, at, &words::ago(age)));
+    }
+}
+
+fn lease(html: &mut Html, status: &Status) {
+    if let (Some(owner), Some(lease)) = (&status.owner, &status.lease) {
+        html.within("code", &[("class", "owner"), ("title", owner)], |html| {
+            html.foreign(owner);
+        });
+        lease_bar(html, lease);
+        html.within("small", &[], |html| {
+            countdown(html, lease.left_seconds);
+            html.text(&format!(" left, token {}", status.token));
+        });
+    } else {
+        html.raw("<span class=\"dim\">free</span>");
+        html.element("small", &[], &format!("token {}", status.token));
+    }
+}
+
+/// Adds when the poller is due next; used by its own view too.
+pub(super) fn next_tick(html: &mut Html, status: &Status, report: &Report) {
+    let (Some(next), Some(now)) = (status.next_tick_at, report.at) else { return nothing(html) };
+    let seconds = u64::try_from((next - now).whole_seconds()).unwrap_or(0);
+    html.text("in ");
+    countdown(html, seconds);
+    // Within a day the day is known.
+    let text = words::clock(next);
+    let short = text.split(' ').next_back().filter(|_| seconds < 86_400);
+    html.within("small", &[], |html| time(html, next, short.unwrap_or(&text)));
+}

@@ -1,0 +1,145 @@
+//! Pieces that the overview and a poller's own view have in common.
+
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::markup::Html;
+use super::words;
+use crate::status::{Lease, Status, Tick};
+
+/// Ticks in the strip of the overview.
+pub(super) const STRIP_TICKS: usize = 24;
+
+/// Adds the badge that says how a poller stands.
+pub(super) fn badge(html: &mut Html, status: &Status) {
+    let (word, tone) = words::state(status);
+    let class = format!("badge {}", words::class(tone));
+    html.element("span", &[("class", &class)], word);
+}
+
+/// Adds a time, with its full form for whoever wants it.
+pub(super) fn time(html: &mut Html, at: OffsetDateTime, text: &str) {
+    let full = at.format(&Rfc3339).unwrap_or_default();
+    html.element("time", &[("datetime", &full), ("title", &full)], text);
+}
+
+/// Adds a number of seconds that the page's script counts down.
+pub(super) fn countdown(html: &mut Html, seconds: u64) {
+    let left = seconds.to_string();
+    html.element("span", &[("class", "count"), ("data-left", &left)], &words::span(seconds));
+}
+
+/// Adds a bar of what is left of a lease.
+pub(super) fn lease_bar(html: &mut Html, lease: &Lease) {
+    let percent = (lease.left_seconds * 100).checked_div(lease.ttl_seconds).unwrap_or(0).min(100);
+    let width = percent.to_string();
+    let ttl = lease.ttl_seconds.to_string();
+    let shape = [
+        ("class", "bar"),
+        ("viewBox", "0 0 100 4"),
+        ("preserveAspectRatio", "none"),
+        ("aria-hidden", "true"),
+        ("data-ttl", ttl.as_str()),
+    ];
+    html.within("svg", &shape, |html| {
+        html.raw("<rect class=\"track\" width=\"100\" height=\"4\" rx=\"2\"></rect>");
+        let fill = [("class", "fill"), ("width", width.as_str()), ("height", "4"), ("rx", "2")];
+        html.element("rect", &fill, "");
+    });
+}
+
+/// Adds a bar for each of the last `limit` ticks: its height by how many rows it delivered, its colour
+/// by how it ended, on a foot that is broken where idle ticks came between.
+pub(super) fn strip(html: &mut Html, ticks: &[Tick], limit: usize) {
+    let ticks = ticks.get(ticks.len().saturating_sub(limit)..).unwrap_or_default();
+    let label = words::strip(ticks);
+    let view = format!("0 0 {} 28", limit * 6);
+    let shape = [
+        ("class", "strip"),
+        ("viewBox", view.as_str()),
+        ("role", "img"),
+        ("aria-label", label.as_str()),
+    ];
+    html.within("svg", &shape, |html| {
+        for slot in 0..limit - ticks.len() {
+            rect(html, "none", slot, 2);
+        }
+        for (slot, tick) in (limit - ticks.len()..).zip(ticks) {
+            rect(html, words::class(tick.tone), slot, height(tick.rows));
+        }
+    });
+}
+
+fn rect(html: &mut Html, class: &str, slot: usize, height: usize) {
+    let (x, y, height) = ((slot * 6).to_string(), (28 - height).to_string(), height.to_string());
+    let place = [
+        ("class", class),
+        ("x", x.as_str()),
+        ("y", y.as_str()),
+        ("width", "4"),
+        ("height", height.as_str()),
+        ("rx", "1"),
+    ];
+    html.element("rect", &place, "");
+}
+
+/// Doubles of rows, so that one row and a million can both be seen.
+fn height(rows: u64) -> usize {
+    let doubles = u64::BITS - rows.leading_zeros();
+    usize::try_from(doubles).unwrap_or(0).min(20) + 8
+}
+
+/// Adds a table whose caption is read before it; a narrow page shows each row as a card.
+///
+/// Roles are given by name: what is laid out as cards would else be no table to a screen reader.
+pub(super) fn table(
+    html: &mut Html,
+    caption: &str,
+    columns: &[&str],
+    rows: impl FnOnce(&mut Html),
+) {
+    html.within("table", &[("role", "table")], |html| {
+        html.element("caption", &[], caption);
+        html.within("thead", &[("role", "rowgroup")], |html| {
+            html.within("tr", &[("role", "row")], |html| {
+                for column in columns {
+                    html.element("th", &[("scope", "col"), ("role", "columnheader")], column);
+                }
+            });
+        });
+        html.within("tbody", &[("role", "rowgroup")], rows);
+    });
+}
+
+/// Adds a cell that knows the name of its column.
+pub(super) fn cell(html: &mut Html, column: &'static str, inside: impl FnOnce(&mut Html)) {
+    html.within("td", &[("role", "cell"), ("data-label", column)], inside);
+}
+
+/// Adds what stands for nothing.
+pub(super) fn nothing(html: &mut Html) {
+    html.raw("<span class=\"dim\">–</span>");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tick_of_one_row_and_one_of_a_million_can_be_told_apart() {
+        let heights = [0, 1, 2, 1_000, 1_000_000, u64::MAX].map(height);
+        assert!(heights.is_sorted() && heights[0] == 8 && heights[5] == 28, "{heights:?}");
+        assert!(heights[4] - heights[3] >= 8, "{heights:?}");
+    }
+
+    #[test]
+    fn a_lease_bar_never_leaves_its_track() {
+        for (left, ttl, expected) in [(60, 120, "50"), (500, 120, "100"), (1, 0, "0")] {
+            let mut html = Html::default();
+            let lease = Lease { ttl_seconds: ttl, left_seconds: left, acquired_at: None };
+            lease_bar(&mut html, &lease);
+            let text = html.finish();
+            assert!(text.contains(&format!("class=\"fill\" width=\"{expected}\"")), "{text}");
+        }
+    }
+}

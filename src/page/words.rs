@@ -1,0 +1,198 @@
+//! How numbers, times and states are said on the page and on a terminal.
+
+use time::macros::format_description;
+use time::{OffsetDateTime, UtcOffset};
+
+use crate::status::{Status, Tick, Tone};
+
+/// Returns a span in the one unit that people would say it in. The page's script counts in the same.
+pub fn span(seconds: u64) -> String {
+    match seconds {
+        0..100 => format!("{seconds} s"),
+        100..6_000 => format!("{} min", seconds / 60),
+        6_000..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// Returns a short span.
+pub fn milliseconds(ms: u64) -> String {
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        1_000..10_000 => format!("{}.{} s", ms / 1_000, ms % 1_000 / 100),
+        _ => span(ms / 1_000),
+    }
+}
+
+/// Returns how long ago something was.
+pub fn ago(seconds: i64) -> String {
+    // The service's clock has a grain, so what was just written may seem to lie ahead.
+    format!("{} ago", span(u64::try_from(seconds).unwrap_or(0)))
+}
+
+/// Returns a number with its thousands apart.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Returns a rate with no more digits than it can bear.
+pub fn rate(rows_per_minute: f64) -> String {
+    let text = if rows_per_minute < 10.0 { format!("{rows_per_minute:.1}") } else { String::new() };
+    match text.as_str() {
+        // Digits alone, since a rate is no less than nothing.
+        "" => format!("{rows_per_minute:.0}").parse().map_or_else(|_| "∞".to_owned(), count),
+        "0.0" => "0".to_owned(),
+        text => text.to_owned(),
+    }
+}
+
+/// Returns a time to the second, in UTC.
+pub fn clock(at: OffsetDateTime) -> String {
+    let form = format_description!("[year]-[month]-[day] [hour]:[minute]:[second]");
+    at.to_offset(UtcOffset::UTC).format(form).unwrap_or_default()
+}
+
+/// Returns how far behind a poller is, as what was seen last says.
+pub fn lag(status: &Status) -> Option<String> {
+    let last = status.recent.last().map(|tick| tick.at);
+    // What an idle tick saw counts where it is newer than what the last batch saw.
+    let seen = status.observed.as_ref().filter(|seen| last.is_none_or(|at| seen.at > at));
+    let seconds = seen.and_then(|seen| seen.lag_seconds);
+    match (seconds, seen.and_then(|seen| seen.positions)) {
+        (Some(seconds), _) => std::time::Duration::try_from_secs_f64(seconds)
+            .ok()
+            .map(|lag| milliseconds(u64::try_from(lag.as_millis()).unwrap_or(u64::MAX))),
+        (None, Some(positions)) => Some(format!("{} behind", count(positions))),
+        (None, None) => status.lag_ms.map(milliseconds),
+    }
+}
+
+/// Returns what a state is called, and what it means.
+pub fn state(status: &Status) -> (&'static str, Tone) {
+    match status.state {
+        "running" => ("Running", Tone::Good),
+        "free" if status.attempts > 0 => ("Failing", Tone::Bad),
+        "free" => ("Idle", Tone::Good),
+        "backing_off" => ("Backing off", Tone::Warning),
+        "paused" => ("Paused", Tone::Warning),
+        "taken_over" => ("Left to others", Tone::Note),
+        "lapsed" => ("Lease lapsed", Tone::Bad),
+        "blank" => ("Not started", Tone::Note),
+        "none" => ("Never ran", Tone::Note),
+        _ => ("Unreadable", Tone::Bad),
+    }
+}
+
+/// Returns the class of a tone.
+pub fn class(tone: Tone) -> &'static str {
+    match tone {
+        Tone::Good => "good",
+        Tone::Warning => "warning",
+        Tone::Bad => "bad",
+        Tone::Note => "note",
+    }
+}
+
+/// Returns what a strip of ticks shows, for whoever cannot see it.
+pub fn strip(ticks: &[Tick]) -> String {
+    if ticks.is_empty() {
+        return "no tick has written yet".to_owned();
+    }
+    let of = |tone| ticks.iter().filter(|tick| tick.tone == tone).count();
+    let rows: u64 = ticks.iter().map(|tick| tick.rows).sum();
+    let parts = [
+        (of(Tone::Good), "delivered"),
+        (of(Tone::Warning), "cut short"),
+        (of(Tone::Bad), "failed"),
+        (of(Tone::Note), "by hand"),
+    ];
+    let parts = parts.iter().filter(|(number, _)| *number > 0);
+    let parts: Vec<String> = parts.map(|(number, what)| format!("{number} {what}")).collect();
+    format!("last {} ticks that wrote: {}, {} rows", ticks.len(), parts.join(", "), count(rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::Seen;
+
+    #[test]
+    fn spans_are_said_in_one_unit() {
+        for (seconds, expected) in [
+            (0, "0 s"),
+            (99, "99 s"),
+            (100, "1 min"),
+            (5_999, "99 min"),
+            (6_000, "1 h"),
+            (172_799, "47 h"),
+            (172_800, "2 d"),
+        ] {
+            assert_eq!(span(seconds), expected);
+        }
+        for (ms, expected) in [
+            (999, "999 ms"),
+            (1_000, "1.0 s"),
+            (9_999, "9.9 s"),
+            (10_000, "10 s"),
+            (700_000, "11 min"),
+        ] {
+            assert_eq!(milliseconds(ms), expected);
+        }
+        assert_eq!((ago(-3), ago(61)), ("0 s ago".to_owned(), "61 s ago".to_owned()));
+    }
+
+    #[test]
+    fn numbers_can_be_read() {
+        let all = [0, 999, 1_000, 1_234_567].map(count);
+        assert_eq!(all, ["0", "999", "1,000", "1,234,567"]);
+        let all = [0.0, 0.04, 0.25, 9.9, 120.4, 2_926.0].map(rate);
+        assert_eq!(all, ["0", "0", "0.2", "9.9", "120", "2,926"]);
+    }
+
+    #[test]
+    fn the_newest_sight_of_the_source_tells_the_lag() {
+        let at = |minute: u8| {
+            time::macros::datetime!(2026-01-01 1:00 UTC) + time::Duration::minutes(minute.into())
+        };
+        let tick = |minute| Tick {
+            at: at(minute),
+            outcome: "tick_complete".to_owned(),
+            tone: Tone::Good,
+            rows: 1,
+            batches: 1,
+            duration_ms: 1,
+            idle_before: 0,
+            longest_ms: std::collections::BTreeMap::new(),
+            note: None,
+        };
+        let seen = |minute, lag_seconds, positions| Seen {
+            at: at(minute),
+            lag_seconds,
+            positions,
+            held_back: None,
+            retention_left: None,
+            idle_ticks: 1,
+        };
+        let said = |ticked, observed| {
+            lag(&Status {
+                lag_ms: Some(70),
+                recent: vec![tick(ticked)],
+                observed,
+                ..Status::default()
+            })
+        };
+        assert_eq!(said(5, None).as_deref(), Some("70 ms"));
+        assert_eq!(said(5, Some(seen(4, Some(9.0), None))).as_deref(), Some("70 ms"));
+        assert_eq!(said(5, Some(seen(6, Some(9.0), None))).as_deref(), Some("9.0 s"));
+        assert_eq!(said(5, Some(seen(6, None, Some(1200)))).as_deref(), Some("1,200 behind"));
+        assert_eq!(lag(&Status::default()), None);
+    }
+}

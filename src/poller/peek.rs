@@ -1,0 +1,74 @@
+//! What a tick would deliver, read without a lease, a handler or a write.
+
+use super::outcome::TickOutcome;
+use super::{Poller, TickError};
+use crate::cursor::Cursor;
+use crate::event::ChangeEvent;
+use crate::normalize::normalize;
+use crate::source::FetchWindow;
+
+/// Most rows that are read.
+const ROWS_MAX: u64 = 100_000;
+
+/// What waits for a poller.
+#[derive(Debug)]
+pub struct Peek {
+    /// How a tick would end before it read anything; `None` where it would deliver.
+    pub hindrance: Option<TickOutcome>,
+    /// Where the poller stands; `None` for the beginning.
+    pub after: Option<Cursor>,
+    /// Rows that wait, as far as they were read.
+    pub rows: u64,
+    /// Whether there are more than were read.
+    pub more: bool,
+    /// Position of the first one.
+    pub first: Option<Cursor>,
+    /// Position of the last one.
+    pub last: Option<Cursor>,
+    /// The first events, as a handler would get them.
+    pub events: Vec<ChangeEvent>,
+}
+
+impl Poller {
+    /// Reads what waits behind the checkpoint, and keeps the first `events_max` events. Writes nothing, also
+    /// where the poller has no state yet.
+    ///
+    /// In the modes that wait for late commits a tick may deliver less: what it has seen of the source is
+    /// kept by ticks only.
+    ///
+    /// # Errors
+    ///
+    /// [`TickError`] as of a tick that cannot read its state or its source.
+    pub async fn peek(&self, events_max: usize) -> Result<Peek, TickError> {
+        let base = Box::pin(self.read_to(false)).await?;
+        let mut peek = Peek {
+            hindrance: self.hindrance(&base),
+            after: base.document.checkpoint.cursor.clone(),
+            rows: 0,
+            more: true,
+            first: None,
+            last: None,
+            events: Vec::new(),
+        };
+        while peek.more && peek.rows < ROWS_MAX {
+            let window = FetchWindow {
+                after: peek.last.as_ref().or(peek.after.as_ref()),
+                upto: None,
+                rows_max: self.limits.batch_rows_max,
+                state: &base.document.source_state,
+            };
+            let rows = self.source.fetch(window).await.map_err(TickError::Fetch)?;
+            let events = normalize(self.source.shape(), &rows).map_err(TickError::Normalize)?;
+            peek.more = rows.more && !events.is_empty();
+            peek.rows += u64::try_from(events.len()).unwrap_or(u64::MAX);
+            peek.last = events.last().map(|event| event.cursor.clone()).or(peek.last);
+            for event in events {
+                peek.first.get_or_insert_with(|| event.cursor.clone());
+                if peek.events.len() < events_max {
+                    peek.events.push(event);
+                }
+            }
+        }
+        Ok(peek)
+    }
+}

@@ -1,0 +1,303 @@
+//! Checkpoints that are put elsewhere, leases that are broken, and pollers that go on where others are.
+
+use super::journal::Journaled;
+use super::*;
+use crate::journal::{JournalMode, Verdict};
+use crate::range::{Direction, RangeError};
+use crate::state::{FencingToken, Generation};
+
+const ANN: Operator<'_> = Operator { by: "ann@host", reason: "the target was lost" };
+
+/// A poller that has delivered `1..=6` in two batches.
+async fn delivered(journaled: &Journaled) -> Poller {
+    let poller = journaled.instance("a");
+    journaled.world.source.fill(4);
+    tick(&poller).await.unwrap();
+    journaled.world.source.put(5, "new");
+    journaled.world.source.put(6, "new");
+    tick(&poller).await.unwrap();
+    assert_eq!(journaled.world.handler.ids(), [1, 2, 3, 4, 5, 6]);
+    poller
+}
+
+async fn plan(poller: &Poller, to: ResetTo<'_>) -> ResetPlan {
+    poller.plan_reset(to, false).await.unwrap()
+}
+
+fn rows(counted: &Counted) -> u64 {
+    let Counted::Rows(size) = counted else { panic!("{counted:?}") };
+    size.rows
+}
+
+fn ids_after(world: &World, calls: usize) -> Vec<i64> {
+    world.handler.received().into_iter().skip(calls).flat_map(|received| received.ids).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_comes_again_after_a_reset_to_the_beginning_and_no_fence_stands_in_its_way() {
+    let journaled = Journaled::new(JournalMode::Full);
+    let poller = delivered(&journaled).await;
+    let before = journaled.world.document().await;
+    let cli = journaled.instance("cli");
+    let plan = plan(&cli, ResetTo::Beginning).await;
+    assert_eq!((rows(&plan.weight.again), rows(&plan.weight.skipped)), (6, 0));
+    assert_eq!((plan.from.as_ref(), plan.to.as_ref()), (before.checkpoint.cursor.as_ref(), None));
+    assert!(plan.changes() && !plan.weight.skips());
+    assert_eq!(journaled.world.document().await, before, "a plan writes nothing");
+
+    let done = cli.reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
+    let saved = journaled.world.memory.load(&done.saved.unwrap()).await.unwrap().stored.unwrap();
+    assert_eq!(decode("p", &saved.bytes).unwrap(), before);
+    let after = journaled.world.document().await;
+    assert!(after.generation > before.generation);
+    assert!(after.lease.fencing_token > before.lease.fencing_token);
+    assert_eq!((&after.checkpoint.cursor, &after.in_flight), (&None, &None));
+    let note = after.recent.last().unwrap();
+    assert_eq!((note.outcome.as_str(), &note.extra["by"]), ("reset", &ANN.by.into()));
+    let entry = journaled.entries().await.pop().unwrap();
+    assert_eq!(entry.event, Happened::Reset);
+    assert_eq!(entry.details.reason.as_deref(), Some(ANN.reason));
+    assert_eq!(journaled.verdict().await, Verdict::Agrees);
+
+    // The process that delivered them knows the old position only.
+    journaled.world.source.put(7, "new");
+    tick(&poller).await.unwrap();
+    assert_eq!(ids_after(&journaled.world, 2), [1, 2, 3, 4, 5, 6, 7]);
+    let received = journaled.world.handler.received();
+    let fence = crate::state::Fence::default();
+    let fence = fence.admit(Generation(received[1].fence.0), FencingToken(received[1].fence.1));
+    let again = received.last().unwrap();
+    fence.unwrap().admit(Generation(again.fence.0), FencingToken(again.fence.1)).unwrap();
+    assert_eq!(again.event_ids[..4], received[0].event_ids[..], "ids of rows stay");
+    assert_ne!(again.batch_id, received[0].batch_id);
+    assert_eq!(journaled.verdict().await, Verdict::Agrees);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_are_skipped_on_the_way_forward_and_the_plan_says_how_many() {
+    let journaled = Journaled::new(JournalMode::Full);
+    let poller = delivered(&journaled).await;
+    let cli = journaled.instance("cli");
+    let now = plan(&cli, ResetTo::Now).await;
+    assert!(now.changes() && now.weight.skips(), "also where no row is there to be counted");
+    journaled.world.source.put(7, "new");
+    journaled.world.source.put(8, "new");
+    let plan = plan(&cli, ResetTo::Now).await;
+    assert_eq!((rows(&plan.weight.again), rows(&plan.weight.skipped)), (0, 2));
+    cli.reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
+    journaled.world.source.put(9, "new");
+    tick(&poller).await.unwrap();
+    assert_eq!(ids_after(&journaled.world, 2), [9]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_position_is_read_and_held_against_the_source() {
+    let journaled = Journaled::new(JournalMode::Off);
+    let poller = delivered(&journaled).await;
+    let back = plan(&poller, ResetTo::Cursor("0x0000000000000004")).await;
+    assert_eq!((rows(&back.weight.again), back.weight.direction), (2, Direction::Back));
+    let own = journaled.world.document().await.checkpoint.cursor.unwrap();
+    let own = serde_json::to_string(&own).unwrap();
+    assert!(!plan(&poller, ResetTo::Cursor(&own)).await.changes());
+    for (text, refused) in [
+        ("0x00000000000000FF", "beyond all that the source has"),
+        ("tomorrow", "is no position"),
+        (r#"{"kind":"rowversion","value":"0x0000000000000001","tiebreaker":{"no":1}}"#, "`id`"),
+        (r#"{"kind":"integer+pk","value":"1","tiebreaker":{}}"#, "says nothing of a poller"),
+    ] {
+        let error = poller.plan_reset(ResetTo::Cursor(text), false).await.unwrap_err();
+        assert!(matches!(error, ResetError::Position(_)), "{error}");
+        assert!(error.to_string().contains(refused), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_gives_its_position_and_what_the_source_kept_with_it() {
+    let journaled = Journaled::new(JournalMode::Off);
+    let poller = delivered(&journaled).await;
+    let mut copy = journaled.world.document().await;
+    copy.source_state.insert("settled".to_owned(), "4".into());
+    copy.checkpoint.cursor.as_mut().unwrap().value = "0x0000000000000004".to_owned();
+    let plan = plan(&poller, ResetTo::Document(&copy)).await;
+    assert_eq!(plan.weight.direction, Direction::Back);
+    poller.reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
+    assert_eq!(journaled.world.document().await.source_state, copy.source_state);
+    tick(&journaled.instance("b")).await.unwrap();
+    assert_eq!(ids_after(&journaled.world, 2), [5, 6]);
+    copy.source_fingerprint = SourceFingerprint::of(&[("object", "other")]);
+    let other = poller.plan_reset(ResetTo::Document(&copy), true).await.unwrap_err();
+    assert!(matches!(other, ResetError::OtherDocument), "{other}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tick_that_runs_is_not_moved_under_and_one_that_began_meanwhile_loses_nothing() {
+    let journaled = Journaled::new(JournalMode::Full);
+    let poller = delivered(&journaled).await;
+    let cli = Arc::new(journaled.instance("cli"));
+    let early = plan(&cli, ResetTo::Beginning).await;
+    journaled.world.source.put(7, "new");
+    let asked = Arc::clone(&cli);
+    // In the middle of the handler's work: the lease is live, and the plan of before is void.
+    journaled.world.handler.then(async move {
+        let held = asked.plan_reset(ResetTo::Beginning, false).await.unwrap_err();
+        assert!(matches!(held, ResetError::Restore(RestoreError::Held { .. })), "{held}");
+        let moved = asked.reset(&early, "reset-1".to_owned(), ANN).await.unwrap_err();
+        assert!(matches!(moved, RestoreError::Moved), "{moved}");
+        Ok(())
+    });
+    tick(&poller).await.unwrap();
+    assert_eq!(ids_after(&journaled.world, 2), [7], "committed, and nothing came again");
+    assert_eq!(journaled.world.document().await.replay_id, None);
+
+    // While the tick reads, before it holds the lease: it begins anew at the new position.
+    journaled.world.source.put(8, "new");
+    journaled.world.source.delay(Duration::from_secs(10));
+    let late = plan(&cli, ResetTo::Cursor("0x0000000000000006")).await;
+    let (outcome, reset) = tokio::join!(tick(&poller), async {
+        sleep(5).await;
+        cli.reset(&late, "reset-2".to_owned(), ANN).await
+    });
+    reset.unwrap();
+    outcome.unwrap();
+    assert_eq!(ids_after(&journaled.world, 3), [7, 8]);
+    assert_eq!(journaled.verdict().await, Verdict::Agrees);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_source_is_taken_only_when_that_is_asked_for() {
+    let world = World::new();
+    world.seasoned("a").await;
+    let source = Arc::new(TableSource::with_fingerprint("p", "dbo.other"));
+    source.fill(3);
+    let poller = world.instance_of("b", source);
+    let refused = poller.plan_reset(ResetTo::Beginning, false).await.unwrap_err();
+    assert!(matches!(refused, ResetError::OtherSource { .. }), "{refused}");
+    let plan = poller.plan_reset(ResetTo::Beginning, true).await.unwrap();
+    assert_eq!((rows(&plan.weight.again), plan.from.as_ref()), (3, None));
+    assert!(poller.plan_reset(ResetTo::Now, true).await.unwrap().weight.skips());
+    poller.reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
+    tick(&poller).await.unwrap();
+    assert_eq!(world.handler.ids(), [0, 1, 2, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_document_that_is_lost_or_damaged_begins_again_and_a_pause_stays() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    poller.pause(ANN).await.unwrap();
+    let reset = plan(&poller, ResetTo::Beginning).await;
+    assert_eq!(reset.paused_by(), Some(ANN.by));
+    poller.reset(&reset, "reset-1".to_owned(), ANN).await.unwrap();
+    assert!(world.document().await.paused.is_some());
+
+    for damage in [Some("{"), None] {
+        match damage {
+            Some(damage) => world.overwrite(damage.as_bytes()).await,
+            None => world.memory.lose(&StateKey::Document("p".to_owned())),
+        }
+        let calls = world.handler.received().len();
+        assert!(plan(&poller, ResetTo::Now).await.weight.skips(), "nobody knows what");
+        let plan = plan(&poller, ResetTo::Beginning).await;
+        assert!(plan.changes() && !plan.weight.skips());
+        poller.reset(&plan, "reset-2".to_owned(), ANN).await.unwrap();
+        tick(&world.instance("b")).await.unwrap();
+        assert_eq!(ids_after(&world, calls), [0], "{damage:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plan_needs_the_source_and_a_copy_that_is_put_back_does_not() {
+    let journaled = Journaled::new(JournalMode::Off);
+    let poller = delivered(&journaled).await;
+    let copy = journaled.world.document().await;
+    journaled.world.source.put(7, "new");
+    tick(&poller).await.unwrap();
+    journaled.world.source.fail_next("down");
+    let down = poller.plan_reset(ResetTo::Beginning, false).await.unwrap_err();
+    assert!(matches!(down, ResetError::Tick(TickError::Fetch(_))), "{down}");
+
+    let present = poller.present().await.unwrap();
+    let weight = poller.weigh_against(&copy, &present).await.unwrap().unwrap();
+    assert_eq!((rows(&weight.again), weight.skips()), (1, false));
+    journaled.world.source.fail_next("down");
+    let weight = poller.weigh_against(&copy, &present).await.unwrap().unwrap();
+    assert!(matches!(&weight.again, Counted::Unknown(reason) if reason.contains("down")));
+    assert!(!weight.skips());
+    let mut ahead = copy.clone();
+    ahead.checkpoint.cursor.as_mut().unwrap().value = "0x0000000000000009".to_owned();
+    journaled.world.source.fail_next("down");
+    let weight = poller.weigh_against(&ahead, &present).await.unwrap().unwrap();
+    assert!(weight.skips() && matches!(weight.skipped, Counted::Unknown(_)));
+    ahead.source_fingerprint = SourceFingerprint::of(&[("object", "other")]);
+    assert_eq!(poller.weigh_against(&ahead, &present).await, Ok::<_, RangeError>(None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_broken_by_its_next_token_and_its_holder_writes_nothing_more() {
+    let journaled = Journaled::new(JournalMode::Full);
+    let poller = delivered(&journaled).await;
+    let cli = journaled.instance("cli");
+    let present = cli.present().await.unwrap();
+    assert_eq!(
+        Box::pin(cli.break_lease(&present, true, ANN)).await.unwrap(),
+        None,
+        "nobody holds it"
+    );
+
+    journaled.world.source.put(7, "new");
+    journaled.world.handler.then(async move {
+        let present = cli.present().await.unwrap();
+        let held = Box::pin(cli.break_lease(&present, false, ANN)).await.unwrap_err();
+        assert!(matches!(held, RestoreError::Held { .. }), "{held}");
+        let broken = Box::pin(cli.break_lease(&present, true, ANN)).await.unwrap().unwrap();
+        let before = present.usable().unwrap();
+        assert_eq!(broken.document.lease.fencing_token.0, before.lease.fencing_token.0 + 1);
+        assert_eq!(broken.document.generation, before.generation);
+        assert_eq!(broken.document.in_flight, before.in_flight);
+        assert!(broken.saved.is_some());
+        let again = Box::pin(cli.break_lease(&present, true, ANN)).await.unwrap_err();
+        assert!(matches!(again, RestoreError::Moved), "{again}");
+        Ok(())
+    });
+    tick(&poller).await.unwrap_err();
+    tick(&journaled.instance("b")).await.unwrap();
+    let received = journaled.world.handler.received();
+    let [.., stale, new] = received.as_slice() else { panic!("{received:?}") };
+    assert_eq!((&new.ids, &new.batch_id), (&stale.ids, &stale.batch_id), "the batch comes again");
+    assert!(new.fence > stale.fence);
+    assert!(journaled.events().await.contains(&Happened::LeaseBroken));
+    assert_eq!(journaled.verdict().await, Verdict::Agrees);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clone_goes_on_where_the_poller_is_and_is_never_made_over_another() {
+    let journaled = Journaled::new(JournalMode::Full);
+    let poller = journaled.instance("a");
+    let clone = poller.under_name("q");
+    let nothing = Box::pin(poller.clone_to(&clone, false, ANN)).await.unwrap_err();
+    assert!(matches!(nothing, CloneError::NoPosition(_)), "{nothing}");
+    delivered(&journaled).await;
+    let before = journaled.world.document().await;
+    let done = Box::pin(poller.clone_to(&clone, true, ANN)).await.unwrap();
+    assert_eq!(done.document.checkpoint.cursor, before.checkpoint.cursor);
+    assert_eq!(journaled.world.document().await, before, "it is only read");
+    let again = Box::pin(poller.clone_to(&clone, true, ANN)).await.unwrap_err();
+    assert!(matches!(again, CloneError::Exists(_)), "{again}");
+    assert_eq!(clone.examine().await.unwrap().verdict, Verdict::Agrees);
+
+    journaled.world.source.put(7, "new");
+    let calls = journaled.world.handler.received().len();
+    for process in [&clone, &poller] {
+        tick(process).await.unwrap();
+    }
+    assert_eq!(ids_after(&journaled.world, calls), [7, 7]);
+    // Its marker says that it ran.
+    journaled.world.memory.lose(&StateKey::Document("q".to_owned()));
+    let gone = Box::pin(poller.clone_to(&clone, true, ANN)).await.unwrap_err();
+    assert!(matches!(gone, CloneError::RanBefore(_)), "{gone}");
+
+    let source = Arc::new(TableSource::with_fingerprint("r", "dbo.other"));
+    let other = journaled.world.instance_of("b", source).under_name("r");
+    let refused = Box::pin(poller.clone_to(&other, true, ANN)).await.unwrap_err();
+    assert!(matches!(refused, CloneError::OtherSource(..)), "{refused}");
+}

@@ -1,0 +1,171 @@
+//! Which way a checkpoint moves that somebody puts elsewhere. Pure.
+
+use std::cmp::Ordering;
+
+use super::{Cursor, RangeError};
+use crate::cursor::{CursorMode, TrackedPhase, TrackedPosition};
+
+/// Which way a checkpoint moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// It stands there already.
+    Stays,
+    /// Rows come again.
+    Back,
+    /// Rows are skipped.
+    Forward,
+    /// Both positions have one leading part, and only the server knows which key comes first.
+    ByKey,
+}
+
+impl Direction {
+    /// Returns which way it is from one position to another; `None` stands for the beginning.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError::OtherMode`] where the two are of two modes.
+    pub fn between(from: Option<&Cursor>, to: Option<&Cursor>) -> Result<Self, RangeError> {
+        let (from, to) = match (from, to) {
+            (None, None) => return Ok(Self::Stays),
+            (Some(_), None) => return Ok(Self::Back),
+            (None, Some(_)) => return Ok(Self::Forward),
+            (Some(from), Some(to)) => (from, to),
+        };
+        let other_mode = || RangeError::OtherMode(to.mode, from.mode);
+        Ok(match to.compare_leading(from).ok_or_else(other_mode)? {
+            Ordering::Less => Self::Back,
+            Ordering::Greater => Self::Forward,
+            Ordering::Equal if to == from => Self::Stays,
+            // Without a key a position lies behind all rows of its leading part.
+            Ordering::Equal if from.key.is_empty() => Self::Back,
+            Ordering::Equal if to.key.is_empty() => Self::Forward,
+            Ordering::Equal => Self::ByKey,
+        })
+    }
+
+    /// Returns the way once the rows from `to` to `from` are counted: where there are some, `from` comes
+    /// after `to`. Where there is none it counts as forward, which is the way that has to be agreed to.
+    #[must_use]
+    pub fn known_by(self, rows_again: u64) -> Self {
+        match self {
+            Self::ByKey if rows_again > 0 => Self::Back,
+            Self::ByKey => Self::Forward,
+            known @ (Self::Stays | Self::Back | Self::Forward) => known,
+        }
+    }
+}
+
+/// Refuses a position that lies beyond all that the source has, which would skip rows that nobody has
+/// written yet. `present` is where the source ends now; `None` where it never had anything.
+///
+/// # Errors
+///
+/// [`RangeError::BeyondPresent`], or [`RangeError::OtherMode`].
+pub fn refuse_future(to: &Cursor, present: Option<&Cursor>) -> Result<(), RangeError> {
+    let beyond = |present: String| RangeError::BeyondPresent { to: to.value.clone(), present };
+    let Some(present) = present else { return Err(beyond("the beginning".to_owned())) };
+    match to.compare_leading(present) {
+        None => Err(RangeError::OtherMode(to.mode, present.mode)),
+        Some(Ordering::Greater) => Err(beyond(present.value.clone())),
+        Some(Ordering::Less | Ordering::Equal) => Ok(()),
+    }
+}
+
+/// Whether a position lies within change tracking's first reading of the table, whose rows are no changes
+/// and cannot be counted as such.
+pub fn is_first_reading(cursor: &Cursor) -> bool {
+    let at = || cursor.value.parse::<TrackedPosition>();
+    cursor.mode == CursorMode::ChangeTracking
+        && at().is_ok_and(|at| at.phase == TrackedPhase::Snapshot)
+}
+
+/// Refuses a position whose key does not have exactly the columns `key`.
+///
+/// # Errors
+///
+/// [`RangeError::Key`].
+pub fn refuse_other_key(cursor: &Cursor, key: &[String]) -> Result<(), RangeError> {
+    let has_all = key.iter().all(|column| cursor.key.contains_key(column));
+    if cursor.key.is_empty() || (has_all && cursor.key.len() == key.len()) {
+        return Ok(());
+    }
+    Err(RangeError::Key {
+        found: serde_json::Value::Object(cursor.key.clone()).to_string(),
+        columns: key.join("`, `"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cursor::{KeyValues, RowVersion};
+
+    fn rv(version: u64, id: Option<i64>) -> Cursor {
+        let key = id.map(|id| ("id".to_owned(), id.into()));
+        Cursor::row_version(RowVersion(version), key.into_iter().collect())
+    }
+
+    fn tracked(text: &str) -> Cursor {
+        Cursor { mode: CursorMode::ChangeTracking, value: text.to_owned(), key: KeyValues::new() }
+    }
+
+    #[test]
+    fn the_way_is_told_by_the_leading_part_and_by_a_key_that_is_missing() {
+        let at = rv(9, Some(7));
+        for (from, to, expected) in [
+            (None, None, Direction::Stays),
+            (Some(at.clone()), None, Direction::Back),
+            (None, Some(at.clone()), Direction::Forward),
+            (Some(at.clone()), Some(at.clone()), Direction::Stays),
+            (Some(at.clone()), Some(rv(8, Some(99))), Direction::Back),
+            (Some(at.clone()), Some(rv(10, Some(1))), Direction::Forward),
+            // Rows behind the key have its leading part, too.
+            (Some(at.clone()), Some(rv(9, None)), Direction::Forward),
+            (Some(rv(9, None)), Some(at.clone()), Direction::Back),
+            (Some(at.clone()), Some(rv(9, Some(1))), Direction::ByKey),
+            (Some(tracked("snapshot@9")), Some(tracked("9")), Direction::Forward),
+        ] {
+            let way = Direction::between(from.as_ref(), to.as_ref());
+            assert_eq!(way, Ok(expected), "{from:?} {to:?}");
+        }
+        let other = Direction::between(Some(&at), Some(&tracked("9")));
+        assert!(matches!(other, Err(RangeError::OtherMode(..))));
+    }
+
+    #[test]
+    fn of_two_keys_the_count_tells_and_what_it_does_not_tell_is_a_skip() {
+        assert_eq!(Direction::ByKey.known_by(1), Direction::Back);
+        assert_eq!(Direction::ByKey.known_by(0), Direction::Forward);
+        assert_eq!(Direction::Back.known_by(0), Direction::Back);
+        assert_eq!(Direction::Forward.known_by(3), Direction::Forward);
+    }
+
+    #[test]
+    fn nothing_is_skipped_that_is_not_written_yet() {
+        assert_eq!(refuse_future(&rv(9, None), Some(&rv(9, None))), Ok(()));
+        assert_eq!(refuse_future(&rv(8, Some(1)), Some(&rv(9, None))), Ok(()));
+        for present in [Some(rv(9, None)), None] {
+            let refused = refuse_future(&rv(10, None), present.as_ref());
+            assert!(matches!(refused, Err(RangeError::BeyondPresent { .. })), "{present:?}");
+        }
+        let other = refuse_future(&rv(1, None), Some(&tracked("9")));
+        assert!(matches!(other, Err(RangeError::OtherMode(..))));
+    }
+
+    #[test]
+    fn a_key_has_the_columns_of_the_source_or_none() {
+        let columns = ["id".to_owned()];
+        assert_eq!(refuse_other_key(&rv(1, None), &columns), Ok(()));
+        assert_eq!(refuse_other_key(&rv(1, Some(1)), &columns), Ok(()));
+        for columns in [&["other".to_owned()][..], &["id".to_owned(), "line".to_owned()], &[]] {
+            let refused = refuse_other_key(&rv(1, Some(1)), columns);
+            assert!(matches!(refused, Err(RangeError::Key { .. })), "{columns:?}");
+        }
+    }
+
+    #[test]
+    fn a_first_reading_is_one_of_change_tracking() {
+        assert!(is_first_reading(&tracked("snapshot@3")));
+        assert!(!is_first_reading(&tracked("3")) && !is_first_reading(&rv(3, None)));
+    }
+}

@@ -1,0 +1,122 @@
+// Looks at the page: in both themes, at the width of a desk and of a phone, with the keyboard, without a
+// script, and as a program that helps people who do not see it.
+import assert from "node:assert/strict";
+import { createRequire } from "node:module";
+import { open, page, shoot, sound, start, told } from "./common.mjs";
+
+const axe = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
+const SIZES = { desk: { width: 1280, height: 800 }, phone: { width: 390, height: 844 } };
+const browser = await start();
+
+const accessible = async (tab, where) => {
+  // Put in by the debugger, where the page's own policy has no say.
+  const source = (await import("node:fs")).readFileSync(axe, "utf8");
+  await tab.evaluate(source);
+  const found = await tab.evaluate(() => globalThis.axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"] }));
+  const told = found.violations.map((rule) => `${rule.id}: ${rule.help}: ${rule.nodes.map((node) => node.html).join(" | ")}`);
+  assert.deepEqual(told, [], where);
+};
+
+// Every view in each theme and width.
+for (const colorScheme of ["light", "dark"]) {
+  for (const [size, viewport] of Object.entries(SIZES)) {
+    const { context, tab, wrong } = await open(browser, { colorScheme, viewport });
+    for (const [view, path] of [
+      ["overview", "/"],
+      ["orders", "/api/status/page?poller=orders"],
+      ["invoices", "/api/status/page?poller=invoices"],
+    ]) {
+      const where = `${view}-${size}-${colorScheme}`;
+      await tab.goto(page(path));
+      await shoot(tab, where);
+      await sound(tab, wrong, where);
+      await accessible(tab, where);
+      const ground = await tab.evaluate(() => getComputedStyle(document.body).backgroundColor);
+      const light = Number(ground.match(/\d+/)[0]) > 128;
+      assert.equal(light, colorScheme === "light", `${where}: the ground is ${ground}`);
+    }
+    await context.close();
+  }
+}
+
+const { context, tab, wrong } = await open(browser, { viewport: SIZES.desk });
+
+// Everything that is stored is there, and every badge says what it stands for.
+await tab.goto(page());
+assert.equal(new URL(tab.url()).pathname, "/api/status/page");
+assert.deepEqual(await tab.locator("tbody th a").allTextContents(), told.pollers);
+const words = await tab.locator("[data-word]").evaluateAll((all) => all.map((badge) => badge.dataset.word));
+for (const word of ["Running", "Idle", "Backing off", "Paused", "Lease lapsed", "Unreadable"]) {
+  assert.ok(words.includes(word), `${word} in ${words}`);
+}
+
+// The keyboard reaches each poller, in order, and opens its view; the focus can be seen.
+const reached = [];
+for (let presses = 0; presses < 40 && reached.length < told.pollers.length; presses += 1) {
+  await tab.keyboard.press("Tab");
+  const focus = await tab.evaluate(() => {
+    const element = document.activeElement;
+    return { text: element.textContent, outline: getComputedStyle(element).outlineStyle, row: Boolean(element.closest("tbody")) };
+  });
+  assert.notEqual(focus.outline, "none", `the focus on ${focus.text} cannot be seen`);
+  if (focus.row) reached.push(focus.text);
+}
+assert.deepEqual(reached, told.pollers);
+await tab.locator("tbody th a", { hasText: "invoices" }).focus();
+await tab.keyboard.press("Enter");
+await tab.waitForURL(/poller=invoices/);
+assert.equal(await tab.locator("h1").textContent(), "invoices");
+assert.ok((await tab.locator("caption").count()) >= 1);
+
+// Texts of others are texts; what would reorder them is written out.
+const error = await tab.locator(".notice pre").first().textContent();
+assert.ok(error.startsWith(told.hostile.slice(0, 30)), error);
+assert.ok(error.includes("[U+202E]") && !error.includes("\u202e"), error);
+await tab.goto(page("/api/status/page?poller=orders"));
+assert.ok((await tab.locator("#journal ~ .scroll").textContent()).includes("<img src=x"));
+assert.equal(await tab.locator("img").count(), 0);
+assert.ok((await tab.title()).endsWith("orders · Highwater"), await tab.title());
+
+// What the script puts in place is what the server had put there, and the focus stays.
+const shape = () =>
+  tab.evaluate(() => {
+    const copy = document.getElementById("content").cloneNode(true);
+    // Times go on.
+    return copy.outerHTML.replace(/[\d:.]+/g, "0").replace(/0 (s|min|h|ms)/g, "0").replace(/[TZ]/g, "");
+  });
+const before = await shape();
+await tab.locator("nav a").focus();
+const [answer] = await Promise.all([
+  tab.waitForResponse((response) => response.url().includes("html=1")),
+  tab.evaluate(() => document.dispatchEvent(new Event("visibilitychange"))),
+]);
+assert.equal(answer.status(), 200);
+await tab.waitForFunction(() => document.getElementById("fresh").textContent.startsWith("Refreshed"));
+assert.equal(await shape(), before);
+assert.ok(await tab.evaluate(() => document.activeElement.matches("nav a")), "the focus stayed");
+
+// Refreshing can be stopped, and a failure to refresh is told.
+await tab.locator("#stop").click();
+assert.equal(await tab.locator("#fresh").textContent(), "Not refreshing");
+await tab.route("**/api/status?*", (route) => route.fulfill({ status: 503, json: { error: "no store" } }));
+await tab.locator("#stop").click();
+await tab.waitForFunction(() => document.getElementById("fresh").textContent.includes("no store"));
+const expected = wrong.splice(0).filter((text) => !text.includes("503"));
+assert.deepEqual(expected, []);
+await context.close();
+
+// Without a script the server's page is all there is, and it is enough.
+{
+  const { context, tab, wrong } = await open(browser, { javaScriptEnabled: false, viewport: SIZES.desk });
+  await tab.goto(page());
+  await tab.locator("tbody th a", { hasText: "customers" }).click();
+  assert.equal(await tab.locator("h1").textContent(), "customers");
+  assert.equal(await tab.locator("#refresh").isVisible(), false);
+  await tab.locator("nav a").click();
+  assert.deepEqual(await tab.locator("tbody th a").allTextContents(), told.pollers);
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
+await browser.close();
+console.log("done");

@@ -1,0 +1,83 @@
+//! The status page in a real browser: Debian's Chromium, driven by `look.mjs` and `act.mjs`.
+//!
+//! Where no Chromium is found it says so and passes, unless `CI` or `HIGHWATER_TEST_BROWSER=required` is
+//! set; `HIGHWATER_TEST_CHROMIUM` names another program. Screenshots land in `target/screenshots`.
+
+#![cfg(feature = "demo")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test ends where its expectation does")]
+#![expect(clippy::print_stdout, reason = "a test that skips says why")]
+
+mod child;
+mod folder;
+
+use std::path::PathBuf;
+
+use highwater::devdb::{Database, Options, Server};
+use serde_json::json;
+
+use crate::child::{Page, chromium, file, node};
+use crate::folder::Folder;
+
+/// Where screenshots are put to be looked at.
+fn screenshots() -> PathBuf {
+    let folder = file("target/screenshots");
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// Runs a script with what it is told, and shows what it says where it fails.
+fn drive(script: &str, told: &serde_json::Value) {
+    let output = node(script).arg(told.to_string()).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (said, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{script}:\n{said}\n{errors}");
+    assert!(said.lines().last() == Some("done"), "{script} did not come to its end:\n{said}");
+}
+
+#[test]
+fn the_page_looks_well_and_can_be_used_by_everybody() {
+    let Some(browser) = chromium() else { return };
+    let folder = Folder::with_pollers();
+    let mut command = folder.command(&["status", "--serve", "127.0.0.1:0"]);
+    let page = Page::start(&mut command);
+    let told = json!({
+        "browser": browser,
+        "url": page.url(),
+        "screenshots": screenshots(),
+        "pollers": folder.names(),
+        "hostile": folder::HOSTILE,
+    });
+    drive("look.mjs", &told);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_poller_is_paused_resumed_and_ticked_after_a_confirmation() {
+    let Some(browser) = chromium() else { return };
+    let database = Database::in_memory().unwrap();
+    let table = "CREATE TABLE dbo.orders \
+        (id int NOT NULL PRIMARY KEY, item nvarchar(50) NULL, version rowversion NOT NULL)";
+    database.execute(table).unwrap();
+    database.execute("INSERT INTO dbo.orders (id, item) VALUES (1, N'one')").unwrap();
+    let options = Options { tls: false, ..Options::default() };
+    let server = Server::start(database, options).await.unwrap();
+    let folder = Folder::with_one(&server.connection_string());
+    let from = folder.root();
+    let mut command = folder.command(&[
+        "run",
+        "--from",
+        from.to_str().unwrap(),
+        "--status",
+        "127.0.0.1:0",
+        "--status-actions",
+    ]);
+    let page = Page::start(&mut command);
+    let told = json!({
+        "browser": browser,
+        "url": page.url(),
+        "screenshots": screenshots(),
+    });
+    tokio::task::spawn_blocking(move || drive("act.mjs", &told)).await.unwrap();
+    let document = folder.document("orders");
+    assert!(document["paused"].is_null(), "{document:#}");
+    assert_eq!(document["checkpoint"]["metadata"]["row_count"], 1, "{document:#}");
+}

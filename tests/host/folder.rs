@@ -1,0 +1,91 @@
+//! `highwater init --table` and `tick --dry-run`: what a new user does first, with the real program.
+
+use std::process::Stdio;
+
+use serde_json::{Value as Json, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Command;
+
+use crate::bench::{Bench, LIMIT, PROGRAM, logs, within};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_for_a_table_is_valid_and_delivers() {
+    let mut bench = Bench::with_rows(1..=3).await;
+    let out = bench.folder.path().join("new");
+    let out = out.to_str().unwrap().to_owned();
+    let init = ["init", "shop", "--table", "dbo.orders", "--out", &out];
+    bench.set_env("Other", "");
+    let missing = [&init[..], &["--connection", "Other"]].concat();
+    bench.command(&missing).await.failed(2, "`Other` is not set");
+    let said = bench.command(&init).await;
+    assert!(matches!(said.code, 0 | 1), "{said:?}");
+    assert!(said.data.contains("in mode `rowversion` by `version`: `version` is a rowversion"));
+    assert!(said.data.contains("key `id`: the primary key"), "{said:?}");
+    assert!(said.data.contains("CREATE INDEX"), "an index is advised: {said:?}");
+    let secret = bench.env["SqlConnection"].split("Password=").nth(1).unwrap();
+    let secret = secret.split(';').next().unwrap().trim_matches(['"', '\'']);
+    assert!(!said.data.contains(secret) && !said.rest.contains(secret), "{said:?}");
+    let read = |name: &str| std::fs::read_to_string(format!("{out}/{name}")).unwrap();
+    assert!(read(".gitignore").contains("local.settings.json"));
+    let settings: Json = serde_json::from_str(&read("local.settings.json")).unwrap();
+    let values = &settings["Values"];
+    assert_eq!(values["SqlConnection"].as_str(), Some(bench.env["SqlConnection"].as_str()));
+    assert_eq!(values["HIGHWATER__POLLERS__SHOP__SOURCE__KEY"], "id");
+    bench.command(&init).await.failed(2, "nothing is overwritten");
+
+    // The folder alone, without the settings of this test.
+    let program = || {
+        let mut command = Command::new(PROGRAM);
+        command.arg("--settings").arg(format!("{out}/local.settings.json")).env_clear();
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        command
+    };
+    let valid = within(LIMIT, program().args(["validate", "--from", &out]).output()).await.unwrap();
+    assert!(valid.status.success(), "{}", String::from_utf8_lossy(&valid.stdout));
+    let mut tick = program();
+    let tick = within(LIMIT, tick.args(["tick", "shop"]).output()).await.unwrap();
+    assert!(tick.status.success(), "{tick:?}");
+    let lines = String::from_utf8(tick.stdout).unwrap();
+    assert_eq!(lines.matches("\"op\":\"upsert\"").count(), 3, "{lines}");
+
+    let mut run = program();
+    run.args(["run", "--from", &out]).stdout(Stdio::piped());
+    bench.insert(4..=4);
+    let settings = read("local.settings.json").replace("*/15 * * * * *", "* * * * * *");
+    std::fs::write(format!("{out}/local.settings.json"), settings).unwrap();
+    let mut process = run.spawn().unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let delivered = async {
+        while let Some(line) = lines.next_line().await.unwrap() {
+            if line.contains("item 4") {
+                return;
+            }
+        }
+        panic!("it ended without a delivery");
+    };
+    within(LIMIT, delivered).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_tick_would_deliver_is_read_and_nothing_is_written() {
+    let bench = Bench::with_rows(1..=3).await;
+    let dry = ["tick", "nightly", "--dry-run"];
+    let said = bench.command(&[&dry[..], &["--show", "2", "--output", "json"]].concat()).await;
+    let report: Json = serde_json::from_str(said.done()).unwrap();
+    assert_eq!((&report["rows"], &report["more"]), (&json!(3), &json!(false)));
+    assert_eq!(report["events"].as_array().unwrap().len(), 2);
+    assert_eq!(report["events"][0]["after"]["item"], "item 1");
+    assert_eq!((&report["after"], &report["hindrance"]), (&Json::Null, &Json::Null));
+    assert!(!bench.state_path().exists() && bench.receiver.batches().is_empty());
+
+    logs(&bench.host().await.run().await);
+    bench.insert(4..=4);
+    let before = bench.state();
+    let said = bench.command(&dry).await;
+    assert!(said.done().starts_with("nightly: 1 rows wait behind rowversion"), "{said:?}");
+    assert_eq!(bench.state(), before);
+    bench.command(&["pause", "nightly", "--reason", "later"]).await.done();
+    let said = bench.command(&dry).await;
+    assert!(said.done().contains("it is paused"), "{said:?}");
+    bench.command(&["tick", "nightly", "--show", "1"]).await.failed(2, "--dry-run");
+}

@@ -1,0 +1,235 @@
+//! `highwater reset`, `clone`, `lease break` and `state import`: the real program, and each of its guards.
+
+use std::fs;
+
+use serde_json::{Value as Json, json};
+
+use crate::bench::{Bench, logs};
+use crate::commands::Said;
+use crate::receiver::Answer;
+
+/// A poller with a journal that has delivered `1..=4`.
+async fn delivered() -> Bench {
+    let mut bench = Bench::with_rows(1..=4).await;
+    bench.set("JOURNAL", "commits");
+    logs(&bench.host().await.run().await);
+    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4]);
+    bench
+}
+
+const WHY: [&str; 2] = ["--reason", "the target was lost"];
+const SURE: [&str; 3] = ["--why", "the target was lost", "--yes"];
+
+impl Bench {
+    async fn reset(&self, to: &[&str], rest: &[&str]) -> Said {
+        self.command(&[&["reset", "nightly"], to, rest].concat()).await
+    }
+
+    /// Returns what is kept beside the document.
+    fn saved(&self) -> Vec<String> {
+        let files = fs::read_dir(self.state_path().parent().unwrap()).unwrap();
+        let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.filter(|name| name.contains(".saved.")).collect();
+        names.retain(|name| !name.ends_with("lock"));
+        names
+    }
+
+    async fn last_entry(&self) -> Json {
+        let tail = ["journal", "tail", "nightly", "-n", "1", "--output", "jsonl"];
+        serde_json::from_str(self.command(&tail).await.done().trim()).unwrap()
+    }
+
+    fn cursor(&self) -> String {
+        self.state()["checkpoint"]["cursor"].to_string()
+    }
+}
+
+fn json(said: &Said) -> Json {
+    assert_eq!(said.code, 0, "{said:?}");
+    serde_json::from_str(&said.data).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_comes_again_after_a_plan_that_was_agreed_to() {
+    let bench = delivered().await;
+    let before = bench.state();
+    let dry = bench.reset(&["to-beginning"], &["--dry-run", "--output", "json"]).await;
+    let plan = json(&dry);
+    assert_eq!((&plan["rows_again"], &plan["rows_skipped"]), (&json!(4), &json!(0)), "{plan}");
+    assert_eq!((&plan["from"], &plan["to"]), (&before["checkpoint"]["cursor"], &Json::Null));
+    bench.reset(&["to-beginning"], &[]).await.failed(2, "`--reason TEXT`");
+    bench.reset(&["to-beginning"], &["--yes"]).await.failed(2, "`--reason TEXT`");
+    let unsure = bench.reset(&["to-beginning"], &WHY).await;
+    unsure.failed(2, "add `--yes`");
+    assert!(unsure.rest.contains("come again, with the ids they had: 4 rows"), "{unsure:?}");
+    assert_eq!((bench.state(), bench.saved().len()), (before.clone(), 0), "nothing was done");
+
+    let done = bench.reset(&["to-beginning"], &[&SURE[..], &["--output", "json"]].concat()).await;
+    let report = json(&done);
+    assert_eq!(report["changed"], true);
+    let saved = bench.state_path().with_file_name(report["saved"].as_str().unwrap());
+    let saved = fs::read_to_string(saved).unwrap();
+    let saved: Json = serde_json::from_str(saved.split_once('\n').unwrap().1).unwrap();
+    assert_eq!(saved, before);
+    let entry = bench.last_entry().await;
+    assert_eq!((&entry["event"], &entry["reason"]), (&json!("reset"), &json!(WHY[1])));
+    assert!(entry["by"].as_str().unwrap().starts_with("ann@"), "{entry}");
+    let after = bench.state();
+    for field in ["/generation", "/lease/fencing_token"] {
+        let of = |document: &Json| document.pointer(field).unwrap().as_u64();
+        assert!(of(&after) > of(&before), "{field}");
+    }
+
+    let calls = bench.receiver.batches().len();
+    logs(&bench.host().await.run().await);
+    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 1, 2, 3, 4]);
+    let batches = bench.receiver.batches();
+    let ids = |batch: &crate::receiver::Batch| {
+        batch.events.iter().map(|event| event["id"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&batches[calls]), ids(&batches[0]), "ids of rows stay");
+    assert_ne!(batches[calls].id, batches[0].id, "a target must not take them for known");
+    let report = bench.command(&["state", "verify", "nightly"]).await;
+    assert!(report.done().contains("the journal leads to the state document"), "{report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_are_skipped_only_by_a_word_of_its_own() {
+    let bench = delivered().await;
+    bench.insert(5..=7);
+    let before = bench.state();
+    let refused = bench.reset(&["to-now"], &SURE).await;
+    refused.failed(2, "`--skip-rows`");
+    assert!(refused.rest.contains("skipped, NEVER delivered: 3 rows"), "{refused:?}");
+    assert_eq!((bench.state(), bench.saved().len()), (before, 0));
+    let done = bench.reset(&["to-now"], &[&SURE[..], &["--skip-rows"]].concat()).await;
+    assert_eq!(done.code, 0, "{done:?}");
+    bench.insert(8..=8);
+    logs(&bench.host().await.run().await);
+    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 8]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn to_a_cursor_or_to_a_copy_and_not_to_what_is_neither() {
+    let bench = delivered().await;
+    let first = bench.receiver.batches()[0].events[1]["cursor"].to_string();
+    bench.reset(&["to-cursor", &first], &SURE).await.done_with("ticks go on behind");
+    assert_eq!(bench.cursor(), first);
+    logs(&bench.host().await.run().await);
+    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 3, 4]);
+
+    let saved = bench.saved();
+    assert_eq!(saved.len(), 1);
+    let copy = bench.state_path().with_file_name(&saved[0]);
+    let at = ["to-checkpoint", copy.to_str().unwrap()];
+    // It is where the poller has come to again.
+    assert_eq!(bench.reset(&at, &SURE).await.done(), "nightly: stands there already\n");
+    bench.reset(&["to-beginning"], &SURE).await.done_with("behind the beginning");
+    let forward = bench.reset(&at, &SURE).await;
+    forward.failed(2, "`--skip-rows`");
+    bench.reset(&at, &[&SURE[..], &["--skip-rows"]].concat()).await.done_with("ticks go on behind");
+    logs(&bench.host().await.run().await);
+    assert_eq!(bench.receiver.taken().len(), 6, "nothing came again");
+
+    for (to, code, text) in [
+        (&["to-cursor", "0x00000000FFFFFFFF"][..], 2, "beyond all that the source has"),
+        (&["to-cursor", "soon"], 2, "`soon` is no position"),
+        (&["to-cursor"], 2, "to which position?"),
+        (&["to-checkpoint"], 2, "to which copy?"),
+        (&["to-checkpoint", "/nowhere"], 2, "read `/nowhere`"),
+        (&["to-now", "1"], 2, "take no position"),
+    ] {
+        bench.reset(to, &SURE).await.failed(code, text);
+    }
+    bench.command(&["reset", "weekly", "to-now"]).await.failed(2, "no poller `weekly`");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_moves_under_a_live_lease_which_is_broken_only_by_a_word_of_its_own() {
+    let bench = delivered().await;
+    bench.insert(5..=5);
+    let free = bench.command(&[&["lease", "break", "nightly"], &SURE[..]].concat()).await;
+    assert_eq!(free.done(), "nightly: nobody holds the lease\n");
+    bench.receiver.script(&[Answer::Hold]);
+    let host = bench.host().await;
+    let (outcome, ()) = tokio::join!(host.run(), async {
+        bench.receiver.arrived(2).await;
+        let token = bench.state()["lease"]["fencing_token"].as_u64().unwrap();
+        bench.reset(&["to-beginning"], &SURE).await.failed(5, "holds the lease");
+        let held = bench.command(&[&["lease", "break", "nightly"], &SURE[..]].concat()).await;
+        held.failed(5, "`--live`");
+        let live = ["lease", "break", "nightly", "--live"];
+        bench.command(&live).await.failed(2, "`--reason TEXT`");
+        bench.command(&[&live[..], &WHY].concat()).await.failed(2, "add `--yes`");
+        assert_eq!(bench.state()["lease"]["fencing_token"], token, "nothing was done");
+        let arguments = [&live[..], &SURE, &["--output", "json"]].concat();
+        let report = json(&bench.command(&arguments).await);
+        assert_eq!(report["fencing_token"], token + 1);
+        assert_eq!(bench.state()["lease"]["owner_id"], Json::Null);
+        let saved = bench.state_path().with_file_name(report["saved"].as_str().unwrap());
+        assert!(saved.is_file());
+        assert_eq!(bench.last_entry().await["event"], "lease_broken");
+        bench.receiver.release();
+    });
+    drop(outcome);
+    let host = bench.host().await;
+    host.run_until(|| bench.receiver.taken().contains(&5)).await;
+    assert!(bench.cursor().contains("\"id\":5"), "{}", bench.cursor());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clone_goes_on_under_another_name_and_is_never_made_over_one() {
+    let mut bench = delivered().await;
+    let clone = ["clone", "nightly", "mirror"];
+    bench.command(&clone).await.failed(2, "`--reason TEXT`");
+    bench.command(&[&clone[..], &WHY].concat()).await.failed(2, "add `--yes`");
+    let said = bench.command(&[&clone[..], &SURE].concat()).await;
+    said.done_with("settings for it are still to be made");
+    bench.command(&[&clone[..], &SURE].concat()).await.failed(1, "never overwritten");
+    let onto_itself = ["clone", "nightly", "nightly"];
+    bench.command(&[&onto_itself[..], &SURE].concat()).await.failed(1, "never overwritten");
+    bench.command(&["clone", "nightly", "Two__Parts"]).await.failed(2, "beginning with a letter");
+    let tail = ["journal", "tail", "mirror", "-n", "1", "--output", "jsonl"];
+    let settings: Vec<(String, String)> = bench
+        .env
+        .iter()
+        .filter_map(|(name, value)| {
+            let name = name.strip_prefix("HIGHWATER__POLLERS__NIGHTLY__")?;
+            Some((format!("HIGHWATER__POLLERS__MIRROR__{name}"), value.clone()))
+        })
+        .collect();
+    for (name, value) in settings {
+        bench.set_env(&name, &value);
+    }
+    let entry: Json = serde_json::from_str(bench.command(&tail).await.done().trim()).unwrap();
+    assert_eq!((&entry["event"], &entry["reason"]), (&json!("cloned"), &json!(WHY[1])));
+    bench.insert(5..=5);
+    assert_eq!(bench.command(&["tick", "mirror"]).await.code, 0);
+    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 5]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_import_says_what_it_costs_and_skips_only_when_told() {
+    let bench = delivered().await;
+    let copy = bench.folder.path().join("copy.json");
+    let path = copy.to_str().unwrap().to_owned();
+    let export = async || {
+        let exported = bench.command(&["state", "export", "nightly"]).await;
+        fs::write(&copy, exported.done()).unwrap();
+    };
+    bench.insert(5..=6);
+    logs(&bench.host().await.run().await);
+    export().await;
+    let import = ["state", "import", &path, "nightly"];
+    bench.command(&[&import[..], &["--yes"]].concat()).await.failed(2, "`--reason TEXT`");
+    bench.reset(&["to-beginning"], &SURE).await.done_with("behind the beginning");
+    let before = bench.state();
+    let forward = bench.command(&[&import[..], &SURE].concat()).await;
+    forward.failed(2, "`--skip-rows`");
+    assert!(forward.rest.contains("NEVER delivered: 6 rows"), "{forward:?}");
+    assert_eq!(bench.state(), before);
+    let skip = [&import[..], &SURE, &["--skip-rows"]].concat();
+    assert_eq!(bench.command(&skip).await.code, 0);
+    logs(&bench.host().await.run().await);
+    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 5, 6]);
+}

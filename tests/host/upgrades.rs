@@ -1,0 +1,137 @@
+//! Upgrades: builds that follow one another, or run side by side, on one state document.
+//!
+//! `HIGHWATER_TEST_OLD_BINARY` names the program of an earlier release; without it both sides are this build,
+//! and what a later one may leave in a document is planted.
+
+use std::fs;
+use std::path::PathBuf;
+
+use highwater::fakehost::{Options, Signal};
+use serde_json::{Value as Json, json};
+
+use crate::bench::{Bench, Host, LIMIT, PROGRAM, failure, logs};
+use crate::receiver::Answer;
+
+/// Where a later build may put what this one does not know.
+const PLACES: [&str; 4] = ["", "/checkpoint", "/checkpoint/metadata", "/lease"];
+
+fn old_program() -> PathBuf {
+    std::env::var_os("HIGHWATER_TEST_OLD_BINARY").map_or_else(
+        || {
+            println!("the old build is this one too: HIGHWATER_TEST_OLD_BINARY is not set");
+            PathBuf::from(PROGRAM)
+        },
+        PathBuf::from,
+    )
+}
+
+async fn host_of(bench: &mut Bench, program: PathBuf) -> Host {
+    bench.options = Options { program, ..bench.options.clone() };
+    bench.host().await
+}
+
+/// Changes the document as another build would, between ticks.
+fn rewrite(bench: &Bench, change: impl FnOnce(&mut Json)) {
+    let text = fs::read_to_string(bench.state_path()).unwrap();
+    let (header, document) = text.split_once('\n').unwrap();
+    let mut header: Json = serde_json::from_str(header).unwrap();
+    header["tag"] = (header["tag"].as_u64().unwrap() + 1).into();
+    let mut document: Json = serde_json::from_str(document).unwrap();
+    change(&mut document);
+    fs::write(bench.state_path(), format!("{header}\n{document:#}")).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn old_and_new_take_turns_on_one_document_while_instances_are_replaced() {
+    let mut bench = Bench::new().await;
+    let old = host_of(&mut bench, old_program()).await;
+    let new = host_of(&mut bench, PROGRAM.into()).await;
+    for id in 1..=6 {
+        bench.insert(id..=id);
+        let host = if id % 2 == 0 { &new } else { &old };
+        host.run_until(|| bench.receiver.taken().len() >= usize::try_from(id).unwrap()).await;
+    }
+    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 5, 6], "every row once, in order");
+    let tokens: Vec<u64> = bench.receiver.batches().iter().map(|batch| batch.token).collect();
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    for host in [&old, &new] {
+        assert!(logs(&host.run().await)[0].contains("nothing new"));
+        host.finish().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_build_that_is_killed_in_mid_tick_is_followed_by_another_without_loss() {
+    let (old, new) = (old_program(), PathBuf::from(PROGRAM));
+    for (dying, next) in [(old.clone(), new.clone()), (new, old)] {
+        let mut bench = Bench::with_rows(1..=3).await;
+        bench.receiver.script(&[Answer::Hold]);
+        let host = host_of(&mut bench, dying).await;
+        let (outcome, ()) = tokio::join!(host.run(), async {
+            bench.receiver.arrived(1).await;
+            host.signal(Signal::Kill).await.unwrap();
+        });
+        assert!(failure(&outcome).starts_with("HttpRequestException"), "{outcome:?}");
+        host.exit(1, LIMIT).await.unwrap();
+        host.kill().await;
+        bench.insert(4..=4);
+        let host = host_of(&mut bench, next).await;
+        host.run_until(|| bench.receiver.taken().len() == 4).await;
+        assert_eq!(bench.receiver.taken(), [1, 2, 3, 4]);
+        let batches = bench.receiver.batches();
+        assert_eq!((&batches[0].id, batches[1].attempt), (&batches[1].id, 2), "{batches:?}");
+        assert!(batches[1].token > batches[0].token && bench.state()["in_flight"].is_null());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_later_build_left_outlives_the_ticks_of_this_one() {
+    let bench = Bench::with_rows(1..=1).await;
+    bench.host().await.run().await;
+    rewrite(&bench, |document| {
+        for place in PLACES {
+            document.pointer_mut(place).unwrap()["later"] = json!({ "in": place });
+        }
+    });
+    bench.insert(2..=2);
+    let host = bench.host().await;
+    host.run_until(|| bench.receiver.taken().len() == 2).await;
+    host.finish().await;
+    let state = bench.state();
+    for place in PLACES {
+        assert_eq!(state.pointer(place).unwrap()["later"], json!({ "in": place }), "{state:#}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_this_build_would_have_to_obey_and_does_not_know_stops_it() {
+    let bench = Bench::with_rows(1..=1).await;
+    bench.host().await.run().await;
+    for (field, value, expected) in [
+        ("requires", json!(["sharding"]), "requires `sharding`, which this build does not know"),
+        ("version", json!(2), "has version `2`, this build reads `1`: deploy a build"),
+    ] {
+        let before = fs::read(bench.state_path()).unwrap();
+        rewrite(&bench, |document| document[field] = value);
+        let planted = fs::read(bench.state_path()).unwrap();
+        bench.insert(2..=2);
+        let outcome = bench.host().await.run().await;
+        assert!(failure(&outcome).contains(expected), "{outcome:?}");
+        assert_eq!(fs::read(bench.state_path()).unwrap(), planted, "nothing was overwritten");
+        assert_eq!(bench.receiver.taken(), [1]);
+        bench.database.execute("DELETE FROM dbo.orders WHERE id = 2").unwrap();
+        fs::write(bench.state_path(), before).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_program_says_which_it_is() {
+    let bench = Bench::new().await;
+    let said = bench.command(&["version"]).await;
+    let expected = concat!("highwater ", env!("CARGO_PKG_VERSION"), "\ncommit ");
+    assert!(said.done().starts_with(expected), "{said:?}");
+    let said = bench.command(&["version", "--output", "json"]).await;
+    let version: Json = serde_json::from_str(said.done()).unwrap();
+    assert_eq!(version["state_document"], highwater::state::VERSION);
+    assert!(version["commit"].is_null() || version["commit"].is_string());
+}

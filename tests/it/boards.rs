@@ -1,0 +1,326 @@
+//! Dashboards, alerts and runbooks, held to the code and to each other: what one names, the others have.
+//!
+//! Whether Grafana, Prometheus and Azure Monitor take the files is not known here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use highwater::recovery::table::{Action, ROWS};
+use highwater::telemetry::series_name;
+use serde_json::Value as Json;
+
+use crate::infra::{code, json, queries};
+use crate::settings::read;
+
+/// An alert that Prometheus evaluates.
+struct Rule {
+    name: String,
+    expression: String,
+    runbook: String,
+}
+
+/// The rules of `infra/prometheus/alerts.yml`, which is read as the lines it has.
+fn rules() -> Vec<Rule> {
+    let text = read("infra/prometheus/alerts.yml");
+    let rules = text.split("      - alert: ").skip(1).map(|rule| {
+        let (name, rest) = rule.split_once('\n').unwrap();
+        let (_, rest) = rest.split_once("        expr: ").unwrap();
+        let (expression, rest) = rest.split_once("\n        ").unwrap();
+        // More lines of an expression are indented further than the next field.
+        let more = rest.lines().take_while(|line| expression == "|" && !line.contains(": "));
+        let expression = more.fold(expression.to_owned(), |text, line| text + "\n" + line);
+        let (_, runbook) = rule.split_once("          runbook: ").unwrap();
+        let runbook = runbook.lines().next().unwrap().to_owned();
+        Rule { name: name.to_owned(), expression, runbook }
+    });
+    rules.collect()
+}
+
+/// What Grafana asks Prometheus for, panel by panel.
+fn panels() -> Vec<String> {
+    let panels = json("infra/grafana/highwater.json")["panels"].take();
+    let targets = panels.as_array().unwrap().iter().filter_map(|panel| panel["targets"].as_array());
+    targets.flatten().map(|target| target["expr"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Names that instruments have in Prometheus, by the page that a test holds to the code.
+fn series() -> BTreeMap<String, String> {
+    let page = read("docs/telemetry.md");
+    let table = page.split("## Metrics").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows = table.lines().filter(|line| line.starts_with("| `"));
+    rows.map(|line| {
+        let cells: Vec<&str> = line.split('|').map(|cell| cell.trim().trim_matches('`')).collect();
+        let name = series_name(cells[1], cells[3], cells[2] == "counter");
+        (name, cells[1].to_owned())
+    })
+    .collect()
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}
+
+/// The series that an expression names.
+fn named(expression: &str) -> BTreeSet<String> {
+    let seeds = ["failures_total", "lag_seconds", "last_success_timestamp", "batches_total"];
+    let is_series = |word: &&str| {
+        word.starts_with("highwater_")
+            || word.starts_with("azfdb_")
+            || *word == "events_total"
+            || seeds.contains(word)
+    };
+    let plain = |word: &str| {
+        let ends = ["_bucket", "_count", "_sum"];
+        let histogram = ends.iter().find_map(|end| word.strip_suffix(end));
+        histogram.unwrap_or(word).to_owned()
+    };
+    words(expression).filter(is_series).map(plain).collect()
+}
+
+#[test]
+fn dashboard_and_rules_name_only_series_that_there_are() {
+    let series = series();
+    let expressions = panels().into_iter().chain(rules().into_iter().map(|it| it.expression));
+    for expression in expressions {
+        let named = named(&expression);
+        assert!(!named.is_empty(), "{expression}");
+        for name in named {
+            assert!(series.contains_key(&name), "`{name}` is no metric: {expression}");
+        }
+    }
+}
+
+#[test]
+fn the_dashboard_shows_every_metric() {
+    let shown: BTreeSet<String> = panels().iter().flat_map(|panel| named(panel)).collect();
+    for (name, metric) in series() {
+        // Those under the other names have dashboards of their own.
+        assert!(metric.starts_with("azfdb_") || shown.contains(&name), "no panel shows `{metric}`");
+    }
+}
+
+/// Names between `(` and `)` behind ` by `, and in front of `=` between braces.
+fn labels(expression: &str) -> BTreeSet<String> {
+    let lists = expression.split(" by (").skip(1).map(|rest| rest.split(')').next().unwrap());
+    let listed = lists.flat_map(|list| words(list).map(str::to_owned).collect::<Vec<_>>());
+    let braces = expression.split('{').skip(1).map(|rest| rest.split('}').next().unwrap());
+    let matched = braces.flat_map(|inside| inside.split(','));
+    let matched = matched.filter_map(|one| Some(one.split_once('=')?.0.to_owned()));
+    listed.chain(matched).filter(|label| label != "le").collect()
+}
+
+#[test]
+fn expressions_use_labels_and_values_that_the_code_gives() {
+    let metrics = read("src/metrics.rs");
+    let keys: BTreeSet<String> = metrics
+        .split("KeyValue::new(\"")
+        .skip(1)
+        .map(|rest| rest.split('"').next().unwrap().replace('.', "_"))
+        .collect();
+    assert!(keys.len() > 5 && keys.contains("poller_name"), "{keys:?}");
+    let expressions: Vec<String> =
+        panels().into_iter().chain(rules().into_iter().map(|it| it.expression)).collect();
+    for label in expressions.iter().flat_map(|expression| labels(expression)) {
+        assert!(keys.contains(&label), "no metric has the label `{label}`");
+    }
+    let code = code(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src"));
+    for expression in &expressions {
+        for part in expression.split('{').skip(1) {
+            let inside = part.split('}').next().unwrap();
+            let values = inside.split('"').skip(1).step_by(2).filter(|it| !it.contains('$'));
+            for value in values.flat_map(|it| it.split('|')) {
+                assert!(
+                    code.contains(&format!("\"{value}\"")),
+                    "nothing is `{value}`: {expression}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_rule_on_recovery_names_the_conditions_that_alarm() {
+    let rule = rules().into_iter().find(|rule| rule.name == "HighwaterRecovery").unwrap();
+    let (_, list) = rule.expression.split_once("condition=~\"").unwrap();
+    let listed: BTreeSet<&str> = list.split('"').next().unwrap().split('|').collect();
+    let alarming = ROWS.iter().filter(|row| row.actions.contains(&Action::Alarm));
+    assert_eq!(listed, alarming.map(|row| row.name).collect());
+}
+
+/// Name of the page of a rule: `HighwaterHeldBack` has `held-back`.
+fn page_of(rule: &str) -> String {
+    let name = rule.strip_prefix("Highwater").unwrap();
+    let dashed = name.chars().enumerate().map(|(at, c)| {
+        let dash = if at > 0 && c.is_ascii_uppercase() { "-" } else { "" };
+        format!("{dash}{}", c.to_ascii_lowercase())
+    });
+    dashed.collect()
+}
+
+/// Names of the alerts that Azure evaluates.
+fn azure_alerts() -> BTreeSet<String> {
+    let text = read("infra/app/alerts.bicep");
+    let listed =
+        text.lines().filter_map(|line| line.strip_prefix("    name: '")?.strip_suffix('\''));
+    let each = text.lines().filter_map(|line| {
+        let name = line.strip_prefix("  name: '${suffix}-")?.strip_suffix("-${name}'")?;
+        Some(name)
+    });
+    listed.chain(each).map(str::to_owned).collect()
+}
+
+fn runbooks() -> BTreeSet<String> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs/runbooks");
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+    let names = names.map(|name| name.into_string().unwrap());
+    let names = names.filter(|name| name != "README.md");
+    names.map(|name| name.strip_suffix(".md").unwrap().to_owned()).collect()
+}
+
+#[test]
+fn every_alert_has_a_page_that_it_names_and_every_page_an_alert() {
+    let azure = azure_alerts();
+    let rules = rules();
+    assert!(azure.len() > 12 && rules.len() > 12, "{azure:?}");
+    let prometheus: BTreeSet<String> = rules.iter().map(|rule| page_of(&rule.name)).collect();
+    let alerts: BTreeSet<String> = azure.union(&prometheus).cloned().collect();
+    assert_eq!(runbooks(), alerts);
+    for rule in &rules {
+        assert_eq!(rule.runbook, format!("docs/runbooks/{}.md", page_of(&rule.name)));
+    }
+    let bicep = read("infra/app/alerts.bicep");
+    assert!(bicep.contains("description: '${item.about} Runbook: docs/runbooks/${item.name}.md'"));
+    for each in ["stale", "silent"] {
+        assert!(bicep.contains(&format!(" Runbook: docs/runbooks/{each}.md'")), "{each}");
+    }
+    // What both can know, both tell.
+    let only_here: BTreeSet<&String> = azure.symmetric_difference(&prometheus).collect();
+    assert_eq!(only_here.into_iter().collect::<Vec<_>>(), ["held-back"]);
+    let list = read("infra/README.md");
+    let index = read("docs/runbooks/README.md");
+    for alert in alerts {
+        assert!(
+            index.contains(&format!("[`{alert}`]({alert}.md)")),
+            "`{alert}` is not in the list"
+        );
+        let listed = list.contains(&format!("`{alert}`")) || list.contains(&format!("`{alert}-<"));
+        assert!(listed || alert == "held-back", "`{alert}` is not in infra/README.md");
+    }
+}
+
+/// The commands of a page, without their arguments, each with its flags.
+fn commands(page: &str) -> BTreeMap<Vec<String>, BTreeSet<String>> {
+    let mut found: BTreeMap<Vec<String>, BTreeSet<String>> = BTreeMap::new();
+    let shown = page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    for line in shown.flat_map(str::lines) {
+        let words = line.strip_prefix("highwater ").unwrap_or_else(|| panic!("{line}"));
+        let is_word = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase());
+        let name = words.split(' ').take_while(is_word).map(str::to_owned).collect();
+        let flags = words.split(' ').filter(|word| word.starts_with("--")).map(str::to_owned);
+        found.entry(name).or_default().extend(flags);
+    }
+    found
+}
+
+#[test]
+fn a_page_says_what_it_means_where_to_look_what_to_run_and_how_it_ends() {
+    let mut found: BTreeMap<Vec<String>, BTreeSet<String>> = BTreeMap::new();
+    for name in runbooks() {
+        let page = read(&format!("docs/runbooks/{name}.md"));
+        assert!(page.starts_with(&format!("# `{name}`: ")), "{name}");
+        let parts = page.lines().filter_map(|line| line.strip_prefix("## "));
+        let parts: Vec<&str> = parts.collect();
+        let expected = ["What it means", "What to look at", "Commands", "How it ends"];
+        assert_eq!(parts, expected, "{name}");
+        let commands = commands(&page);
+        assert!(!commands.is_empty(), "{name} has no command");
+        for (command, flags) in commands {
+            found.entry(command).or_default().extend(flags);
+        }
+    }
+    for (command, flags) in found {
+        let mut help = Command::new(env!("CARGO_BIN_EXE_highwater"));
+        let output = help.args(&command).arg("--help").env_clear().output().unwrap();
+        assert!(output.status.success(), "there is no `highwater {}`", command.join(" "));
+        let help = String::from_utf8(output.stdout).unwrap();
+        for flag in flags {
+            assert!(help.contains(&flag), "`highwater {}` has no `{flag}`", command.join(" "));
+        }
+    }
+}
+
+#[test]
+fn pages_name_events_metrics_settings_and_pages_that_there_are() {
+    let code = code(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let readme = read("README.md");
+    let metrics: BTreeSet<String> = series().into_values().collect();
+    for name in runbooks() {
+        let page = read(&format!("docs/runbooks/{name}.md"));
+        let page = page.split("```sh\n").map(|part| part.split("```\n").last().unwrap());
+        let page: String = page.collect();
+        for word in page.split('`').skip(1).step_by(2) {
+            let is = |sign: fn(char) -> bool| word.chars().all(|c| sign(c) || c == '_');
+            if word.starts_with("highwater.") {
+                assert!(metrics.contains(word), "{name}: `{word}` is no metric");
+            } else if word.contains('_') && is(|c| c.is_ascii_uppercase()) {
+                let known = readme.contains(&format!("__{word}`"))
+                    || readme.contains(&format!("`{word}`"))
+                    || word == "CHANGE_RETENTION";
+                assert!(known, "{name}: `{word}` is no setting");
+            } else if word.contains('_') && is(|c| c.is_ascii_lowercase()) {
+                let known =
+                    code.contains(&format!("\"{word}\"")) || code.contains(&format!("{word} ="));
+                assert!(known, "{name}: nothing is called `{word}`");
+            }
+        }
+        for link in page.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
+            let file = PathBuf::from("docs/runbooks").join(link.split('#').next().unwrap());
+            let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(file);
+            assert!(file.exists(), "{name}: there is no {link}");
+        }
+    }
+}
+
+#[test]
+fn queries_read_only_fields_that_lines_have() {
+    let code = code(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let text = read("infra/app/alerts.bicep") + &queries();
+    let plain = text.split("line.").skip(1).map(|rest| words(rest).next().unwrap());
+    let quoted = text.split("line[\"").skip(1).map(|rest| rest.split('"').next().unwrap());
+    let fields: BTreeSet<&str> = plain.chain(quoted).collect();
+    assert!(fields.len() > 10, "{fields:?}");
+    // Those of the layer that writes lines.
+    let always = ["level", "message"];
+    for field in fields.into_iter().filter(|field| !always.contains(field)) {
+        let is_logged =
+            code.contains(&format!("{field} = ")) || code.contains(&format!(" {field},\n"));
+        assert!(is_logged, "no line has a `{field}`");
+    }
+}
+
+#[test]
+fn the_dashboard_has_what_grafana_needs_of_a_file() {
+    let dashboard = json("infra/grafana/highwater.json");
+    let variables = dashboard["templating"]["list"].as_array().unwrap().iter();
+    let variables: Vec<&Json> = variables.map(|variable| &variable["name"]).collect();
+    assert_eq!(variables, ["datasource", "poller"]);
+    let panels = dashboard["panels"].as_array().unwrap();
+    let ids: BTreeSet<u64> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
+    assert_eq!(ids.len(), panels.len(), "two panels have one id");
+    let mut taken = BTreeSet::new();
+    for panel in panels {
+        let at = |key: &str| panel["gridPos"][key].as_u64().unwrap();
+        assert!(at("x") + at("w") <= 24, "{}", panel["title"]);
+        for cell in (at("x")..at("x") + at("w"))
+            .flat_map(|x| (at("y")..at("y") + at("h")).map(move |y| (x, y)))
+        {
+            assert!(taken.insert(cell), "{} lies over another", panel["title"]);
+        }
+        if panel["type"] != "row" {
+            assert_eq!(panel["datasource"]["uid"], "${datasource}");
+            assert_ne!(panel["description"], Json::Null, "{}", panel["title"]);
+        }
+    }
+}

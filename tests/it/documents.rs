@@ -1,0 +1,60 @@
+//! State documents that earlier builds wrote: this one reads them, and writes back all that they hold.
+//!
+//! A file here is never changed. With each release that adds a field, one more is added, as that release
+//! writes it.
+
+use std::fs;
+use std::path::Path;
+
+use highwater::state::{decode, encode};
+use serde_json::Value as Json;
+
+/// Returns the first place where `written` has not what `read` had; more may have been added.
+fn lost(read: &Json, written: &Json, place: &str) -> Option<String> {
+    match (read, written) {
+        (Json::Object(fields), Json::Object(others)) => fields.iter().find_map(|(name, value)| {
+            let place = format!("{place}/{name}");
+            // What is absent and what is null are one thing to every reader.
+            let other = others.get(name).unwrap_or(&Json::Null);
+            lost(value, other, &place)
+        }),
+        (Json::Array(items), Json::Array(others)) if items.len() == others.len() => {
+            let pairs = items.iter().zip(others).enumerate();
+            pairs
+                .into_iter()
+                .find_map(|(n, (item, other))| lost(item, other, &format!("{place}/{n}")))
+        }
+        _ if read == written => None,
+        _ => Some(format!("{place}: {read} became {written}")),
+    }
+}
+
+#[test]
+fn documents_of_earlier_builds_are_read_and_written_back_whole() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/documents");
+    let mut count = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let bytes = fs::read(&path).unwrap();
+        let json: Json = serde_json::from_slice(&bytes).unwrap();
+        let document = decode("orders", &bytes).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+        let written = encode(&document);
+        let again: Json = serde_json::from_slice(&written).unwrap();
+        assert_eq!(lost(&json, &again, ""), None, "{path:?}");
+        assert_eq!(decode("orders", &written).unwrap(), document, "{path:?}");
+        count += 1;
+    }
+    assert!(count >= 2);
+}
+
+#[test]
+fn a_loss_would_be_seen() {
+    let read = serde_json::json!({ "a": { "b": [1, { "c": 2 }] }, "d": null });
+    for (written, expected) in [
+        (serde_json::json!({ "a": { "b": [1, { "c": 2, "new": 0 }] } }), None),
+        (serde_json::json!({ "a": { "b": [1, { "c": 3 }] } }), Some("/a/b/1/c: 2 became 3")),
+        (serde_json::json!({ "a": {} }), Some("/a/b: [1,{\"c\":2}] became null")),
+    ] {
+        assert_eq!(lost(&read, &written, "").as_deref(), expected);
+    }
+}
