@@ -32,6 +32,7 @@ const RESTORED = "src/state/transitions/restore.rs";
 const RESTORE = "src/poller/restore.rs";
 const HISTORY = "src/poller/history.rs";
 const RESET = "src/poller/reset.rs";
+const PEEK = "src/poller/peek.rs";
 const DUPLICATE = "src/poller/duplicate.rs";
 const DIRECTION = "src/range/direction.rs";
 const STATE = "src/state.rs";
@@ -89,7 +90,6 @@ const DESCRIBE = "src/source/mssql/describe.rs";
 const FILTER = "src/config/filter.rs";
 const TSQL = "src/config/tsql.rs";
 const REACH = "src/config/tsql/database.rs";
-const ORIGIN = "src/source/mssql/origin.rs";
 const POLICY = "src/policy.rs";
 const DELIVER = "src/poller/deliver.rs";
 const QUARANTINE = "src/poller/quarantine.rs";
@@ -344,7 +344,9 @@ const BREAKS = [
   ["row without a key of no part", PARTITION, "format!(\"ISNULL({converted}, N'')\")", "converted"],
   ["number of parts not in the fingerprint", ORIGIN, "parts.extend(partition.as_deref().map(|partition| (\"partition\", partition)));", "drop(partition);"],
   ["part begun beside another division", KIN, "|| stored == configured", "|| stored == stored"],
-  ["division not written down before the first row", KIN, "                self.create_first(&name_of_first, first).await?;\n", ""],
+  ["division not written down before the first row", KIN, "            self.write_division_down().await?;\n", ""],
+  ["reset beside another division", RESET, "Ok(Some(document)) => self.refuse_division_of(document)?,", "Ok(Some(_)) => {}"],
+  ["look at a part writes its division down", PEEK, "self.read_to(false)", "self.read_to(true)"],
   ["old part read past the bound", DIVIDE, "Some(window.upto.filter(ends_before).unwrap_or(&self.upto))", "window.upto.filter(ends_before)"],
   ["bound behind a checkpoint", DIVIDED, "Some(Some(std::cmp::Ordering::Less)) | None", "Some(Some(std::cmp::Ordering::Greater)) | None"],
   ["part that reads the table bounded by changes", DIVIDED, "checkpoint.is_some_and(reads_changes)", "checkpoint.is_some()"],

@@ -317,6 +317,8 @@
 //! - number of parts not in the fingerprint
 //! - part begun beside another division
 //! - division not written down before the first row
+//! - reset beside another division
+//! - look at a part writes its division down
 //! - old part read past the bound
 //! - bound behind a checkpoint
 //! - part that reads the table bounded by changes
