@@ -32,6 +32,7 @@ const RESTORED = "src/state/transitions/restore.rs";
 const RESTORE = "src/poller/restore.rs";
 const HISTORY = "src/poller/history.rs";
 const RESET = "src/poller/reset.rs";
+const PEEK = "src/poller/peek.rs";
 const DUPLICATE = "src/poller/duplicate.rs";
 const DIRECTION = "src/range/direction.rs";
 const STATE = "src/state.rs";
@@ -52,6 +53,12 @@ const MEMORY = "src/poller/memory.rs";
 const BATCH = "src/poller/batch.rs";
 const PART = "src/poller/part.rs";
 const PLAN = "src/source/mssql/plan.rs";
+const PARTITION = "src/source/mssql/partition.rs";
+const ORIGIN = "src/source/mssql/origin.rs";
+const KIN = "src/poller/kin.rs";
+const DIVIDE = "src/poller/divide.rs";
+const DIVIDED = "src/state/partition.rs";
+const REPARTITION = "src/repartition.rs";
 const MARK = "src/source/mssql/mark.rs";
 const QUERY = "src/source/mssql/query.rs";
 const ZONE = "src/source/mssql/zone.rs";
@@ -83,7 +90,6 @@ const DESCRIBE = "src/source/mssql/describe.rs";
 const FILTER = "src/config/filter.rs";
 const TSQL = "src/config/tsql.rs";
 const REACH = "src/config/tsql/database.rs";
-const ORIGIN = "src/source/mssql/origin.rs";
 const POLICY = "src/policy.rs";
 const DELIVER = "src/poller/deliver.rs";
 const QUARANTINE = "src/poller/quarantine.rs";
@@ -333,6 +339,19 @@ const BREAKS = [
   ["secret of a token request told", PATIENT, "text.replace(secret, \"[redacted]\")", "text.replace(secret, secret)"],
   ["newer C library packed", ELF, "Some(numbers) if numbers <= GLIBC_MAX => ", "Some(numbers) if numbers <= GLIBC_MAX || true => "],
   ["steps share the batch id", EVENT, "        update_sized(&mut hash, step.as_bytes());\n", ""],
+  ["rows of other parts read", QUERY, "self.partition.map(|partition| partition::condition(partition, self.key, \"t\"))", "self.partition.map(|_| partition::condition).and(None)"],
+  ["changes of other parts read", TRACKING, "        conditions.extend(self.of_partition(\"c\"));\n", ""],
+  ["row without a key of no part", PARTITION, "format!(\"ISNULL({converted}, N'')\")", "converted"],
+  ["number of parts not in the fingerprint", ORIGIN, "parts.extend(partition.as_deref().map(|partition| (\"partition\", partition)));", "drop(partition);"],
+  ["part begun beside another division", KIN, "|| stored == configured", "|| stored == stored"],
+  ["division not written down before the first row", KIN, "            self.write_division_down().await?;\n", ""],
+  ["reset beside another division", RESET, "Ok(Some(document)) => self.refuse_division_of(document)?,", "Ok(Some(_)) => {}"],
+  ["look at a part writes its division down", PEEK, "self.read_to(false)", "self.read_to(true)"],
+  ["old part read past the bound", DIVIDE, "Some(window.upto.filter(ends_before).unwrap_or(&self.upto))", "window.upto.filter(ends_before)"],
+  ["bound behind a checkpoint", DIVIDED, "Some(Some(std::cmp::Ordering::Less)) | None", "Some(Some(std::cmp::Ordering::Greater)) | None"],
+  ["part that reads the table bounded by changes", DIVIDED, "checkpoint.is_some_and(reads_changes)", "checkpoint.is_some()"],
+  ["windows left unread by new parts", DIVIDED, "Some(if is_earlier { begins.clone() } else { earliest })", "Some(if false { begins.clone() } else { earliest })"],
+  ["new parts begun before the old ones came to the bound", REPARTITION, "if !record.caught_up {", "if false {"],
   ["text of others becomes markup", MARKUP, "'<' => out.push_str(\"&lt;\"),", "'<' => out.push('<'),"],
   ["text of others ends an attribute", MARKUP, "'\"' => out.push_str(\"&quot;\"),", "'\"' => out.push('\"'),"],
   ["page answers under anybody's name", GUARD, "if self.names.contains(&name) || name == \"localhost\" {", "if true || self.names.contains(&name) {"],

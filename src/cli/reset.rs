@@ -246,9 +246,9 @@ pub(super) fn weight_lines(weight: &Weight, to: Option<&Cursor>) -> [String; 2] 
 fn failed(error: ResetError) -> Failed {
     match error {
         ResetError::Position(error) => Failed::new(Exit::Usage, error.to_string()),
-        error @ (ResetError::OtherSource { .. } | ResetError::OtherDocument) => {
-            Failed::new(Exit::Failed, format!("{error}; nothing was done"))
-        }
+        error @ (ResetError::OtherSource { .. }
+        | ResetError::OtherDocument
+        | ResetError::Dividing) => Failed::new(Exit::Failed, format!("{error}; nothing was done")),
         ResetError::Restore(error) => restore::failed(error),
         ResetError::Tick(error) => error.into(),
     }

@@ -81,6 +81,21 @@ pub enum TickError {
         /// Of the settings.
         configured: String,
     },
+    /// The keys are divided into other parts than those that have run.
+    #[error(
+        "state of poller `{poller}` is of {stored} partitions, the settings say {configured}: set \
+         `HIGHWATER__POLLERS__{}__PARTITIONS` to `{stored}`, or run `highwater repartition {poller} --to \
+         {configured}`",
+        poller.to_ascii_uppercase()
+    )]
+    Divided {
+        /// The poller as a whole.
+        poller: String,
+        /// Into how many parts by its state.
+        stored: u16,
+        /// Into how many by the settings.
+        configured: u16,
+    },
     /// The poller has run before and its state is gone.
     #[error(
         "state document is gone though the poller has run since {created_at}: make it again with \
@@ -174,7 +189,7 @@ pub(super) fn refused_outcome(refusal: &Refusal) -> Option<TickOutcome> {
 /// | backing off | – | `tick_backing_off` | INFO | 200 |
 /// | paused | – | `tick_paused` | WARN | 200 |
 /// | state cannot be read | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | 500 |
-/// | source changed | `FingerprintMismatchError` | `fingerprint_mismatch` | ERROR | 500 |
+/// | source or number of its partitions changed | `FingerprintMismatchError` | `fingerprint_mismatch` | ERROR | 500 |
 /// | state vanished | `LeaseAcquireError` | `state_vanished` | ERROR | 500 |
 /// | not started explicitly | `LeaseAcquireError` | `not_started` | ERROR | 500 |
 /// | lease cannot be asked for | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | 500 |
@@ -213,7 +228,7 @@ fn failed(error: &TickError) -> OutcomeRow {
     let (outcome, name, event) = match error {
         TickError::Load(_) => ("load_failed", "LeaseAcquireError", "lease_acquire_failed"),
         TickError::Acquire(_) => ("acquire_failed", "LeaseAcquireError", "lease_acquire_failed"),
-        TickError::Fingerprint { .. } => {
+        TickError::Fingerprint { .. } | TickError::Divided { .. } => {
             ("fingerprint", "FingerprintMismatchError", "fingerprint_mismatch")
         }
         TickError::StateVanished { .. } => {
@@ -266,6 +281,7 @@ impl TickError {
             Self::Load(LoadError::Store(StoreError::Refused { .. }))
             | Self::Acquire(LeaseError::Store(StoreError::Refused { .. }))
             | Self::Fingerprint { .. }
+            | Self::Divided { .. }
             | Self::NotStarted
             | Self::Handler(HandlerError::Misconfigured(_) | HandlerError::Gone(_)) => {
                 ErrorKind::Configuration

@@ -28,6 +28,8 @@
 //! `crashes.rs` lets ticks die at each of their awaits in turn);
 //! an operator who pauses, resumes and breaks leases, and one who deletes the document, so that it is
 //! made again under a higher generation; the request that once created it may land again (`world.rs`);
+//! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`). A poller
+//! that is divided, and divided anew while it works and instances die, has worlds of its own (`partitions.rs`).
 //! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`);
 //! in one of five a chain of two steps, in one of four a source that asks to have something kept.
 //!
@@ -309,6 +311,19 @@
 //! - secret of a token request told
 //! - newer C library packed
 //! - steps share the batch id
+//! - rows of other parts read
+//! - changes of other parts read
+//! - row without a key of no part
+//! - number of parts not in the fingerprint
+//! - part begun beside another division
+//! - division not written down before the first row
+//! - reset beside another division
+//! - look at a part writes its division down
+//! - old part read past the bound
+//! - bound behind a checkpoint
+//! - part that reads the table bounded by changes
+//! - windows left unread by new parts
+//! - new parts begun before the old ones came to the bound
 //! - text of others becomes markup
 //! - text of others ends an attribute
 //! - page answers under anybody's name
@@ -353,6 +368,7 @@ mod freeze;
 mod history;
 mod invariants;
 mod journal;
+mod partitions;
 mod race;
 mod random;
 mod regressions;
