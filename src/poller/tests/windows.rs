@@ -123,6 +123,24 @@ impl Watched {
         total
     }
 
+    /// Returns how often a histogram of seconds was told something with this attribute.
+    pub(super) fn timed(&self, metric: &str, (key, value): (&str, &str)) -> u64 {
+        self.provider.force_flush().unwrap();
+        let Some(last) = self.exporter.get_finished_metrics().unwrap().pop() else { return 0 };
+        let metrics = last.scope_metrics().flat_map(ScopeMetrics::metrics);
+        let mut total = 0;
+        for found in metrics.filter(|found| found.name() == metric) {
+            let AggregatedMetrics::F64(MetricData::Histogram(told)) = found.data() else {
+                continue;
+            };
+            let matching = told.data_points().filter(|point| {
+                point.attributes().any(|a| a.key.as_str() == key && a.value.as_str() == value)
+            });
+            total += matching.map(|point| point.count()).sum::<u64>();
+        }
+        total
+    }
+
     /// Returns what a counter that goes up and down stands at.
     pub(super) fn stands_at(&self, metric: &str) -> i64 {
         self.provider.force_flush().unwrap();
@@ -136,7 +154,7 @@ impl Watched {
         total
     }
 
-    fn failures(&self, error: &str) -> u64 {
+    pub(super) fn failures(&self, error: &str) -> u64 {
         self.counted("failures_total", Some(("error.type", error)))
     }
 
