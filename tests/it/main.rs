@@ -50,6 +50,7 @@ mod state_sql;
 mod state_sql_ticks;
 mod statements;
 mod steps;
+mod stores;
 mod tick_faults;
 mod ticks;
 mod tidy;
