@@ -10,8 +10,8 @@
 //! URLs lose their query and user, and what stands under an unknown name is not shown at all.
 //!
 //! A setting that holds only blanks counts as not set, so that a template may pass an empty
-//! parameter. Settings of a handler kind or a store that is not chosen are left alone, so that one
-//! setting switches a poller to `stdout` and back.
+//! parameter. Settings of a handler kind that is not chosen are mistakes, but with `stdout`, so that one
+//! setting switches a poller to it and back; those of a store that is not chosen are left alone.
 //!
 //! Nothing here connects to anything.
 

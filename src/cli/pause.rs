@@ -123,12 +123,12 @@ pub(super) async fn resume(vars: &dyn Vars, options: &ResumeOptions) -> Result<E
     let resuming = poller(vars, name)?.resume(Operator { by: &by, reason }).await?;
     let was = match &resuming {
         Resuming::Resumed { was } => Some(was),
-        Resuming::NotPaused { .. } => None,
+        Resuming::BackOffEnded { .. } | Resuming::NotPaused => None,
     };
     let report = Report {
         poller: name,
         paused: false,
-        changed: was.is_some(),
+        changed: resuming != Resuming::NotPaused,
         by: was.map(|was| was.by.as_str()),
         reason: was.map(|was| was.reason.as_str()),
         at: was.map(|was| was.at),
@@ -141,11 +141,11 @@ pub(super) async fn resume(vars: &dyn Vars, options: &ResumeOptions) -> Result<E
             was.by,
             was.reason
         ),
-        Resuming::NotPaused { backing_off_until: None } => format!("{name}: is not paused"),
-        Resuming::NotPaused { backing_off_until: Some(until) } => format!(
-            "{name}: is not paused; its failed batch is tried again from {} on",
+        Resuming::BackOffEnded { until } => format!(
+            "{name}: was not paused; its failed batch, which was to wait until {}, is tried by the next tick",
             time_text(*until)
         ),
+        Resuming::NotPaused => format!("{name}: is not paused"),
     }));
     Ok(Exit::Done)
 }
