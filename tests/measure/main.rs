@@ -4,6 +4,7 @@
 //! cargo bench --test measure                    # the tables, some ten minutes
 //! cargo bench --test measure -- --full          # a million rows and more, some forty
 //! cargo bench --test measure -- --only limits   # one section; --rows, --rounds and --binary as in `options.rs`
+//! cargo bench --test measure -- --page          # and the tables go into docs/performance.md
 //! cargo bench --test measure -- --load 600      # 200 pollers at one-second ticks, for so many seconds
 //! cargo test --test measure                     # a few rows through each section, to see that it works
 //! ```

@@ -49,6 +49,8 @@ pub(crate) struct Options {
     rounds: Option<usize>,
     /// The program that is deployed.
     pub(crate) binary: PathBuf,
+    /// Whether the figures go into `docs/performance.md`.
+    pub(crate) is_for_page: bool,
 }
 
 impl Options {
@@ -61,6 +63,7 @@ impl Options {
             rows: None,
             rounds: None,
             binary: deployed().unwrap_or_else(|| env!("CARGO_BIN_EXE_highwater").into()),
+            is_for_page: false,
         };
         let mut arguments = arguments.into_iter();
         while let Some(name) = arguments.next() {
@@ -71,6 +74,7 @@ impl Options {
                 "--rows" => options.rows = Some(number(&name, &value()?)?),
                 "--rounds" => options.rounds = Some(number(&name, &value()?)?),
                 "--binary" => options.binary = value()?.into(),
+                "--page" => options.is_for_page = true,
                 "--only" => options.sections = sections(&value()?)?,
                 // cargo's own, and those of its test harness.
                 "--test-threads" => drop(value()?),

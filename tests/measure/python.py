@@ -23,7 +23,6 @@ from azure_functions_db import BlobCheckpointStore, PollTrigger, SqlAlchemySourc
 # The shortest pause after which a lease that was given back can be taken again is half of this.
 LEASE_SECONDS = 2
 PAUSE_SECONDS = LEASE_SECONDS / 2 + 0.1
-IDLE_TICKS = 5
 
 
 def tell(what):
@@ -87,11 +86,11 @@ def main():
     tell(tick(1))
     tell(tick(1))
     tell(tick(10**9))
-    idle = [tick(1) for _ in range(IDLE_TICKS)]
+    idle = [tick(1) for _ in range(job["idle_ticks"])]
     tell({
         "rows": sum(each["rows"] for each in idle),
-        "seconds": sum(each["seconds"] for each in idle) / IDLE_TICKS,
-        "cpu_seconds": sum(each["cpu_seconds"] for each in idle) / IDLE_TICKS,
+        "seconds": sum(each["seconds"] for each in idle) / len(idle),
+        "cpu_seconds": sum(each["cpu_seconds"] for each in idle) / len(idle),
         "peak_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     })
 

@@ -33,7 +33,11 @@ impl Rounds {
 
     /// Half of the distance between the lowest and the highest, as a part of the median in percent.
     pub(crate) fn spread(&self) -> f64 {
-        (self.at(100) - self.at(0)) / 2.0 / self.median() * 100.0
+        if self.median() > 0.0 {
+            (self.at(100) - self.at(0)) / 2.0 / self.median() * 100.0
+        } else {
+            0.0
+        }
     }
 
     pub(crate) fn all(&self) -> &[f64] {
@@ -41,12 +45,16 @@ impl Rounds {
     }
 }
 
+/// The page that shows the figures, between two comments that name them.
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/performance.md");
+
 /// A table in Markdown, with its figures for machines beside it.
 pub(crate) struct Report {
     text: String,
     sections: Map<String, Json>,
     targets: Vec<[String; 4]>,
     name: &'static str,
+    is_for_page: bool,
 }
 
 impl Report {
@@ -56,7 +64,13 @@ impl Report {
             crate::options::Mode::Load(_) => "measure-load",
             crate::options::Mode::Short | crate::options::Mode::Full => "measure",
         };
-        Self { text: String::new(), sections: Map::new(), targets: Vec::new(), name }
+        Self {
+            text: String::new(),
+            sections: Map::new(),
+            targets: Vec::new(),
+            name,
+            is_for_page: options.is_for_page,
+        }
     }
 
     /// Prints a line, and keeps it for the file.
@@ -110,7 +124,20 @@ impl Report {
         fs::write(file("json"), json).unwrap();
         fs::write(file("md"), &self.text).unwrap();
         println!("\nwritten: {} and .md", file("json").display());
+        if self.is_for_page {
+            let page = filled(&fs::read_to_string(PAGE).unwrap(), self.name, &self.text);
+            fs::write(PAGE, page).unwrap();
+            println!("written: {PAGE}");
+        }
     }
+}
+
+/// Puts figures between the comments `<!-- name -->` and `<!-- end of name -->`.
+fn filled(page: &str, name: &str, figures: &str) -> String {
+    let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
+    let (before, rest) = page.split_once(&begin).unwrap();
+    let (_, after) = rest.split_once(&end).unwrap();
+    format!("{before}{begin}\n{}\n\n{end}{after}", figures.trim())
 }
 
 /// Shows a number of things with commas.
