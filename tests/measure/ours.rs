@@ -104,6 +104,7 @@ pub(crate) fn source(poller: &str, connection: &str, table: &str) -> Arc<dyn Sou
         clock: SourceClock::Utc,
         limits: SizeLimits { batch_bytes_max: BATCH_BYTES_MAX, ..SizeLimits::default() },
         on_schema_change: OnSchemaChange::Follow,
+        partition: None,
     };
     Arc::new(Mssql::new(settings).unwrap())
 }
