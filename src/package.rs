@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use crate::config::{Config, Vars, function_segment, poller_name_of_function};
+use crate::page;
 use crate::partition::whole_of;
 use crate::project::{self, DEFINITIONS, Function, HANDLER, ProjectError, at};
 use crate::recovery;
@@ -265,8 +266,10 @@ impl Package {
 
 /// Every function of a package calls this program, which must know what to run.
 fn has_pollers(functions: &[Function], config: &Config) -> Result<(), ProjectError> {
-    for Function { name, definition, .. } in functions {
-        if name != recovery::FUNCTION && config.poller_of_function(name).is_none() {
+    for Function { name, definition, schedule, .. } in functions {
+        let is_page = name == page::FUNCTION && schedule.is_none();
+        let is_own = name == recovery::FUNCTION || is_page;
+        if !is_own && config.poller_of_function(name).is_none() {
             let asked = poller_name_of_function(name, &config.functions);
             let is_divided = config.pollers.keys().any(|poller| whole_of(poller) == asked);
             let setting = format!("HIGHWATER__FUNCTIONS__{}__POLLER", function_segment(name));
