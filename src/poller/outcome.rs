@@ -73,13 +73,29 @@ pub enum TickError {
     /// The checkpoint belongs to another source.
     #[error(
         "source has changed: its fingerprint is `{configured}`, the checkpoint's is `{stored}`; \
-         restore the source settings, or give the poller a new name to start over"
+         restore the source settings, or agree to the new source with `highwater reset <NAME> to-beginning \
+         --new-source`, which delivers all of it (`to-now` what comes from now on)"
     )]
     Fingerprint {
         /// Of the checkpoint.
         stored: String,
         /// Of the settings.
         configured: String,
+    },
+    /// The keys are divided into other parts than those that have run.
+    #[error(
+        "state of poller `{poller}` is of {stored} partitions, the settings say {configured}: set \
+         `HIGHWATER__POLLERS__{}__PARTITIONS` to `{stored}`, or run `highwater repartition {poller} --to \
+         {configured}`",
+        poller.to_ascii_uppercase()
+    )]
+    Divided {
+        /// The poller as a whole.
+        poller: String,
+        /// Into how many parts by its state.
+        stored: u16,
+        /// Into how many by the settings.
+        configured: u16,
     },
     /// The poller has run before and its state is gone.
     #[error(
@@ -181,7 +197,7 @@ pub(super) fn refused_outcome(refusal: &Refusal) -> Option<TickOutcome> {
 /// | backing off | `backing_off` | – | `tick_backing_off` | INFO | – | 200 |
 /// | paused | `paused` | – | `tick_paused` | WARN | – | 200 |
 /// | state cannot be read | `load_failed` | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | `failures_total` | 500 |
-/// | source changed | `fingerprint` | `FingerprintMismatchError` | `fingerprint_mismatch` | ERROR | `failures_total` | 500 |
+/// | source or number of its partitions changed | `fingerprint` | `FingerprintMismatchError` | `fingerprint_mismatch` | ERROR | `failures_total` | 500 |
 /// | state vanished | `state_vanished` | `LeaseAcquireError` | `state_vanished` | ERROR | `failures_total` | 500 |
 /// | not started explicitly | `not_started` | `LeaseAcquireError` | `not_started` | ERROR | `failures_total` | 500 |
 /// | lease cannot be asked for | `acquire_failed` | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | `failures_total` | 500 |
@@ -221,7 +237,7 @@ fn failed(error: &TickError) -> OutcomeRow {
     let (outcome, name, event) = match error {
         TickError::Load(_) => ("load_failed", "LeaseAcquireError", "lease_acquire_failed"),
         TickError::Acquire(_) => ("acquire_failed", "LeaseAcquireError", "lease_acquire_failed"),
-        TickError::Fingerprint { .. } => {
+        TickError::Fingerprint { .. } | TickError::Divided { .. } => {
             ("fingerprint", "FingerprintMismatchError", "fingerprint_mismatch")
         }
         TickError::StateVanished { .. } => {
@@ -274,6 +290,7 @@ impl TickError {
             Self::Load(LoadError::Store(StoreError::Refused { .. }))
             | Self::Acquire(LeaseError::Store(StoreError::Refused { .. }))
             | Self::Fingerprint { .. }
+            | Self::Divided { .. }
             | Self::NotStarted
             | Self::Handler(HandlerError::Misconfigured(_) | HandlerError::Gone(_)) => {
                 ErrorKind::Configuration

@@ -13,6 +13,7 @@ mod failures;
 mod follow_up;
 mod init;
 mod journal;
+mod kin;
 mod leases;
 mod operate;
 mod outcomes;

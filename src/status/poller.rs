@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 use crate::cursor::Cursor;
 use crate::doctor::sizing::Sizing;
 use crate::journal::Entry;
+use crate::partition::Partition;
 use crate::state::{
     InFlight, LeaseAge, Observed, Paused, RECENT_MAX, RecentTick, Standing, StateDocument,
 };
@@ -36,11 +37,13 @@ pub struct Beside<'a> {
 pub struct Status {
     /// Its name.
     pub poller: String,
-    /// In one word: `running`, `free`, `backing_off`, `paused`, `lapsed`, `blank`, `none` without a
+    /// In one word: `running`, `free`, `backing_off`, `paused`, `taken_over`, `lapsed`, `blank`, `none` without a
     /// document, `unreadable`.
     pub state: &'static str,
     /// Whether the settings speak of it.
     pub configured: bool,
+    /// Which part it is, where its keys are divided.
+    pub partition: Option<Partition>,
     /// Leading part of the checkpoint.
     pub checkpoint: Option<String>,
     /// The checkpoint with its key.
@@ -243,6 +246,7 @@ impl Status {
             poller: poller.to_owned(),
             state: state(document, age, now),
             configured: ttl.is_some(),
+            partition: document.partition,
             checkpoint: checkpoint.cursor.as_ref().map(|cursor| cursor.value.clone()),
             cursor: checkpoint.cursor.clone(),
             checkpoint_at: checkpoint.updated_at,
@@ -287,7 +291,9 @@ fn state(document: &StateDocument, age: LeaseAge, now: OffsetDateTime) -> &'stat
         Standing::Free => {}
     }
     let waits = document.in_flight.as_ref().and_then(|batch| batch.next_attempt_at);
-    if document.paused.is_some() {
+    if document.taken_over_by.is_some() {
+        "taken_over"
+    } else if document.paused.is_some() {
         "paused"
     } else if waits.is_some_and(|until| now < until) {
         "backing_off"
@@ -475,6 +481,7 @@ mod tests {
                 json!({ "paused": { "by": "ann", "reason": "r", "at": "2026-01-01T01:00:00Z" } }),
                 "paused",
             ),
+            (0, json!({ "taken_over_by": 4 }), "taken_over"),
         ] {
             assert_eq!(status(seconds, &fields).state, expected, "{fields}");
         }

@@ -30,6 +30,8 @@
 //! that is refused and set it aside, and ones whose handler fails);
 //! an operator who pauses, resumes and breaks leases, and one who deletes the document, so that it is
 //! made again under a higher generation; the request that once created it may land again (`world.rs`);
+//! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`). A poller
+//! that is divided, and divided anew while it works and instances die, has worlds of its own (`partitions.rs`).
 //! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`);
 //! in one of five a chain of two steps, in one of four a source that asks to have something kept.
 //!
@@ -151,6 +153,9 @@
 //! - query with a hint that loses rows
 //! - rowversion of a query of another database
 //! - another database taken for the connection's
+//! - query with a hint that loses rows
+//! - rowversion of a query of another database
+//! - another database taken for the connection's
 //! - query with an order of its own
 //! - value of a filter written into the text
 //! - filter without its value
@@ -264,6 +269,10 @@
 //! - range without a document begun by a tick
 //! - range done before a read finds nothing
 //! - range that was given up delivered on
+//! - backfill that was given up still told of
+//! - row set aside by a slow step before the one that failed
+//! - removed journal taken for one that has not begun
+//! - escape in a query let through
 //! - older state of a row written over a newer one
 //! - poller's fence not locked by a range
 //! - end of a line that is too long not looked at
@@ -314,6 +323,19 @@
 //! - secret of a token request told
 //! - newer C library packed
 //! - steps share the batch id
+//! - rows of other parts read
+//! - changes of other parts read
+//! - row without a key of no part
+//! - number of parts not in the fingerprint
+//! - part begun beside another division
+//! - division not written down before the first row
+//! - reset beside another division
+//! - look at a part writes its division down
+//! - old part read past the bound
+//! - bound behind a checkpoint
+//! - part that reads the table bounded by changes
+//! - windows left unread by new parts
+//! - new parts begun before the old ones came to the bound
 //! - text of others becomes markup
 //! - text of others ends an attribute
 //! - page answers under anybody's name
@@ -359,6 +381,7 @@ mod freeze;
 mod history;
 mod invariants;
 mod journal;
+mod partitions;
 mod race;
 mod random;
 mod regressions;

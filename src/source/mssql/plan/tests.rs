@@ -36,6 +36,7 @@ fn settings(mode: CursorMode, cursor: &str) -> SourceSettings {
         settle: Duration::from_secs(5),
         clock: SourceClock::Utc,
         limits: SizeLimits::default(),
+        partition: None,
         on_schema_change: crate::config::OnSchemaChange::Follow,
     }
 }
@@ -199,5 +200,45 @@ fn the_bound_is_left_out_in_every_mode_that_goes_by_one() {
         let unbounded = plan.statement(window).unwrap().0;
         assert_ne!(bounded, unbounded, "{mode}");
         assert!(unbounded.contains(&format!("t.[{cursor}] IS NOT NULL")), "{unbounded}");
+    }
+}
+
+fn of_part(partition: Option<(u16, u16)>) -> SourceSettings {
+    let partition = partition.map(|(index, count)| Partition { index, count });
+    SourceSettings { partition, ..listed(CursorMode::RowVersion, "rv") }
+}
+
+#[test]
+fn every_statement_of_a_part_reads_its_rows_only() {
+    let part = plan(&of_part(Some((3, 8)))).unwrap();
+    let upto = Cursor::row_version(RowVersion(9), key("ID", 2));
+    let read = FetchWindow { after: None, upto: Some(&upto), rows_max: 10, state: &NOTHING };
+    let first = FetchWindow { upto: None, ..read };
+    let statements = [
+        part.statement(first).unwrap().0,
+        part.statement(read).unwrap().0,
+        part.untracked().unwrap().past(Bounds::of(read), 2).0,
+    ];
+    for sql in statements {
+        assert!(
+            sql.contains("\nAND CAST(SUBSTRING(HASHBYTES(") && sql.contains(" % 8 = 3"),
+            "{sql}"
+        );
+    }
+    let whole = plan(&of_part(None)).unwrap().statement(first).unwrap().0;
+    assert!(!whole.contains("HASHBYTES"), "{whole}");
+}
+
+#[test]
+fn number_and_count_of_a_part_are_in_the_fingerprint_and_its_events_are_the_whole_pollers() {
+    let shape = |partition: Option<(u16, u16)>| {
+        let settings = SourceSettings { poller: "orders__p3".to_owned(), ..of_part(partition) };
+        let choice = Choice::of(&settings).unwrap().unwrap();
+        Origin::of(&settings).unwrap().shape(&settings, None, &choice)
+    };
+    let all = [None, Some((3, 8)), Some((2, 8)), Some((3, 4))].map(shape);
+    for (index, one) in all.iter().enumerate() {
+        assert_eq!(one.label.poller, "orders");
+        assert!(all.iter().skip(index + 1).all(|other| one.fingerprint != other.fingerprint));
     }
 }
