@@ -325,3 +325,18 @@ impl Judge {
         }
     }
 }
+
+#[test]
+fn order_is_judged_anew_after_a_loss_but_not_for_who_held_the_lease_before() {
+    let table = BTreeMap::from([(1, 1), (2, 2)]);
+    let mut judge = Judge { terms: 1, ..Judge::default() };
+    judge.rows_written((TickId(1), 1), false, &[(1, 1), (2, 2)], &table);
+    judge.document_lost();
+    let stale = (TickId(1), 1);
+    judge.rows_written(stale, false, &[(2, 2)], &table);
+    assert_eq!(judge.violation, None, "a stale holder goes on where the lost document was");
+    judge.terms = 2;
+    judge.rows_written((TickId(2), 2), false, &[(2, 2)], &table);
+    let violation = judge.violation.unwrap_or_default();
+    assert_eq!(violation, "row 2 at 2 came before row 1 at 1");
+}

@@ -37,8 +37,9 @@ pub(crate) struct TickId(pub(crate) u64);
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     pub(crate) hold: Hold,
-    /// Its newest tick.
+    /// Its newest tick, and when that began.
     pub(crate) tick: TickId,
+    pub(crate) began_at: Option<Instant>,
     is_dead: bool,
 }
 
@@ -71,6 +72,8 @@ pub(crate) struct State {
     pub(crate) ledger: Ledger,
     /// The first request that was to create the document.
     pub(crate) creation: Option<Request>,
+    /// When the marker was written last.
+    pub(crate) marked_at: Option<Instant>,
     running: BTreeSet<TickId>,
     fault_percent: u64,
     latency_ms: u64,
@@ -164,6 +167,7 @@ impl World {
             history,
             ledger: Ledger::of(seed, plan.journal),
             creation: None,
+            marked_at: None,
             running: BTreeSet::new(),
             fault_percent: plan.fault_percent,
             latency_ms: plan.latency_ms,
@@ -410,6 +414,7 @@ impl Player {
         let (poller, stop) = (Arc::clone(&seat.poller), seat.stop.clone());
         world.with(|state| {
             state.slots[slot].tick = tick;
+            state.slots[slot].began_at = Some(Instant::now());
             state.running.insert(tick);
             state.note(format_args!("tick {} on instance {slot}", tick.0));
         });
