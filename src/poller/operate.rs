@@ -201,17 +201,5 @@ impl Poller {
 
 /// Returns the entry of the ring for what an operator did.
 pub(super) fn by_hand(outcome: &str, operator: Operator<'_>, at: OffsetDateTime) -> RecentTick {
-    let mut extra = serde_json::Map::new();
-    extra.insert("by".to_owned(), operator.by.into());
-    extra.insert("reason".to_owned(), operator.reason.into());
-    RecentTick {
-        at,
-        outcome: outcome.to_owned(),
-        rows: 0,
-        batches: 0,
-        duration_ms: 0,
-        idle_before: 0,
-        longest_ms: std::collections::BTreeMap::new(),
-        extra,
-    }
+    RecentTick::note(outcome, at, [("by", operator.by), ("reason", operator.reason)])
 }
