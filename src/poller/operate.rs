@@ -131,12 +131,13 @@ impl Poller {
         let mut pause = PAUSE_MIN;
         let mut last = StoreError::Conflict { key: self.key.path() };
         for tried in 1..=TRIES_MAX {
-            let error =
-                match self.try_change(told, create, (&write_id, &mut written), &change).await {
-                    Ok(Some(answer)) => return Ok(answer),
-                    Ok(None) => continue,
-                    Err(error) => error,
-                };
+            let try_it = self.try_change(told, create, (&write_id, &mut written), &change);
+            // Boxed: a document is large, and this future lies within those of all that changes one.
+            let error = match Box::pin(try_it).await {
+                Ok(Some(answer)) => return Ok(answer),
+                Ok(None) => continue,
+                Err(error) => error,
+            };
             match error {
                 LoadError::Store(
                     error @ (StoreError::Conflict { .. }
