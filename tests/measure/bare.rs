@@ -14,7 +14,7 @@ use tokio_util::compat::{Compat, TokioAsyncWriteCompatExt as _};
 use crate::job::{Drain, Texts, Took};
 use crate::system;
 
-type Client = tiberius::Client<Compat<TcpStream>>;
+pub(crate) type Client = tiberius::Client<Compat<TcpStream>>;
 
 /// Batches that are read before the clock starts, so that both sides begin with a warm connection.
 pub(crate) const WARM_UP: u64 = 2;
