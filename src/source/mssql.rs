@@ -262,7 +262,7 @@ impl Mssql {
         if !std::mem::replace(told_of_origin, true) {
             if self.origin.table().is_none() {
                 self.tell_of_query();
-            } else if let Some(view) = self.bounded_view(choice.mode, &columns) {
+            } else if let Some(view) = self.bounded_view(choice.mode, &columns).filter(|_| tells) {
                 self.warn_of_outside(connection, view).await;
             }
         }
