@@ -52,7 +52,7 @@ pub(crate) async fn connect(connection: &str) -> Client {
     config.trust_cert();
     let tcp = TcpStream::connect((settings.host.as_str(), settings.port)).await.unwrap();
     tcp.set_nodelay(true).unwrap();
-    Client::connect(config, tcp.compat_write()).await.unwrap()
+    Box::pin(Client::connect(config, tcp.compat_write())).await.unwrap()
 }
 
 struct Reader {
@@ -142,13 +142,13 @@ impl Poster {
         Self { http, url, body: Vec::new() }
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the types that the tables have")]
     fn add(&mut self, row: &Row) {
         self.body.push(if self.body.is_empty() { b'[' } else { b',' });
         let mut serializer = serde_json::Serializer::new(&mut self.body);
         let mut object = serializer.serialize_map(None).unwrap();
         for (column, cell) in row.cells() {
             let name = column.name();
-            // The types that the tables have.
             let added = match cell {
                 ColumnData::I16(value) => object.serialize_entry(name, value),
                 ColumnData::I32(value) => object.serialize_entry(name, value),

@@ -148,7 +148,9 @@ pub(crate) async fn measure(options: &Options, server: &Server, report: &mut Rep
             continue;
         };
         let mut latencies = Rounds::new();
-        told.iter().for_each(|latency| latencies.add(*latency));
+        for latency in told {
+            latencies.add(latency);
+        }
         report.keep("latency", json!({ "case": name, "ms": latencies.all() }));
         let (what, percent, limit) = if job.follows {
             ("commit to handler in ticks that follow, p99", 99, FOLLOWED_MAX_MS)
