@@ -14,6 +14,7 @@
 //! gave the position proves that the position still stood. This module knows the ports and the lease,
 //! and never names a driver, a web framework or a cloud.
 
+mod ahead;
 mod anew;
 mod audit;
 mod batch;
@@ -23,6 +24,7 @@ mod duplicate;
 mod entries;
 mod examine;
 mod failure;
+mod flow;
 mod handle;
 mod history;
 mod init;
@@ -56,6 +58,7 @@ use self::batch::{Batch, Fetched, Next, Position};
 use self::deliver::Hand;
 pub use self::duplicate::CloneError;
 pub use self::entries::Found;
+pub use self::flow::Flow;
 pub use self::history::{Compacting, Examined};
 pub use self::init::Init;
 use self::journal::Journal;
@@ -143,6 +146,8 @@ pub struct Poller {
     terms: LeaseTerms,
     limits: Limits,
     policy: FailurePolicy,
+    /// How batches follow each other within a tick.
+    flow: Flow,
     metrics: Arc<Metrics>,
     /// Whether a poller without state waits to be started explicitly, behind what there is then.
     start_now: bool,
@@ -203,6 +208,7 @@ impl Poller {
             terms: parts.terms,
             limits: parts.limits,
             policy: parts.policy,
+            flow: Flow::default(),
             metrics: parts.metrics,
             start_now: false,
             journal: Journal::off(),

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
+use super::ahead::{Ahead, beside};
 use super::batch::Batch;
 use super::journal::{of_batch, tell_of_loss};
 use super::observe::Observation;
@@ -33,11 +34,12 @@ struct Call<'a> {
 }
 
 impl Poller {
-    /// Hands one batch over.
+    /// Hands one batch over, and reads ahead meanwhile.
     pub(super) async fn handle(
         &self,
         lease: &mut Lease<'_>,
         batch: &Batch,
+        mut ahead: Option<&mut Ahead<'_>>,
         seen: &mut Observation<'_>,
     ) -> Result<(), NotTaken> {
         let limit = self.time_for(lease, batch, seen);
@@ -45,7 +47,7 @@ impl Poller {
         let handler = &*self.handler;
         let whole = Call { handler, step: None, is_first: true, is_last: true, limit };
         if steps.is_empty() {
-            return self.call(lease, batch, whole, seen).await;
+            return self.call(lease, batch, (whole, ahead), seen).await;
         }
         let until = limit.map(|limit| Instant::now() + limit);
         let done = steps_done(lease.document(), batch, steps);
@@ -58,7 +60,7 @@ impl Poller {
                 is_last,
                 limit: until.map(|until| until.saturating_duration_since(Instant::now())),
             };
-            self.call(lease, batch, call, seen).await?;
+            self.call(lease, batch, (call, ahead.as_deref_mut()), seen).await?;
             if !is_last {
                 self.keep_result(lease, batch, (index, &step.name), seen).await?;
             }
@@ -89,7 +91,7 @@ impl Poller {
         &self,
         lease: &mut Lease<'_>,
         batch: &Batch,
-        call: Call<'_>,
+        (call, ahead): (Call<'_>, Option<&mut Ahead<'_>>),
         seen: &mut Observation<'_>,
     ) -> Result<(), NotTaken> {
         let in_flight = lease.document().in_flight.as_ref();
@@ -122,7 +124,7 @@ impl Poller {
         let mut stale = None;
         let work = async {
             let handled = self.within(call.limit, call.handler, delivery);
-            let handled = handled.instrument(span.clone()).await;
+            let handled = beside(ahead, handled.instrument(span.clone())).await;
             if let Err(error) = &handled {
                 span.record("error.type", error.name());
             }

@@ -13,7 +13,7 @@ use time::OffsetDateTime;
 use tokio::time::Instant;
 use tracing::{Level, debug, error, info, warn};
 
-use super::batch::Batch;
+use super::batch::{Batch, Noting};
 use super::outcome::rfc3339;
 use super::{Poller, TickError, TickOutcome, TickReport, TickRequest, outcome_row};
 use crate::cursor::Cursor;
@@ -115,11 +115,11 @@ impl<'a> Observation<'a> {
         self.lag
     }
 
-    pub(super) fn fetched(&mut self, found: &Rows, duration: Duration) {
-        let rows = found.rows.len();
+    /// Notes a read; of one whose rows were not asked for yet, once they are.
+    pub(super) fn rows_read(&mut self, rows: usize, lag: Lag, duration: Duration) {
         let count = u64::try_from(rows).unwrap_or(u64::MAX);
         self.took("fetch", duration);
-        self.lag = found.lag;
+        self.lag = lag;
         let Lag { time, positions, held_back, retention_left } = self.lag;
         let behind = Behind { time, positions, held_back, retention_left };
         self.poller.metrics.fetched(&self.poller.name, count, duration);
@@ -473,6 +473,12 @@ impl<'a> Observation<'a> {
             Level::INFO => line!(info,),
             Level::DEBUG | Level::TRACE => line!(debug,),
         }
+    }
+}
+
+impl Noting for Observation<'_> {
+    fn fetched(&mut self, found: &Rows, took: Duration) {
+        self.rows_read(found.rows.len(), found.lag, took);
     }
 }
 

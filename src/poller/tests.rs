@@ -8,6 +8,7 @@ use crate::state::{MemoryStore, Paused, Precondition, Refusal, StateDocument, de
 use crate::testing::{Call, Calls, Fault, FaultyStore, RecordingHandler, TableSource};
 
 mod accepted;
+mod ahead;
 mod audit;
 mod failures;
 mod follow_up;

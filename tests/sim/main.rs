@@ -29,7 +29,8 @@
 //! an operator who pauses, resumes and breaks leases, and one who deletes the document, so that it is
 //! made again under a higher generation; the request that once created it may land again (`world.rs`);
 //! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`);
-//! in one of five a chain of two steps, in one of four a source that asks to have something kept.
+//! in one of five a chain of two steps, in one of four a source that asks to have something kept. In two of
+//! three the next batch is read while the handler runs, over the one connection that each instance has.
 //!
 //! # What counts as a failure
 //!
@@ -49,7 +50,8 @@
 //!   another.
 //! - A fenced target takes a write of a term after one of a later term, or ends up different from the
 //!   source.
-//! - One batch id stands for two sets of rows; a handler runs without a lease.
+//! - One batch id stands for two sets of rows; a handler runs without a lease, or is given rows by the holder
+//!   of the lease that the document does not say are in flight.
 //! - The backlog does not drain once faults have stopped.
 //! - Nothing failed, and a state of a row was still delivered twice.
 //! - After a kill of the holder nobody else commits within ttl, margin and one tick, or after SIGTERM

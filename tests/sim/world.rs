@@ -39,6 +39,10 @@ pub(crate) struct Slot {
     pub(crate) hold: Hold,
     /// Its newest tick.
     pub(crate) tick: TickId,
+    /// Whether its handler runs.
+    pub(crate) handles: bool,
+    /// Whether it has begun to read on while its handler ran.
+    pub(crate) reads_ahead: bool,
     is_dead: bool,
 }
 
@@ -410,6 +414,7 @@ impl Player {
         let (poller, stop) = (Arc::clone(&seat.poller), seat.stop.clone());
         world.with(|state| {
             state.slots[slot].tick = tick;
+            state.slots[slot].handles = false;
             state.running.insert(tick);
             state.note(format_args!("tick {} on instance {slot}", tick.0));
         });
@@ -551,7 +556,7 @@ fn poller(world: &Arc<World>, slot: usize, lives: u64) -> Arc<Poller> {
     let owner_id = format!("instance-{slot}-life-{lives}");
     let poller = Poller::new(PollerParts {
         name: POLLER.to_owned(),
-        source: Arc::new(SimSource::new(Arc::clone(world))),
+        source: Arc::new(SimSource::new(Arc::clone(world), slot)),
         handler: handler(world, slot),
         store: Arc::new(SimStore { world: Arc::clone(world), slot, owner_id: owner_id.clone() }),
         instance: Arc::new(Instance::new(owner_id)),
@@ -559,7 +564,8 @@ fn poller(world: &Arc<World>, slot: usize, lives: u64) -> Arc<Poller> {
         limits: world.plan.limits,
         policy: world.plan.policy,
         metrics: Arc::default(),
-    });
+    })
+    .flowing(world.plan.flow);
     Arc::new(match world.plan.journal {
         JournalMode::Off => poller,
         mode @ (JournalMode::Commits | JournalMode::Full) => {
