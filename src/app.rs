@@ -92,7 +92,7 @@ impl App {
                 policy: poller.policy,
                 metrics: Arc::clone(&metrics),
             };
-            let built = Poller::new(parts);
+            let built = Poller::new(parts).flowing(poller.flow);
             let built = if poller.source.start_now { built.starting_now() } else { built };
             let built = match poller.source.audit_after {
                 Some(wait) => built.auditing(wait),

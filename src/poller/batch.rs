@@ -210,11 +210,14 @@ impl Poller {
         seen: &mut (impl Noting + Send),
     ) -> Result<Fetched, TickError> {
         let again = if let Reading::Again(batch) = reading { Some(batch) } else { None };
-        let rows_before = again.and_then(|batch| usize::try_from(batch.rows).ok()).unwrap_or(0);
+        let rows_max = again.map_or_else(
+            || self.batch_rows(),
+            |batch| usize::try_from(batch.rows).unwrap_or(0).max(self.limits.batch_rows_max),
+        );
         let window = FetchWindow {
             after: position.after.as_ref(),
             upto: again.map(|batch| &batch.upto).or(position.end.as_ref()),
-            rows_max: self.limits.batch_rows_max.max(rows_before),
+            rows_max,
             state,
         };
         let (mut rows, mut events) = self.read_rows(window, reading, seen).await?;

@@ -145,7 +145,9 @@ impl Poller {
             self.commit_of_front(batch, document, rows, now)
         };
         let handled = lease.hold_while_accepting(work, &mut accepted).await;
-        seen.handler_ran(began_at.elapsed());
+        let took = began_at.elapsed();
+        seen.handler_ran(took);
+        self.learn_size(batch, call.handler, (took, matches!(handled, Ok(Ok(())))));
         let handled = match handled {
             Ok(handled) => handled
                 .or_else(|error| error.after(progress.accepted(), batch.events.len()))

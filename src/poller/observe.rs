@@ -13,6 +13,7 @@ use time::OffsetDateTime;
 use tokio::time::Instant;
 use tracing::{Level, debug, error, info, warn};
 
+use self::took::Noted;
 use super::batch::{Batch, Noting};
 use super::outcome::rfc3339;
 use super::{Poller, TickError, TickOutcome, TickReport, TickRequest, outcome_row};
@@ -44,6 +45,8 @@ pub(super) struct Observation<'a> {
     lag: Lag,
     service_time: Option<OffsetDateTime>,
     timings: Vec<(&'static str, Duration)>,
+    /// What was noted at the end of an earlier lease of the tick, and since when the present one is told.
+    noted: Noted,
     /// Longest of each step, in milliseconds.
     longest_ms: BTreeMap<String, u64>,
 }
@@ -73,6 +76,7 @@ impl<'a> Observation<'a> {
             lag: Lag::default(),
             service_time: None,
             timings: Vec::new(),
+            noted: Noted::now(),
             longest_ms: poller.last_commit().into_iter().collect(),
         }
     }

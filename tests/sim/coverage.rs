@@ -78,6 +78,7 @@ pub(crate) const KINDS: &[&str] = &[
     "tick: out_of_time",
     "tick: paused",
     "tick: skipped",
+    "tick: took the lease again after it had run out of rows",
 ];
 
 #[derive(Clone, Debug, Default)]

@@ -200,7 +200,9 @@ impl Judge {
                 format!("tick {} moved the checkpoint as it took the lease", tick.0)
             });
             self.terms += 1;
-            self.term_of.insert(tick, self.terms);
+            if self.term_of.insert(tick, self.terms).is_some() {
+                self.saw.push("tick: took the lease again after it had run out of rows");
+            }
             let other = self.holder.as_ref().is_some_and(|(_, holder)| holder != owner_id);
             if other { Landed::TakenOver } else { Landed::Granted }
         } else {

@@ -30,7 +30,8 @@
 //! made again under a higher generation; the request that once created it may land again (`world.rs`);
 //! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`);
 //! in one of five a chain of two steps, in one of four a source that asks to have something kept. In two of
-//! three the next batch is read while the handler runs, over the one connection that each instance has.
+//! three the next batch is read while the handler runs, over the one connection that each instance has; in one
+//! of four a tick that has run out of rows looks for new ones for a while.
 //!
 //! # What counts as a failure
 //!
@@ -223,6 +224,15 @@
 //! - no If-Match in a table
 //! - refused write taken for an unknown one
 //! - committed before the handler
+//! - rows read ahead delivered though the commit failed
+//! - rows read ahead from where the batch in hand began
+//! - rows read ahead kept though the batch was not taken
+//! - read ahead that failed not made again
+//! - read ahead of rows that failed before
+//! - range read again cut to the next batch's size
+//! - source followed past the tick's time
+//! - source followed after a stop
+//! - slow handler given more
 //! - rows beside the checkpoint's skipped
 //! - redirect taken for a success
 //! - announced batch delivered under a pause

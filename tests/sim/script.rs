@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use highwater::journal::JournalMode;
 use highwater::lease::LeaseTerms;
-use highwater::policy::{FailurePolicy, OnFailure};
-use highwater::poller::{Flow, Limits};
+use highwater::policy::{FailurePolicy, Flow, Follow, OnFailure};
+use highwater::poller::Limits;
 use highwater::state::OnMissingState;
 
 use crate::bad::BadRows;
@@ -124,7 +124,7 @@ impl Plan {
             chain: of_journal.chance(20),
             remembers: of_journal.chance(25),
             policy: policy(&mut of_failures),
-            flow: flow(&mut of_flow),
+            flow: flow(&mut of_flow, rows_max, ttl_ms),
             accepts: of_failures.chance(50),
             bad: if calm { BadRows::NONE } else { BadRows::draw(seed, &mut of_failures) },
             calm,
@@ -171,8 +171,12 @@ impl Plan {
 }
 
 /// Draws how batches follow each other.
-fn flow(random: &mut Random) -> Flow {
-    Flow { prefetch: random.chance(70) }
+fn flow(random: &mut Random, rows_max: u64, ttl_ms: u64) -> Flow {
+    let rows_min = usize::try_from(random.within(1..=rows_max)).expect("at most 8");
+    let prefetch = random.chance(70);
+    let follows = random.chance(25);
+    let follow = Follow { time: random.ms(0..=2 * ttl_ms), interval: random.ms(200..=5_000) };
+    Flow { prefetch, batch_rows_min: rows_min, follow: follows.then_some(follow) }
 }
 
 /// Draws what becomes of rows that are not taken.
