@@ -8,6 +8,7 @@
 //!
 //! What a refused or unanswered write means is judged in `lease/write.rs`.
 
+mod by_hand;
 mod error;
 mod measure;
 mod snapshot;
@@ -104,19 +105,6 @@ impl<'a> Lease<'a> {
         Box::pin(Self::take(context, base, granted)).await
     }
 
-    /// Asks for the lease whether ticks may run or not, and leaves the batch in flight as it is.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::acquire`].
-    pub async fn acquire_by_hand(
-        context: LeaseContext<'a>,
-        base: &Snapshot,
-    ) -> Result<Acquired<'a>, LeaseError> {
-        let granted = base.document.grant(asked(context, base, None));
-        Box::pin(Self::take(context, base, granted)).await
-    }
-
     async fn take(
         context: LeaseContext<'a>,
         base: &Snapshot,
@@ -127,8 +115,7 @@ impl<'a> Lease<'a> {
             Err(refusal) => return Ok(Acquired::Refused(refusal)),
         };
         document.write_id = context.instance.next_write_id();
-        let mode = recorder(context).mode();
-        mode.number(Happened::LeaseAcquired, &mut document);
+        recorder(context).numbering().number(Happened::LeaseAcquired, &mut document);
         let holder = document.holder(context.instance.owner_id());
         let renewed_at = Instant::now();
         let until = context.stop_at.min(renewed_at + context.terms.ttl / 2);
@@ -136,7 +123,8 @@ impl<'a> Lease<'a> {
         // Boxed, as below: a document is large, and these futures lie within all others.
         let Some(etag) = &base.etag else {
             let fingerprint = base.document.source_fingerprint.clone();
-            let blank = StateDocument::blank(&base.document.poller_name, fingerprint);
+            let mut blank = StateDocument::blank(&base.document.poller_name, fingerprint);
+            blank.partition = base.document.partition;
             writer.create(&blank).await?;
             return Ok(Acquired::Conflict);
         };
@@ -442,7 +430,7 @@ impl<'a> Lease<'a> {
         until: Instant,
     ) -> Result<(), LeaseError> {
         let (holder, marked, remember) = (&self.holder, self.marked, self.remember.take());
-        let mode = recorder(self.context).mode();
+        let numbering = recorder(self.context).numbering();
         let audited = self.audited.as_ref();
         let change = |document: &StateDocument| {
             // Before new windows are merged with them.
@@ -453,7 +441,7 @@ impl<'a> Lease<'a> {
                 next.source_state.clone_from(state);
             }
             if let Some(event) = Happened::told(event, document, &next) {
-                mode.number(event, &mut next);
+                numbering.number(event, &mut next);
             }
             Ok(next)
         };

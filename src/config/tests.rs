@@ -10,6 +10,7 @@ use expect_test::{Expect, expect};
 
 use super::*;
 use crate::cursor::CursorMode;
+use crate::partition::Partition;
 
 const MINIMAL: &str = "
     AzureWebJobsStorage = UseDevelopmentStorage=true
@@ -69,22 +70,6 @@ const FULL: &str = "
     API_KEY = hunter2hunter2
     HIGHWATER__POLLERS__ORDERS__HANDLER__CA = certificates/company.pem
     HIGHWATER__POLLERS__ORDERS__HANDLER__STALL_MAX = 30s
-    HIGHWATER__POLLERS__ORDERS__HANDLER__COMMAND = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__CONNECTION = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__TABLE = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__KEY = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__COLUMNS = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__DELETES = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__FENCE_TABLE = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__LEDGER = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__LEDGER_TABLE = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__LEDGER_DAYS = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__CONTAINER = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__QUEUE = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__ORCHESTRATOR = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__SYSTEM_KEY = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__MESSAGE_EVENTS_MAX = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__MESSAGE_ENCODING = left alone
     HIGHWATER__POLLERS__ORDERS__LEASE__TTL = 60s
     HIGHWATER__POLLERS__ORDERS__LEASE__FIRST = true
     HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX = 500
@@ -108,6 +93,29 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__ON_MISSING_STATE = recreate
     HIGHWATER__POLLERS__ORDERS__JOURNAL = full
     HIGHWATER__POLLERS__ORDERS__JOURNAL_RETENTION = 0
+    HIGHWATER__POLLERS__ORDERS__PARTITIONS = 1
+";
+
+/// Settings of handlers of other kinds than the full example's.
+const OTHER_KINDS: &str = "
+    HIGHWATER__POLLERS__ORDERS__HANDLER__COMMAND = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__CONNECTION = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__TABLE = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__KEY = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__COLUMNS = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__DELETES = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__FENCE_TABLE = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__LEDGER = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__LEDGER_TABLE = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__LEDGER_DAYS = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__CONTAINER = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__QUEUE = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__ORCHESTRATOR = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__SYSTEM_KEY = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__MESSAGE_EVENTS_MAX = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__MESSAGE_ENCODING = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__STEPS = warehouse, notify
+    HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__KIND = stdout
 ";
 
 /// Reads `NAME = value` lines; a later line wins.
@@ -168,6 +176,7 @@ fn defaults_are_those_of_the_table() {
             pollers: {
                 "orders": PollerConfig {
                     name: "orders",
+                    partition: None,
                     source: SourceConfig {
                         connection_setting: "SQL",
                         connection: SqlConnection {
@@ -268,6 +277,7 @@ fn a_full_example_of_a_poller_reads_back() {
     expect![[r#"
         PollerConfig {
             name: "orders",
+            partition: None,
             source: SourceConfig {
                 connection_setting: "SQL",
                 connection: SqlConnection {
@@ -462,12 +472,10 @@ fn every_setting_of_the_table_is_in_the_full_example() {
         HIGHWATER__STATE__JOURNAL_TABLE = j
         HIGHWATER__POLLERS__ORDERS__SOURCE__QUERY = SELECT 1
         HIGHWATER__POLLERS__ORDERS__SOURCE__COLUMNS_EXCLUDED = note
-        HIGHWATER__POLLERS__ORDERS__HANDLER__STEPS = warehouse, notify
-        HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__KIND = stdout
         HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_AUDIENCE = api://orders
         HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_CLIENT_ID = 11111111-2222-3333-4444-555555555555
     ";
-    let full = vars(&[FULL, others]);
+    let full = vars(&[FULL, OTHER_KINDS, others]);
     for setting in SETTINGS {
         let of_poller = setting.name_for(Some("ORDERS")).replace("<PARAM>", "LEAST");
         let of_poller = of_poller.replace("<STEP>__<SETTING>", "NOTIFY__KIND");
@@ -561,6 +569,21 @@ fn every_mistake_is_reported_at_once() {
 }
 
 #[test]
+fn in_azure_a_lease_lives_at_least_15_seconds() {
+    const AZURE: &str = "
+        AzureWebJobsStorage = DefaultEndpointsProtocol=https;AccountName=prod;AccountKey=aHVudGVyMg==;EndpointSuffix=core.windows.net
+    ";
+    let ttl = |value: &str| format!("HIGHWATER__POLLERS__ORDERS__LEASE__TTL = {value}");
+    let refused = Config::from_vars(&vars(&[MINIMAL, AZURE, &ttl("14s")])).unwrap_err();
+    assert!(refused.to_string().contains("expected a duration of at least `15s`"), "{refused}");
+    let config = read(&[MINIMAL, AZURE, &ttl("15s")]);
+    assert_eq!(config.pollers["orders"].lease.ttl, Duration::from_secs(15));
+    // The emulator is for demos and tests.
+    let config = read(&[MINIMAL, &ttl("2s")]);
+    assert_eq!(config.pollers["orders"].lease.ttl, Duration::from_secs(2));
+}
+
+#[test]
 fn settings_are_checked_against_each_other() {
     let bad = "
         AzureWebJobsStorage = AccountName=prod;AccountKey=hunter2
@@ -601,6 +624,32 @@ fn settings_are_checked_against_each_other() {
             setting `HIGHWATER__POLLERS__STOCK__SOURCE__CONNECTION` is `(not shown)`, expected the name of a setting
               hint: put the connection string into a setting of its own, and that setting's name here
         "#]],
+    );
+}
+
+#[test]
+fn settings_of_another_kind_of_handler_are_mistakes_but_beside_stdout() {
+    let orders = "HIGHWATER__POLLERS__ORDERS__HANDLER__";
+    let errors = Config::from_vars(&vars(&[FULL, OTHER_KINDS])).unwrap_err();
+    let named: Vec<&str> = errors.0.iter().map(|mistake| mistake.setting.as_str()).collect();
+    let expected = vars(&[OTHER_KINDS]);
+    assert_eq!(named, expected.keys().map(String::as_str).collect::<Vec<_>>());
+    let text = errors.to_string().replace(orders, "…");
+    for expected in [
+        "`…SYSTEM_KEY` is `(not shown)`, expected nothing, as `…KIND` is `http` and this is for `durable`\n",
+        "`…CONNECTION` is `(not shown)`, expected nothing, as `…KIND` is `http` and this is for `queue`, \
+         `blob`, `sql`\n  hint: remove it, or choose that kind",
+        "`…STEP__NOTIFY__KIND` is `(not shown)`, expected nothing, as `…KIND` is `http` and this is for `fanout`",
+    ] {
+        assert!(text.contains(expected), "{text}");
+    }
+    read(&[FULL, OTHER_KINDS, &format!("{orders}KIND = stdout")]);
+    let queue =
+        format!("{orders}KIND = queue\n{orders}QUEUE = changes\n{orders}URL = https://a.example\n");
+    let errors = Config::from_vars(&vars(&[MINIMAL, &queue])).unwrap_err().to_string();
+    assert!(
+        errors.starts_with(&format!("1 mistake in the settings\nsetting `{orders}URL` is")),
+        "{errors}"
     );
 }
 
@@ -724,6 +773,30 @@ fn a_function_runs_the_poller_of_its_name_or_the_one_it_is_given() {
         let name = config.poller_of_function(folder).map(|poller| poller.name.as_str());
         assert_eq!(name, runs.then_some("orders"), "{folder}");
     }
+}
+
+#[test]
+fn a_divided_poller_is_its_parts_and_each_has_a_function() {
+    let four = "HIGHWATER__POLLERS__ORDERS__PARTITIONS = 2";
+    let config = read(&[MINIMAL, four, "HIGHWATER__FUNCTIONS__NIGHTLY_RUN__POLLER = orders__p1"]);
+    let part = |index| Some(Partition { index, count: 2 });
+    let parts: Vec<_> =
+        config.pollers.iter().map(|(name, it)| (name.as_str(), it.partition)).collect();
+    assert_eq!(parts, [("orders__p0", part(0)), ("orders__p1", part(1))]);
+    assert!(config.pollers.iter().all(|(name, poller)| poller.name == *name));
+    let runs = |folder| config.poller_of_function(folder).map(|poller| poller.name.as_str());
+    assert_eq!(runs("orders__p0"), Some("orders__p0"));
+    assert_eq!(runs("nightly-run"), Some("orders__p1"));
+    assert_eq!(runs("orders"), None, "a whole poller would deliver what its parts do");
+    let needed = config.functions_needed();
+    let needed: Vec<_> =
+        needed.iter().map(|it| (it.folder.as_str(), it.poller, it.whole)).collect();
+    assert_eq!(
+        needed,
+        [("orders__p0", "orders__p0", "orders"), ("nightly_run", "orders__p1", "orders")]
+    );
+    let whole = read(&[MINIMAL]);
+    assert_eq!(whole.functions_needed()[0].folder, "orders");
 }
 
 #[test]

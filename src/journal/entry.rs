@@ -33,11 +33,14 @@ impl JournalMode {
         }
     }
 
-    /// Numbers a write of this kind, where the mode records such: part of the write itself.
-    pub fn number(self, event: Happened, document: &mut StateDocument) {
-        if self.records(event) && event.writes() {
+    /// Numbers a write of this kind, where the mode records such: part of the write itself. Returns
+    /// whether it does.
+    pub fn number(self, event: Happened, document: &mut StateDocument) -> bool {
+        let is_recorded = self.records(event) && event.writes();
+        if is_recorded {
             document.journal_seq = document.journal_seq.saturating_add(1);
         }
+        is_recorded
     }
 }
 
@@ -85,6 +88,8 @@ pub enum Happened {
     Compacted,
     /// The recovery controller acted.
     Recovered,
+    /// Somebody divides the keys among other parts.
+    Repartitioned,
     /// Something that a newer version tells of.
     #[serde(other)]
     Unknown,
@@ -114,6 +119,7 @@ impl Happened {
             Self::Rebuilt => "rebuilt",
             Self::Compacted => "compacted",
             Self::Recovered => "recovered",
+            Self::Repartitioned => "repartitioned",
             Self::Unknown => "unknown",
         }
     }
@@ -157,12 +163,21 @@ impl Happened {
                 | Self::Rebuilt
                 | Self::Compacted
                 | Self::Recovered
+                | Self::Repartitioned
         )
     }
 
     /// Whether the checkpoint may lie before the one of the entry before it.
     pub(super) fn may_move_back(self) -> bool {
-        matches!(self, Self::Reset | Self::Imported | Self::Cloned | Self::Rebuilt | Self::Unknown)
+        matches!(
+            self,
+            Self::Reset
+                | Self::Imported
+                | Self::Cloned
+                | Self::Rebuilt
+                | Self::Repartitioned
+                | Self::Unknown
+        )
     }
 }
 

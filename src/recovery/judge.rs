@@ -92,6 +92,10 @@ pub(super) fn is_silent(document: &StateDocument, age: LeaseAge, stuck_after: Du
 
 /// Returns every condition that a document is in, but those of its parent.
 pub(super) fn judge(subject: &Subject<'_>, thresholds: &Thresholds) -> Vec<Judged> {
+    // Others deliver its rows; it is kept for those who look for what was.
+    if subject.document.taken_over_by.is_some() {
+        return Vec::new();
+    }
     let judged = [
         lease_expired(subject),
         in_flight_orphaned(subject, thresholds),
@@ -196,7 +200,9 @@ fn state_without_configuration(subject: &Subject<'_>) -> Option<Judged> {
 /// A poller of the settings without a document.
 pub(super) fn configuration_without_state(has_run: bool) -> Judged {
     let (action, found) = if has_run {
-        (Action::Alarm, "its document is gone, though its marker says that it has run: restore it")
+        let found = "its document is gone, though its marker says that it has run: `highwater state \
+                     rebuild` makes it again from the journal, `highwater state import` puts a copy there";
+        (Action::Alarm, found)
     } else {
         (Action::Report, "it has no document: no tick has delivered anything yet")
     };
@@ -245,7 +251,7 @@ fn fingerprint_differs(subject: &Subject<'_>) -> Option<Judged> {
     let differs = subject.configured.is_some_and(|known| known.fingerprint_matches == Some(false));
     differs.then(|| {
         let found = "the checkpoint is of another source than the settings describe: restore the \
-                     settings, or give the poller a new name to start over";
+                     settings, or agree to the new source with `highwater reset --new-source`";
         Judged::new(Condition::FingerprintDiffers, Action::Alarm, found)
     })
 }

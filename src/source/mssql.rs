@@ -27,6 +27,8 @@ mod limit;
 mod mark;
 mod offer;
 mod origin;
+mod outside;
+mod partition;
 mod plan;
 mod present;
 mod query;
@@ -51,6 +53,7 @@ use crate::cursor::{Cursor, CursorMode, SourceFingerprint};
 use crate::error::ErrorKind;
 use crate::mssql::ident::quote;
 use crate::mssql::{Connection, Param, Retries, RetryTerms, SqlError};
+use crate::partition::Partition;
 use crate::value::Value;
 
 use super::{FetchError, FetchWindow, Rows, Source, SourceShape};
@@ -99,6 +102,8 @@ pub struct SourceSettings {
     pub limits: SizeLimits,
     /// What to do where columns are added, removed or retyped.
     pub on_schema_change: OnSchemaChange,
+    /// The part of the keys whose rows are read; `None` for all.
+    pub partition: Option<Partition>,
 }
 
 /// Reads changed rows of one table over one connection.
@@ -129,8 +134,8 @@ struct State {
     plan: Option<Arc<Plan>>,
     /// How many rows a batch holds, judged by those read last.
     rows_fit: Option<usize>,
-    /// Whether it was said what cannot be known of a query.
-    told_of_query: bool,
+    /// Whether it was said what is known of a view, or cannot be known of a query.
+    told_of_origin: bool,
 }
 
 impl Mssql {
@@ -172,7 +177,7 @@ impl Mssql {
         }
         let connection = Connection::new(settings.connection.clone(), None);
         let state =
-            Mutex::new(State { connection, plan: None, rows_fit: None, told_of_query: false });
+            Mutex::new(State { connection, plan: None, rows_fit: None, told_of_origin: false });
         Ok(Self {
             settings,
             origin,
@@ -241,27 +246,38 @@ impl Mssql {
         &self,
         state: &'a mut State,
     ) -> Result<(Arc<Plan>, &'a mut Connection), FetchError> {
-        let State { connection, plan, told_of_query, .. } = state;
+        let State { connection, plan, told_of_origin, .. } = state;
         if let Some(known) = plan {
             return Ok((Arc::clone(known), connection));
         }
         let columns = self.describe(connection).await?;
         let made = self.make_plan(&columns)?;
         let choice = &self.decided()?.choice;
-        if let Some(column) = choice.cursor.as_deref().filter(|_| made.cursor_is_nullable()) {
+        // One of several parts is enough to tell of them.
+        let tells = self.settings.partition.is_none_or(|partition| partition.index == 0);
+        let counts = tells && made.cursor_is_nullable();
+        if let Some(column) = choice.cursor.as_deref().filter(|_| counts) {
             self.count_null_cursors(connection, column).await;
         }
-        if self.origin.table().is_none() && !std::mem::replace(told_of_query, true) {
-            let poller = self.settings.poller.as_str();
-            let key = self.settings.key.join("`, `");
-            tracing::info!(
-                event = "query_key_not_checked",
-                poller.name = poller,
-                "Poller `{poller}` reads a query, of which the server cannot tell whether the key `{key}` is \
-                 unique and never NULL: make sure of it, or rows of one key could be missed"
-            );
+        if !std::mem::replace(told_of_origin, true) {
+            if self.origin.table().is_none() {
+                self.tell_of_query();
+            } else if let Some(view) = self.bounded_view(choice.mode, &columns).filter(|_| tells) {
+                self.warn_of_outside(connection, view).await;
+            }
         }
         Ok((Arc::clone(plan.insert(Arc::new(made))), connection))
+    }
+
+    fn tell_of_query(&self) {
+        let poller = self.settings.poller.as_str();
+        let key = self.settings.key.join("`, `");
+        tracing::info!(
+            event = "query_key_not_checked",
+            poller.name = poller,
+            "Poller `{poller}` reads a query, of which the server cannot tell whether the key `{key}` is \
+             unique and never NULL: make sure of it, or rows of one key could be missed"
+        );
     }
 
     /// Returns what to read where the table has these columns.

@@ -7,10 +7,13 @@
 
 use std::fmt;
 
-use crate::config::{Filter, FilterProblem, Relation, SqlConnection, check_database, check_query};
+use crate::config::{
+    Filter, FilterProblem, Relation, SqlConnection, check_database, check_query, connected_database,
+};
 use crate::cursor::SourceFingerprint;
 use crate::event::SourceLabel;
 use crate::mssql::ident::{QualifiedName, literal, quote};
+use crate::partition::whole_of;
 use crate::source::SourceShape;
 
 use super::SourceSettings;
@@ -45,11 +48,12 @@ impl Origin {
         let mut table = QualifiedName::parse(name).map_err(|error| error.to_string())?;
         if let Some(database) = table.database.take() {
             // The rowversion of another database does not order its rows.
-            let connected = settings.connection.database.as_deref().unwrap_or_default();
-            if !database.eq_ignore_ascii_case(connected) {
+            let connected = settings.connection.database.as_deref();
+            if !connected.is_some_and(|connected| database.eq_ignore_ascii_case(connected)) {
                 return Err(format!(
-                    "table `{name}` is in another database than the connection (`{connected}`): name \
-                     `{database}` in the connection string"
+                    "table `{name}` is in another database than the connection ({}): name `{database}` \
+                     in the connection string",
+                    connected_database(connected)
                 ));
             }
         }
@@ -113,8 +117,12 @@ impl Origin {
             Self::Table(table) => table.to_string(),
             Self::Query(_) => "query".to_owned(),
         };
-        let label =
-            SourceLabel { poller: settings.poller.clone(), object, mode: choice.mode.as_str() };
+        // Whatever part reads it, a row is the same event.
+        let label = SourceLabel {
+            poller: whole_of(&settings.poller).to_owned(),
+            object,
+            mode: choice.mode.as_str(),
+        };
         SourceShape {
             label,
             mode: choice.mode,
@@ -150,6 +158,9 @@ impl Origin {
         if !values.is_empty() {
             parts.push(("filter_values", &values));
         }
+        // Rows of other keys lie behind the same position.
+        let partition = settings.partition.map(|partition| partition.to_string());
+        parts.extend(partition.as_deref().map(|partition| ("partition", partition)));
         SourceFingerprint::of(&parts)
     }
 }

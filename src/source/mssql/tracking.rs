@@ -23,6 +23,7 @@ use crate::source::{FetchError, FetchWindow, Lag, Remember, Rows};
 use crate::value::Value;
 
 use super::decode;
+use super::partition;
 use super::plan::{Answer, Plan, unexpected};
 use super::query::{bound, operation};
 
@@ -147,6 +148,7 @@ impl Plan {
             };
             conditions.push(bound(&self.key_values("t", cursor, statement)?, operators));
         }
+        conditions.extend(self.of_partition("t"));
         conditions.extend(self.filter.as_ref().map(|filter| statement.filter(filter)));
         let filter = match conditions.as_slice() {
             [] => String::new(),
@@ -211,6 +213,8 @@ impl Plan {
             columns.extend(self.key_values("c", cursor, statement)?);
             conditions.push(bound(&columns, operators));
         }
+        // By the change, as a deleted row has no key of its own.
+        conditions.extend(self.of_partition("c"));
         let same: Vec<String> = self
             .key_names_of("t")
             .into_iter()
@@ -304,6 +308,11 @@ impl Plan {
             }
         }
         select
+    }
+
+    /// Returns the condition that keys behind `alias` belong to the part that is read.
+    fn of_partition(&self, alias: &str) -> Option<String> {
+        self.partition.map(|partition| partition::condition(partition, &self.key, alias))
     }
 
     fn key_names_of(&self, alias: &str) -> Vec<String> {
@@ -419,7 +428,8 @@ impl Plan {
 /// Says that changes which were tracked are so no more.
 pub(super) fn lost_tracking(reason: &str) -> FetchError {
     FetchError::position_lost(format!(
-        "{reason}; what changed meanwhile is not known: give the poller a new name to start over"
+        "{reason}; what changed meanwhile is not known: start over with `highwater reset <NAME> to-beginning`, \
+         which reads the table anew"
     ))
 }
 
