@@ -31,6 +31,8 @@ mod plan;
 mod present;
 mod query;
 mod range;
+#[cfg(any(test, feature = "test-util"))]
+mod sampled;
 mod schema;
 mod traced;
 mod tracking;
@@ -62,6 +64,8 @@ use plan::{Answer, Plan, Reading};
 pub use examine::Standing;
 pub use limit::SizeLimits;
 pub use offer::Offer;
+#[cfg(any(test, feature = "test-util"))]
+pub use sampled::Sampled;
 
 /// Whether the changes of the object that `@P1` names are tracked and may be seen.
 const TRACKED: &str = "SELECT CHANGE_TRACKING_MIN_VALID_VERSION(OBJECT_ID(@P1)) AS [v]";

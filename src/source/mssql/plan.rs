@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tiberius::TokenRow;
+
 use crate::config::{Filter, SourceClock};
 use crate::cursor::{Cursor, CursorError, CursorMode, RowVersion};
 use crate::error::ErrorKind;
@@ -305,7 +307,17 @@ impl Plan {
             answer.more = true;
             return Ok(());
         }
-        let mut cells = values(row);
+        self.read_cells(row.into_token_row(), answer)
+    }
+
+    /// Adds a row of the table.
+    pub(super) fn read_cells(
+        &self,
+        row: TokenRow<'static>,
+        answer: &mut Answer,
+    ) -> Result<(), SqlError> {
+        let tracked = self.cursor.is_none();
+        let mut cells: Vec<Value> = row.into_iter().map(decode::value).collect();
         if cells.len() != self.width {
             let reason = format!("a row has {} cells, asked for {}", cells.len(), self.width);
             return Err(SqlError::new(ErrorKind::Internal, reason));
