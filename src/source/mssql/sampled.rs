@@ -55,7 +55,7 @@ impl Sampled {
     pub fn read(&self, rows: Vec<TokenRow<'static>>) -> Result<Rows, FetchError> {
         let mut answer = Answer::new(rows.len());
         for row in rows {
-            self.0.read_cells(row, &mut answer)?;
+            self.0.read_cells(&row, &mut answer)?;
         }
         let state = SourceState::new();
         let window = FetchWindow { after: None, upto: None, rows_max: usize::MAX, state: &state };
