@@ -290,7 +290,7 @@ impl Batch {
         base: &mut Snapshot,
     ) -> Box<Self> {
         if let Some(remember) = remember {
-            base.document.source_state = remember.state;
+            base.document_mut().source_state = remember.state;
         }
         self
     }
