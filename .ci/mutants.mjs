@@ -32,6 +32,7 @@ const RESTORED = "src/state/transitions/restore.rs";
 const RESTORE = "src/poller/restore.rs";
 const HISTORY = "src/poller/history.rs";
 const RESET = "src/poller/reset.rs";
+const PEEK = "src/poller/peek.rs";
 const DUPLICATE = "src/poller/duplicate.rs";
 const DIRECTION = "src/range/direction.rs";
 const STATE = "src/state.rs";
@@ -52,6 +53,12 @@ const MEMORY = "src/poller/memory.rs";
 const BATCH = "src/poller/batch.rs";
 const PART = "src/poller/part.rs";
 const PLAN = "src/source/mssql/plan.rs";
+const PARTITION = "src/source/mssql/partition.rs";
+const ORIGIN = "src/source/mssql/origin.rs";
+const KIN = "src/poller/kin.rs";
+const DIVIDE = "src/poller/divide.rs";
+const DIVIDED = "src/state/partition.rs";
+const REPARTITION = "src/repartition.rs";
 const MARK = "src/source/mssql/mark.rs";
 const QUERY = "src/source/mssql/query.rs";
 const ZONE = "src/source/mssql/zone.rs";
@@ -83,12 +90,12 @@ const DESCRIBE = "src/source/mssql/describe.rs";
 const FILTER = "src/config/filter.rs";
 const TSQL = "src/config/tsql.rs";
 const REACH = "src/config/tsql/database.rs";
-const ORIGIN = "src/source/mssql/origin.rs";
 const POLICY = "src/policy.rs";
 const DELIVER = "src/poller/deliver.rs";
 const QUARANTINE = "src/poller/quarantine.rs";
 const SUSPICION = "src/poller/suspicion.rs";
 const OBSERVE = "src/poller/observe.rs";
+const BLOB_STORE = "src/state/blob.rs";
 const MEMORY_STORE = "src/state/memory.rs";
 const FILE_STORE = "src/state/file.rs";
 const CONTAINER = "src/state/container.rs";
@@ -111,7 +118,8 @@ const PROJECT = "src/project.rs";
 const BREAKS = [
   ["margin removed", TRANSITIONS, "const LAPSE_MARGIN: Duration = Duration::from_secs(2);", "const LAPSE_MARGIN: Duration = Duration::from_secs(0);"],
   ["clock's grain ignored", TRANSITIONS, "+ age.grain * 2 + LAPSE_MARGIN", "+ LAPSE_MARGIN"],
-  ["idle time before a foreign write ignored", RECOVERED, "Duration::from_secs(self.lease.idle_before_seconds) + age.since_write", "age.since_write"],
+  ["idle time before a foreign write ignored", RECOVERED, "self.lease.idle_before().saturating_add(age.since_write)", "age.since_write"],
+  ["fractions of idle time lost at each foreign write", RECOVERED, "self.idle_before_nanos = idle.subsec_nanos();", ""],
   ["token not raised", TRANSITIONS, "Ok(FencingToken(current + 1))", "Ok(FencingToken(current))"],
   ["released lease held on to", TRANSITIONS, ".filter(|_| lease.released_at.is_none())", ".filter(|_| true)"],
   ["lapsed lease never taken", TRANSITIONS, "if idle >= lapses_after {", "if false {"],
@@ -149,6 +157,8 @@ const BREAKS = [
   ["range read again remembered as all", BATCH, " && again.is_none();", ";"],
   ["rest of a batch committed with its front's mark", PART, "rest.remember.clone_from(&self.remember);", "rest.remember.clone_from(&self.remember);\n        let front = Self { remember: self.remember.clone(), ..front };"],
   ["poller that never ran started by a tick", MEMORY, "marker.is_none() && self.start_now && !was_placed(&blank.document)", "marker.is_none() && self.start_now && blank.etag.is_none()"],
+  ["no row more asked for than a batch may have", PLAN, ".unwrap_or(i64::MAX).saturating_add(1)", ".unwrap_or(i64::MAX)"],
+  ["documents of two applications under one path", BLOB_STORE, '&["state", &encode(app)]', '&["state"]'],
   ["answer that was cut moves the mark", PLAN, "let remember = remember.filter(|_| !answer.is_cut());", "let remember = remember.filter(|_| true);"],
   ["answer that was cut not checked", TRACKING, "(self.cursor.is_none() && answer.is_cut()).then(", "(false && answer.is_cut()).then("],
   ["reset keeps what was remembered", TRANSITIONS, "next.source_state.clear();", ""],
@@ -333,6 +343,19 @@ const BREAKS = [
   ["secret of a token request told", PATIENT, "text.replace(secret, \"[redacted]\")", "text.replace(secret, secret)"],
   ["newer C library packed", ELF, "Some(numbers) if numbers <= GLIBC_MAX => ", "Some(numbers) if numbers <= GLIBC_MAX || true => "],
   ["steps share the batch id", EVENT, "        update_sized(&mut hash, step.as_bytes());\n", ""],
+  ["rows of other parts read", QUERY, "self.partition.map(|partition| partition::condition(partition, self.key, \"t\"))", "self.partition.map(|_| partition::condition).and(None)"],
+  ["changes of other parts read", TRACKING, "        conditions.extend(self.of_partition(\"c\"));\n", ""],
+  ["row without a key of no part", PARTITION, "format!(\"ISNULL({converted}, N'')\")", "converted"],
+  ["number of parts not in the fingerprint", ORIGIN, "parts.extend(partition.as_deref().map(|partition| (\"partition\", partition)));", "drop(partition);"],
+  ["part begun beside another division", KIN, "|| stored == configured", "|| stored == stored"],
+  ["division not written down before the first row", KIN, "            self.write_division_down().await?;\n", ""],
+  ["reset beside another division", RESET, "Ok(Some(document)) => self.refuse_division_of(document)?,", "Ok(Some(_)) => {}"],
+  ["look at a part writes its division down", PEEK, "self.read_to(false)", "self.read_to(true)"],
+  ["old part read past the bound", DIVIDE, "Some(window.upto.filter(ends_before).unwrap_or(&self.upto))", "window.upto.filter(ends_before)"],
+  ["bound behind a checkpoint", DIVIDED, "Some(Some(std::cmp::Ordering::Less)) | None", "Some(Some(std::cmp::Ordering::Greater)) | None"],
+  ["part that reads the table bounded by changes", DIVIDED, "checkpoint.is_some_and(reads_changes)", "checkpoint.is_some()"],
+  ["windows left unread by new parts", DIVIDED, "Some(if is_earlier { begins.clone() } else { earliest })", "Some(if false { begins.clone() } else { earliest })"],
+  ["new parts begun before the old ones came to the bound", REPARTITION, "if !record.caught_up {", "if false {"],
   ["text of others becomes markup", MARKUP, "'<' => out.push_str(\"&lt;\"),", "'<' => out.push('<'),"],
   ["text of others ends an attribute", MARKUP, "'\"' => out.push_str(\"&quot;\"),", "'\"' => out.push('\"'),"],
   ["page answers under anybody's name", GUARD, "if self.names.contains(&name) || name == \"localhost\" {", "if true || self.names.contains(&name) {"],

@@ -3,6 +3,7 @@
 pub mod board;
 pub mod doctor;
 mod error;
+pub mod parts;
 pub mod range;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use azure_core::credentials::TokenCredential;
 use uuid::Uuid;
 
 pub use self::error::BuildError;
+use self::parts::Shared;
 use crate::azure::{
     BlobService, ConnectError, IdentitySource, QueueService, ServiceOptions, Tokens, User,
     request_timeout,
@@ -34,11 +36,11 @@ use crate::handler::stdout::Stdout;
 use crate::handler::{Handler, Step};
 use crate::host::server::Function;
 use crate::journal::{BlobJournal, FileJournal, JournalStore, SqlJournal};
-use crate::lease::{Instance, LeaseTerms};
+use crate::lease::Instance;
 use crate::metrics::Metrics;
 use crate::mssql::RetryTerms;
 use crate::page;
-use crate::poller::{Limits, Poller, PollerParts};
+use crate::poller::{Limits, Poller};
 use crate::recovery::{self, Controller, ControllerParts, Thresholds};
 use crate::source::Source;
 use crate::source::mssql::{Mssql, SizeLimits, SourceSettings};
@@ -78,30 +80,18 @@ impl App {
         let instance = Arc::new(Instance::new(owner_id).measured(Arc::clone(&metrics)));
         let Storage { state, journals } = surroundings.storage(&config)?;
         let store: Arc<dyn StateStore> = Arc::new(LoggedStore::new(state));
-        let mut client = None;
+        let mut shared = Shared {
+            config: &config,
+            surroundings: &surroundings,
+            store: Arc::clone(&store),
+            journals,
+            instance: Arc::clone(&instance),
+            metrics: Arc::clone(&metrics),
+            client: None,
+        };
         let mut pollers = BTreeMap::new();
         for poller in config.pollers.values() {
-            let parts = PollerParts {
-                name: poller.name.clone(),
-                source: surroundings.source(poller)?,
-                handler: surroundings.handler(&config.app, poller, &mut client)?,
-                store: Arc::clone(&store),
-                instance: Arc::clone(&instance),
-                terms: LeaseTerms::of(poller.lease.ttl),
-                limits: limits(poller, config.function_timeout),
-                policy: poller.policy,
-                metrics: Arc::clone(&metrics),
-            };
-            let built = Poller::new(parts);
-            let built = if poller.source.start_now { built.starting_now() } else { built };
-            let built = match poller.source.audit_after {
-                Some(wait) => built.auditing(wait),
-                None => built,
-            };
-            // Also where none is kept: one that was can be read.
-            let (mode, retention) = (poller.journal.mode, poller.journal.retention);
-            let built = built.with_journal(mode, Arc::clone(&journals), retention);
-            pollers.insert(poller.name.clone(), Arc::new(built));
+            pollers.insert(poller.name.clone(), Arc::new(shared.poller(poller)?));
         }
         let functions = functions(&config, &pollers, &surroundings.function_folders());
         let recovery = controller(&config, &store, instance, metrics, &pollers);
@@ -380,6 +370,7 @@ impl Surroundings {
                 batch_bytes_max: poller.limits.batch_bytes_max,
             },
             on_schema_change: source.on_schema_change,
+            partition: poller.partition,
         };
         let retry = RetryTerms::within(poller.limits.tick_time_max);
         let mssql = Mssql::new(settings).map_err(wrong)?.with_retries(retry);

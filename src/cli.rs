@@ -21,6 +21,7 @@ mod pause;
 mod quarantine;
 mod range;
 mod recover;
+mod repartition;
 mod replay;
 mod reset;
 mod restore;
@@ -44,6 +45,7 @@ use self::output::{Exit, Failed, end};
 use crate::app::App;
 use crate::config::{LocalSettings, ProcessVars, Vars};
 use crate::error::chain;
+use crate::partition::whole_of;
 use crate::poller::Poller;
 
 /// A polling trigger for Microsoft SQL Server on Azure Functions.
@@ -82,6 +84,8 @@ enum Command {
     Pause(pause::PauseOptions),
     /// Let a poller run again, whoever or whatever paused it.
     Resume(pause::ResumeOptions),
+    /// Divide the keys of a poller into another number of partitions, in which nothing is lost or out of order.
+    Repartition(repartition::Options),
     /// Deliver a part of a poller's past again, once, in order; the poller goes on undisturbed.
     Replay(replay::Options),
     /// Deliver a part of a poller's past again in windows, several at a time and in several processes.
@@ -155,6 +159,7 @@ pub async fn run() -> ExitCode {
         Command::Recover(options) => end(recover::run(vars, &options).await),
         Command::Pause(options) => end(pause::pause(vars, &options).await),
         Command::Resume(options) => end(pause::resume(vars, &options).await),
+        Command::Repartition(options) => end(Box::pin(repartition::run(vars, &options)).await),
         Command::Replay(options) => end(Box::pin(replay::run(vars, &options)).await),
         Command::Backfill(options) => end(Box::pin(backfill::run(vars, &options)).await),
         Command::Reset(options) => end(Box::pin(reset::run(vars, &options)).await),
@@ -194,10 +199,36 @@ fn poller(vars: &dyn Vars, name: &str) -> Result<Arc<Poller>, Failed> {
 }
 
 fn poller_of(pollers: &BTreeMap<String, Arc<Poller>>, name: &str) -> Result<Arc<Poller>, Failed> {
-    pollers.get(name).cloned().ok_or_else(|| {
-        let names: Vec<&str> = pollers.keys().map(String::as_str).collect();
-        let names = names.join("`, `");
-        let text = format!("there is no poller `{name}`; the settings have `{names}`");
-        Failed::new(Exit::Usage, text)
-    })
+    pollers.get(name).cloned().ok_or_else(|| unknown(name, pollers))
+}
+
+/// Returns the poller of a name, or all parts of the one of that name.
+fn parts(vars: &dyn Vars, name: &str) -> Result<Vec<Arc<Poller>>, Failed> {
+    let app = App::build(vars)?;
+    let of_it = app.pollers.values().filter(|poller| is_of(poller.name(), name));
+    let found: Vec<Arc<Poller>> = of_it.cloned().collect();
+    if found.is_empty() {
+        return Err(unknown(name, &app.pollers));
+    }
+    Ok(found)
+}
+
+/// Whether `poller` is the one that was asked for, or a part of it.
+fn is_of(poller: &str, asked: &str) -> bool {
+    poller == asked || whole_of(poller) == asked
+}
+
+/// Says that there is no poller of a name, and which there are.
+fn unknown<T>(name: &str, known: &BTreeMap<String, T>) -> Failed {
+    let (parts, others): (Vec<&str>, Vec<&str>) =
+        known.keys().map(String::as_str).partition(|known| is_of(known, name));
+    let text = if parts.is_empty() {
+        format!("there is no poller `{name}`; the settings have `{}`", others.join("`, `"))
+    } else {
+        let parts = parts.join("`, `");
+        format!(
+            "poller `{name}` is divided, and this is done for one part at a time: name `{parts}`"
+        )
+    };
+    Failed::new(Exit::Usage, text)
 }

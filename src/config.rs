@@ -15,7 +15,7 @@
 //!
 //! Nothing here connects to anything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 mod failure;
@@ -67,6 +67,7 @@ pub(crate) use self::unknown::closest;
 pub use self::vars::{LocalSettings, LocalSettingsError, ProcessVars, Vars};
 
 use self::read::Reader;
+use crate::partition::whole_of;
 
 /// Time kept back at the end of a function's time-out to write down that a tick failed.
 pub const FUNCTION_TIMEOUT_RESERVE: Duration = Duration::from_secs(15);
@@ -86,7 +87,7 @@ pub struct Config {
     pub metrics: MetricsConfig,
     /// What is done about pollers that cannot go on.
     pub recovery: RecoveryConfig,
-    /// The pollers by name; at least one.
+    /// The pollers by name, at least one; the parts of one that is divided stand for it.
     pub pollers: BTreeMap<String, PollerConfig>,
     /// Functions that run a poller of another name, by [`function_segment`]; the values are names
     /// of pollers that exist.
@@ -109,12 +110,19 @@ impl Config {
         let recovery = recovery::read(&mut reader);
         let names = poller::names(&mut reader);
         let facts = poller::Facts { function_timeout, state: state.as_ref() };
-        let pollers: Vec<Option<PollerConfig>> =
-            names.iter().map(|name| poller::read(&mut reader, name, &facts)).collect();
-        let functions = poller::read_functions(&mut reader, &names);
+        let mut known = BTreeSet::new();
+        let mut pollers = Some(Vec::new());
+        for name in names {
+            let read = poller::read(&mut reader, &name, &facts);
+            match &read {
+                Some(parts) => known.extend(parts.iter().map(|part| part.name.clone())),
+                None => _ = known.insert(name),
+            }
+            pollers = pollers.zip(read).map(|(pollers, parts)| [pollers, parts].concat());
+        }
+        let functions = poller::read_functions(&mut reader, &known);
         unknown::report(&mut reader);
         let config = || {
-            let pollers: Option<Vec<PollerConfig>> = pollers.into_iter().collect();
             Some(Self {
                 app: app?,
                 state: state?,
@@ -129,10 +137,37 @@ impl Config {
         reader.finish(config())
     }
 
+    /// Returns the functions that are needed: one for each poller, and for each part of one that is divided.
+    pub fn functions_needed(&self) -> Vec<NeededFunction<'_>> {
+        let folder_of = |poller: &PollerConfig| {
+            let mut set = self.functions.iter().filter(|(_, runs)| **runs == poller.name);
+            set.next()
+                .map_or_else(|| poller.name.clone(), |(segment, _)| segment.to_ascii_lowercase())
+        };
+        let needed = self.pollers.values().map(|poller| NeededFunction {
+            folder: folder_of(poller),
+            poller: &poller.name,
+            whole: whole_of(&poller.name),
+        });
+        needed.collect()
+    }
+
     /// Returns the poller that a function runs, by the name of the function's folder.
     pub fn poller_of_function(&self, folder: &str) -> Option<&PollerConfig> {
         self.pollers.get(&poller_name_of_function(folder, &self.functions))
     }
+}
+
+/// A timer function that the settings need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NeededFunction<'a> {
+    /// Name of its folder: a name that the host takes.
+    pub folder: String,
+    /// Name of the poller that it runs.
+    pub poller: &'a str,
+    /// The poller of which that is a part; the same where it is whole. Parts share what is named after it, such
+    /// as the setting of a schedule.
+    pub whole: &'a str,
 }
 
 /// Returns the name of the poller that the function in `folder` runs, whether there is one or not, where

@@ -8,6 +8,7 @@
 //!
 //! What a refused or unanswered write means is judged in `lease/write.rs`.
 
+mod by_hand;
 mod error;
 mod measure;
 mod snapshot;
@@ -104,19 +105,6 @@ impl<'a> Lease<'a> {
         Box::pin(Self::take(context, base, granted)).await
     }
 
-    /// Asks for the lease whether ticks may run or not, and leaves the batch in flight as it is.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::acquire`].
-    pub async fn acquire_by_hand(
-        context: LeaseContext<'a>,
-        base: &Snapshot,
-    ) -> Result<Acquired<'a>, LeaseError> {
-        let granted = base.document.grant(asked(context, base, None));
-        Box::pin(Self::take(context, base, granted)).await
-    }
-
     async fn take(
         context: LeaseContext<'a>,
         base: &Snapshot,
@@ -136,7 +124,8 @@ impl<'a> Lease<'a> {
         // Boxed, as below: a document is large, and these futures lie within all others.
         let Some(etag) = &base.etag else {
             let fingerprint = base.document.source_fingerprint.clone();
-            let blank = StateDocument::blank(&base.document.poller_name, fingerprint);
+            let mut blank = StateDocument::blank(&base.document.poller_name, fingerprint);
+            blank.partition = base.document.partition;
             writer.create(&blank).await?;
             return Ok(Acquired::Conflict);
         };

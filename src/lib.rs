@@ -41,10 +41,10 @@
 //! | composition | `app` | everything but `cli` |
 //! | edges | [`host`], [`page`], `cli`, `package`, [`project`], [`telemetry`], [`timers`], `demo`, `fakehost`, `race` | the layers below |
 //! | adapters | `journal::{blob, file, memory, sql}`, `state::{blob, container, file, local, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, fanout, http, paced, queue, sql, stdout}`, [`mssql`], [`azure`] | their port, their crate |
-//! | engine | [`poller`], [`lease`], [`journal::Appender`], [`journal::History`], [`metrics`], [`doctor`], [`recovery`], [`status`] | ports and rules |
+//! | engine | [`poller`], [`lease`], [`journal::Appender`], [`journal::History`], [`metrics`], [`doctor`], [`recovery`], [`repartition`], [`status`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`], [`journal::JournalStore`] | vocabulary |
 //! | pure rules | [`config`], [`policy`], [`quarantine`], [`range`], [`schedule`], [`state`], [`journal`], [`normalize`] | vocabulary |
-//! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`], [`trace`] | each other |
+//! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`], [`partition`], [`trace`] | each other |
 //!
 //! Imports point downwards only; `tests/it/tidy.rs` enforces the map.
 //!
@@ -72,6 +72,7 @@
 //! | in-flight record | the batch being handled and what happened to it so far | |
 //! | step | one handler of a chain; its result is kept before the next is called | Durable Functions |
 //! | settle window | how far behind "now" a time-based poller stays | |
+//! | partition | one of the parts that share a poller's keys; each ticks as a poller of its own | Event Hubs |
 //! | replay, backfill | a range of a poller's past that is delivered again beside it, whole or in windows | |
 //! | closed window | a range that was delivered, and is read again for what was committed late | |
 //! | fingerprint | hash of what gives a checkpoint its meaning | |
@@ -81,6 +82,7 @@ pub mod clock;
 pub mod cursor;
 pub mod error;
 pub mod event;
+pub mod partition;
 pub mod trace;
 pub mod value;
 
@@ -102,6 +104,7 @@ pub mod lease;
 pub mod metrics;
 pub mod poller;
 pub mod recovery;
+pub mod repartition;
 pub mod status;
 
 // Adapters; those of one port lie below it.

@@ -21,7 +21,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use crate::config::{Config, Vars, function_segment};
+use crate::config::{Config, Vars, function_segment, poller_name_of_function};
+use crate::partition::whole_of;
 use crate::project::{self, DEFINITIONS, Function, HANDLER, ProjectError, at};
 use crate::recovery;
 
@@ -219,23 +220,23 @@ impl Package {
         }
     }
 
-    /// Makes a function for each poller that none runs.
+    /// Makes a function for each poller that none runs, and so for each part of one that is divided.
     fn generate(
         &mut self,
         functions: &[Function],
         config: &Config,
         vars: &dyn Vars,
     ) -> Result<(), ProjectError> {
-        let runs = |name: &String| {
+        let runs = |name: &str| {
             let mut pollers =
                 functions.iter().filter_map(|function| config.poller_of_function(&function.name));
-            pollers.any(|poller| poller.name == *name)
+            pollers.any(|poller| poller.name == name)
         };
-        for name in config.pollers.keys().filter(|name| !runs(name)) {
-            let path = PathBuf::from(name).join("function.json");
-            let schedule = format!("%{}_SCHEDULE%", function_segment(name));
+        for needed in config.functions_needed().into_iter().filter(|needed| !runs(needed.poller)) {
+            let path = PathBuf::from(&needed.folder).join("function.json");
+            let schedule = format!("%{}_SCHEDULE%", function_segment(needed.whole));
             let bytes = definition(&schedule);
-            let (name, schedule) = (name.clone(), Some(schedule));
+            let (name, schedule) = (needed.folder, Some(schedule));
             let function = Function { name, definition: path.clone(), schedule };
             self.note_schedule(&function, true, vars)?;
             self.add_definition(&function.name, &path, bytes)?;
@@ -266,11 +267,19 @@ impl Package {
 fn has_pollers(functions: &[Function], config: &Config) -> Result<(), ProjectError> {
     for Function { name, definition, .. } in functions {
         if name != recovery::FUNCTION && config.poller_of_function(name).is_none() {
+            let asked = poller_name_of_function(name, &config.functions);
+            let is_divided = config.pollers.keys().any(|poller| whole_of(poller) == asked);
             let setting = format!("HIGHWATER__FUNCTIONS__{}__POLLER", function_segment(name));
-            let reason = format!(
-                "the settings have no poller for this function, so each of its calls would fail: set \
-                 `{setting}`, or remove the folder"
-            );
+            let reason = if is_divided {
+                format!(
+                    "`{asked}` is divided, and a function runs one part: remove the folder, and one is made for each"
+                )
+            } else {
+                format!(
+                    "the settings have no poller for this function, so each of its calls would fail: set \
+                     `{setting}`, or remove the folder"
+                )
+            };
             return Err(wrong(definition, reason));
         }
     }

@@ -19,6 +19,7 @@ mod audit;
 mod batch;
 mod call;
 mod deliver;
+mod divide;
 mod duplicate;
 mod entries;
 mod examine;
@@ -27,6 +28,7 @@ mod handle;
 mod history;
 mod init;
 mod journal;
+mod kin;
 mod known;
 mod memory;
 mod observe;
@@ -54,6 +56,7 @@ use tokio::time::Instant;
 use self::audit::Auditor;
 use self::batch::{Batch, Fetched, Next, Position};
 use self::deliver::Hand;
+pub use self::divide::SeedError;
 pub use self::duplicate::CloneError;
 pub use self::entries::Found;
 pub use self::history::{Compacting, Examined};
@@ -73,6 +76,7 @@ pub use self::stop::StopSignal;
 use crate::handler::{Handler, HandlerError};
 use crate::lease::{Acquired, Instance, Lease, LeaseContext, LeaseError, LeaseTerms, Snapshot};
 use crate::metrics::Metrics;
+use crate::partition::Partition;
 use crate::policy::FailurePolicy;
 use crate::source::Source;
 use crate::state::{AfterCommit, OnMissingState, StateKey, StateStore};
@@ -150,6 +154,12 @@ pub struct Poller {
     journal: Journal,
     /// The poller whose past is delivered again, where this is not a poller of its own.
     range_of: Option<String>,
+    /// Which part of the keys it delivers; `None` for all.
+    partition: Option<Partition>,
+    /// Whether documents of its other parts are asked before one is begun.
+    asks_kin: bool,
+    /// Whether it delivers while it is paused: an operator's own work under that pause.
+    through_pause: bool,
     /// Set where closed windows are read again.
     audit: Option<Auditor>,
     /// How long the last commit took, plus one; 0 for none.
@@ -207,6 +217,9 @@ impl Poller {
             start_now: false,
             journal: Journal::off(),
             range_of: None,
+            partition: None,
+            asks_kin: false,
+            through_pause: false,
             audit: None,
             last_commit_ms: AtomicU64::new(0),
             memory: Mutex::default(),
@@ -327,7 +340,12 @@ impl Poller {
             stop_at: seen.began_at() + self.limits.handler_stop_after,
             journal: &self.journal.recorder,
         };
-        let asked = Lease::acquire(context, base, batch.map(Batch::in_flight)).await;
+        let batch = batch.map(Batch::in_flight);
+        let asked = if self.through_pause {
+            Lease::acquire_under_pause(context, base, batch).await
+        } else {
+            Lease::acquire(context, base, batch).await
+        };
         match asked.map_err(TickError::Acquire)? {
             Acquired::Held(mut lease) => {
                 seen.lease_acquired(&lease, base);

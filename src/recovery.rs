@@ -306,7 +306,8 @@ impl Controller {
             };
             survey.ranges.insert(whole, together);
         }
-        let has_ended = document.range.as_ref().is_some_and(RangeRecord::has_ended);
+        let has_ended = document.taken_over_by.is_some()
+            || document.range.as_ref().is_some_and(RangeRecord::has_ended);
         let parent = judge::parent_of(name, document).filter(|_| poller.is_none() && !has_ended);
         if let Some(parent) = parent {
             let part = (name.to_owned(), parent.to_owned(), document.paused.is_some());

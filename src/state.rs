@@ -11,6 +11,7 @@
 mod audit;
 mod fence;
 mod format;
+mod partition;
 mod range;
 mod steps;
 mod transitions;
@@ -42,6 +43,7 @@ pub use self::format::{
 };
 pub use self::logged::LoggedStore;
 pub use self::memory::MemoryStore;
+pub use self::partition::{NoBound, RepartitionRecord, common_bound, seed_position};
 pub use self::range::RangeRecord;
 pub use self::sql::{SqlStore, SqlStoreSettings};
 pub use self::steps::{STEP_TAKEN, StepResult};
@@ -53,6 +55,7 @@ pub use self::transitions::{
 };
 use crate::cursor::{Cursor, SourceFingerprint};
 use crate::event::{BatchId, Digested};
+use crate::partition::Partition;
 
 /// Number that grows by one each time a lease is granted.
 ///
@@ -157,6 +160,15 @@ pub struct StateDocument {
     /// The range, where this is the document of one and not of a poller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range: Option<RangeRecord>,
+    /// Which part of the keys it is of, where they are divided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<Partition>,
+    /// How many parts deliver its rows now, where those are others than it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken_over_by: Option<u16>,
+    /// How far it has come that the keys are divided anew; in the document of the first part only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repartition: Option<RepartitionRecord>,
     /// Fields of other versions.
     #[serde(flatten)]
     pub extra: Map<String, Json>,
@@ -185,6 +197,9 @@ impl StateDocument {
             marked: false,
             replay_id: None,
             range: None,
+            partition: None,
+            taken_over_by: None,
+            repartition: None,
             extra: Map::new(),
         }
     }
@@ -295,15 +310,23 @@ pub struct LeaseRecord {
     /// How long the lease lives without a write of its holder.
     #[serde(default = "default_ttl_seconds")]
     pub ttl_seconds: u64,
-    /// How old the holder's last write already was when somebody else wrote.
+    /// How old the holder's last write already was when somebody else wrote: whole seconds.
     #[serde(default)]
     pub idle_before_seconds: u64,
+    /// The rest of a second of that. A field of its own: builds that know it not read seconds only.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub idle_before_nanos: u32,
     /// When the holder gave the lease up; `None` while it is held or has lapsed.
     #[serde(default, with = "time::serde::rfc3339::option")]
     pub released_at: Option<OffsetDateTime>,
     /// Fields of other versions.
     #[serde(flatten)]
     pub extra: Map<String, Json>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(nanos: &u32) -> bool {
+    *nanos == 0
 }
 
 /// The default of seed 001 §7, for documents that do not say.

@@ -21,6 +21,7 @@ pub use self::poller::{
 };
 use crate::error::chain;
 use crate::journal::{Filter, JournalMode};
+use crate::partition::whole_of;
 use crate::poller::Poller;
 use crate::recovery::scan::{Found, Listing, documents};
 use crate::schedule::Schedule;
@@ -48,7 +49,7 @@ pub struct Report {
 pub enum Asked<'a> {
     /// All that the settings or the store know.
     All,
-    /// One.
+    /// One, or all parts of one that is divided.
     One(&'a str),
     /// One, with the newest events of its journal.
     WithJournal(&'a str),
@@ -91,13 +92,15 @@ impl Board {
         let known: BTreeSet<String> = stored.chain(self.pollers.keys().cloned()).collect();
         let names = match asked {
             Asked::All => known.into_iter().collect(),
-            Asked::One(name) | Asked::WithJournal(name) if known.contains(name) => {
-                vec![name.to_owned()]
-            }
-            Asked::One(name) | Asked::WithJournal(name) => {
-                return Err(BoardError::NoPoller(name.to_owned()));
+            Asked::WithJournal(name) => known.into_iter().filter(|known| known == name).collect(),
+            Asked::One(name) => {
+                let is_of_it = |known: &String| known == name || whole_of(known) == name;
+                known.into_iter().filter(is_of_it).collect::<Vec<String>>()
             }
         };
+        if let (Asked::One(name) | Asked::WithJournal(name), true) = (asked, names.is_empty()) {
+            return Err(BoardError::NoPoller(name.to_owned()));
+        }
         let (mut at, mut pollers) = (None, Vec::new());
         let mut found = Box::pin(documents(Arc::clone(&self.state), names));
         while let Some(read) = found.next().await {

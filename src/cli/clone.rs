@@ -1,15 +1,18 @@
 //! `highwater clone`: a poller of another name that goes on where one is.
 
+use std::collections::BTreeMap;
+
 use clap::Args;
 use serde::Serialize;
 
 use super::confirm::{Asked, confirm};
 use super::output::{Exit, Failed, OutputOption, say};
-use super::restore;
+use super::{is_of, restore};
 use crate::app::App;
 use crate::config::{Vars, is_poller_name};
 use crate::cursor::Cursor;
 use crate::error::chain;
+use crate::partition::whole_of;
 use crate::poller::{CloneError, Operator};
 use crate::range::position_text;
 
@@ -47,6 +50,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let (name, new_name) = (options.poller.as_str(), options.new_name.as_str());
     let reason = options.asked.reason()?;
     let pollers = App::build(vars)?.pollers;
+    refuse_divided(&pollers, [name, new_name])?;
     let one = super::poller_of(&pollers, name)?;
     let set_up = pollers.get(new_name);
     let is_set_up = set_up.is_some();
@@ -76,6 +80,21 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     Ok(Exit::Done)
 }
 
+/// A part would be cloned without the others, and none of them is all of the poller.
+fn refuse_divided<T>(known: &BTreeMap<String, T>, names: [&str; 2]) -> Result<(), Failed> {
+    let is_divided = |name: &str| {
+        let is_part = |known: &String| is_of(known, name) && whole_of(known) != known;
+        known.keys().any(is_part)
+    };
+    let Some(name) = names.into_iter().find(|name| is_divided(name)) else { return Ok(()) };
+    let text = format!(
+        "`{name}` is divided, and only whole pollers are cloned; give each part of the new one a position with \
+         `highwater reset PART to-cursor CURSOR` before its first tick, as `highwater status` shows it of the part of \
+         the same number"
+    );
+    Err(Failed::new(Exit::Usage, text))
+}
+
 fn failed(error: CloneError) -> Failed {
     match error {
         CloneError::Restore(error) => restore::failed(error),
@@ -87,5 +106,21 @@ fn failed(error: CloneError) -> Failed {
         | CloneError::OtherSource(..)) => {
             Failed::new(Exit::Failed, format!("{}; nothing was done", chain(&error)))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neither_a_part_nor_a_divided_poller_is_cloned() {
+        let known = ["lines", "orders__p0", "orders__p1"].map(|name| (name.to_owned(), ()));
+        let known = BTreeMap::from(known);
+        for names in [["orders", "copy"], ["orders__p1", "copy"], ["lines", "orders"]] {
+            let refused = refuse_divided(&known, names).unwrap_err();
+            assert!(refused.text.contains("is divided"), "{names:?}");
+        }
+        assert!(refuse_divided(&known, ["lines", "copy"]).is_ok());
     }
 }

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::findings;
 use super::output::{Exit, Failed, Output, OutputOption, Record, say};
+use super::{is_of, unknown};
 use crate::app::doctor::Patient;
 use crate::config::Vars;
 use crate::doctor::Finding;
@@ -39,15 +40,13 @@ impl Record for Diagnosis {
 /// Examines one poller or all, and prints what was found. Nothing is written, and no handler called.
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
     let patients = Patient::all(vars)?;
-    if let Some(name) = options.poller.as_ref().filter(|name| !patients.contains_key(*name)) {
-        let names: Vec<&str> = patients.keys().map(String::as_str).collect();
-        let names = names.join("`, `");
-        let text = format!("there is no poller `{name}`; the settings have `{names}`");
-        return Err(Failed::new(Exit::Usage, text));
+    let asked = options.poller.as_deref();
+    if let Some(name) = asked.filter(|name| !patients.keys().any(|known| is_of(known, name))) {
+        return Err(unknown(name, &patients));
     }
     let mut found = Vec::new();
     for (name, patient) in &patients {
-        if options.poller.as_ref().is_none_or(|wanted| wanted == name) {
+        if asked.is_none_or(|asked| is_of(name, asked)) {
             let findings = patient.examine().await;
             found.extend(
                 findings.into_iter().map(|finding| Diagnosis { poller: name.clone(), finding }),

@@ -5,9 +5,9 @@ mod folder;
 use std::path::PathBuf;
 
 use super::output::{Exit, Failed, say};
-use super::poller;
+use super::parts;
 use crate::config::Vars;
-use crate::poller::Init;
+use crate::poller::{Init, Poller};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Options {
@@ -34,8 +34,17 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     if let (Some(table), Some(out)) = (&options.table, &options.out) {
         return Box::pin(folder::run(vars, options, (table, out))).await;
     }
-    let name = &options.poller;
-    match poller(vars, name)?.init().await? {
+    // One that has a state must not keep the others from theirs.
+    let mut end = Ok(Exit::Done);
+    for poller in parts(vars, &options.poller)? {
+        end = init_one(&poller).await.and(end);
+    }
+    end
+}
+
+async fn init_one(poller: &Poller) -> Result<Exit, Failed> {
+    let name = poller.name();
+    match poller.init().await? {
         Init::Started { after: Some(cursor) } => {
             say(&format!("{name}: starts behind {} `{}`", cursor.mode, cursor.value));
             Ok(Exit::Done)

@@ -114,6 +114,7 @@ fn exit_of(error: &TickError) -> Exit {
         TickError::Load(LoadError::Format(_))
         | TickError::Acquire(_)
         | TickError::Fingerprint { .. }
+        | TickError::Divided { .. }
         | TickError::StateVanished { .. }
         | TickError::NotStarted
         | TickError::Normalize(_) => Exit::Failed,

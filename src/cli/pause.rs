@@ -5,9 +5,9 @@ use serde::Serialize;
 use time::OffsetDateTime;
 
 use super::output::{Exit, Failed, OutputOption, say, time_text};
-use super::poller;
+use super::parts;
 use crate::config::Vars;
-use crate::poller::{Operator, Pausing, Resuming};
+use crate::poller::{Operator, Pausing, Poller, Resuming};
 
 #[derive(Debug, Args)]
 pub(super) struct PauseOptions {
@@ -86,10 +86,21 @@ struct Report<'a> {
 }
 
 pub(super) async fn pause(vars: &dyn Vars, options: &PauseOptions) -> Result<Exit, Failed> {
-    let name = options.poller.as_str();
     let by = options.who.name(vars);
     let operator = Operator { by: &by, reason: &options.reason };
-    let pausing = poller(vars, name)?.pause(operator).await?;
+    for poller in parts(vars, &options.poller)? {
+        pause_one(&poller, operator, &options.form).await?;
+    }
+    Ok(Exit::Done)
+}
+
+async fn pause_one(
+    poller: &Poller,
+    operator: Operator<'_>,
+    form: &OutputOption,
+) -> Result<(), Failed> {
+    let name = poller.name();
+    let pausing = poller.pause(operator).await?;
     let (paused, running, changed) = match &pausing {
         Pausing::Paused { paused, running } => (paused, running.as_deref(), true),
         Pausing::PausedBefore(paused) => (paused, None, false),
@@ -103,7 +114,7 @@ pub(super) async fn pause(vars: &dyn Vars, options: &PauseOptions) -> Result<Exi
         at: Some(paused.at),
         running,
     };
-    say(&options.form.output.one(&report, || {
+    say(&form.output.one(&report, || {
         let since = time_text(paused.at);
         if !changed {
             let (by, reason) = (&paused.by, &paused.reason);
@@ -113,14 +124,25 @@ pub(super) async fn pause(vars: &dyn Vars, options: &PauseOptions) -> Result<Exi
             .map(|owner| format!("\n{name}: the tick of `{owner}` ends after the batch in hand"));
         format!("{name}: paused at {since}{}", running.unwrap_or_default())
     }));
-    Ok(Exit::Done)
+    Ok(())
 }
 
 pub(super) async fn resume(vars: &dyn Vars, options: &ResumeOptions) -> Result<Exit, Failed> {
-    let name = options.poller.as_str();
     let by = options.who.name(vars);
     let reason = options.reason.as_deref().unwrap_or_default();
-    let resuming = poller(vars, name)?.resume(Operator { by: &by, reason }).await?;
+    for poller in parts(vars, &options.poller)? {
+        resume_one(&poller, Operator { by: &by, reason }, &options.form).await?;
+    }
+    Ok(Exit::Done)
+}
+
+async fn resume_one(
+    poller: &Poller,
+    operator: Operator<'_>,
+    form: &OutputOption,
+) -> Result<(), Failed> {
+    let name = poller.name();
+    let resuming = poller.resume(operator).await?;
     let was = match &resuming {
         Resuming::Resumed { was } => Some(was),
         Resuming::NotPaused { .. } => None,
@@ -134,7 +156,7 @@ pub(super) async fn resume(vars: &dyn Vars, options: &ResumeOptions) -> Result<E
         at: was.map(|was| was.at),
         running: None,
     };
-    say(&options.form.output.one(&report, || match &resuming {
+    say(&form.output.one(&report, || match &resuming {
         Resuming::Resumed { was } => format!(
             "{name}: resumed; it was paused since {} by {}: {}",
             time_text(was.at),
@@ -147,7 +169,7 @@ pub(super) async fn resume(vars: &dyn Vars, options: &ResumeOptions) -> Result<E
             time_text(*until)
         ),
     }));
-    Ok(Exit::Done)
+    Ok(())
 }
 
 #[cfg(test)]

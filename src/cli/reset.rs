@@ -105,7 +105,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         say(&options.form.output.one(&report, || format!("{name}: stands there already")));
         return Ok(Exit::Done);
     }
-    let reason = options.asked.reason()?;
+    let reason = options.asked.reason().inspect_err(|_| tell(&text))?;
     refuse_skip(name, &text, &plan.weight, options.skip_rows)?;
     if !confirm(&text, name, options.asked.yes)? {
         return Ok(Exit::Done);
@@ -246,9 +246,9 @@ pub(super) fn weight_lines(weight: &Weight, to: Option<&Cursor>) -> [String; 2] 
 fn failed(error: ResetError) -> Failed {
     match error {
         ResetError::Position(error) => Failed::new(Exit::Usage, error.to_string()),
-        error @ (ResetError::OtherSource { .. } | ResetError::OtherDocument) => {
-            Failed::new(Exit::Failed, format!("{error}; nothing was done"))
-        }
+        error @ (ResetError::OtherSource { .. }
+        | ResetError::OtherDocument
+        | ResetError::Dividing) => Failed::new(Exit::Failed, format!("{error}; nothing was done")),
         ResetError::Restore(error) => restore::failed(error),
         ResetError::Tick(error) => error.into(),
     }

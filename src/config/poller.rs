@@ -9,6 +9,7 @@ use super::parse::{self, Expected, show_duration};
 use super::read::Reader;
 use super::settings::{self, Setting};
 use crate::journal::JournalMode;
+use crate::partition::{PARTITIONS_MAX, Partition, whole_of};
 use crate::policy::FailurePolicy;
 use crate::state::OnMissingState;
 
@@ -38,8 +39,10 @@ const LEASE_TTL_MIN: Duration = Duration::from_secs(2);
 /// One poller.
 #[derive(Clone, Debug)]
 pub struct PollerConfig {
-    /// Its name, `[a-z][a-z0-9_]*`.
+    /// Its name, `[a-z][a-z0-9_]*`; of one part of a poller that is divided with `__p` and its number behind.
     pub name: String,
+    /// Which part it is, where the poller is divided.
+    pub partition: Option<Partition>,
     /// Where rows are read.
     pub source: SourceConfig,
     /// Where batches go.
@@ -62,6 +65,16 @@ pub struct PollerConfig {
     pub on_missing_state: OnMissingState,
     /// What ticks tell of themselves, and for how long.
     pub journal: JournalConfig,
+}
+
+impl PollerConfig {
+    /// Returns the settings of a part of the poller, by whatever number; `None` for the whole.
+    #[must_use]
+    pub fn part(&self, partition: Option<Partition>) -> Self {
+        let whole = whole_of(&self.name);
+        let name = partition.map_or_else(|| whole.to_owned(), |partition| partition.name(whole));
+        Self { name, partition, ..self.clone() }
+    }
 }
 
 /// The history of a poller.
@@ -155,7 +168,21 @@ pub(super) fn is_segment(segment: &str) -> bool {
     parse::is_poller_name(&name) && name.to_ascii_uppercase() == segment
 }
 
-pub(super) fn read(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Option<PollerConfig> {
+/// Reads a poller: one that is whole, or all the parts that share its keys.
+pub(super) fn read(
+    reader: &mut Reader<'_>,
+    name: &str,
+    facts: &Facts<'_>,
+) -> Option<Vec<PollerConfig>> {
+    let max = u32::from(PARTITIONS_MAX);
+    let segment = name.to_ascii_uppercase();
+    let count = reader.read(&settings::PARTITIONS, Some(&segment), parse::number(1..=max));
+    let poller = read_whole(reader, name, facts)?;
+    let parts = Partition::all(u16::try_from(count?).unwrap_or(PARTITIONS_MAX));
+    Some(parts.into_iter().map(|partition| poller.part(partition)).collect())
+}
+
+fn read_whole(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Option<PollerConfig> {
     let segment = name.to_ascii_uppercase();
     let at = Some(segment.as_str());
     let source = source::read(reader, &segment);
@@ -173,6 +200,7 @@ pub(super) fn read(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Op
     let (retry_delay_min, retry_delay_max) = retry_delays?;
     Some(PollerConfig {
         name: name.to_owned(),
+        partition: None,
         source: source?,
         handler: handler?,
         lease: lease?,

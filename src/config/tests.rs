@@ -9,6 +9,7 @@ use expect_test::{Expect, expect};
 
 use super::*;
 use crate::cursor::CursorMode;
+use crate::partition::Partition;
 
 const MINIMAL: &str = "
     AzureWebJobsStorage = UseDevelopmentStorage=true
@@ -103,6 +104,7 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__ON_MISSING_STATE = recreate
     HIGHWATER__POLLERS__ORDERS__JOURNAL = full
     HIGHWATER__POLLERS__ORDERS__JOURNAL_RETENTION = 0
+    HIGHWATER__POLLERS__ORDERS__PARTITIONS = 1
 ";
 
 /// Reads `NAME = value` lines; a later line wins.
@@ -163,6 +165,7 @@ fn defaults_are_those_of_the_table() {
             pollers: {
                 "orders": PollerConfig {
                     name: "orders",
+                    partition: None,
                     source: SourceConfig {
                         connection_setting: "SQL",
                         connection: SqlConnection {
@@ -258,6 +261,7 @@ fn a_full_example_of_a_poller_reads_back() {
     expect![[r#"
         PollerConfig {
             name: "orders",
+            partition: None,
             source: SourceConfig {
                 connection_setting: "SQL",
                 connection: SqlConnection {
@@ -542,6 +546,21 @@ fn every_mistake_is_reported_at_once() {
 }
 
 #[test]
+fn in_azure_a_lease_lives_at_least_15_seconds() {
+    const AZURE: &str = "
+        AzureWebJobsStorage = DefaultEndpointsProtocol=https;AccountName=prod;AccountKey=aHVudGVyMg==;EndpointSuffix=core.windows.net
+    ";
+    let ttl = |value: &str| format!("HIGHWATER__POLLERS__ORDERS__LEASE__TTL = {value}");
+    let refused = Config::from_vars(&vars(&[MINIMAL, AZURE, &ttl("14s")])).unwrap_err();
+    assert!(refused.to_string().contains("expected a duration of at least `15s`"), "{refused}");
+    let config = read(&[MINIMAL, AZURE, &ttl("15s")]);
+    assert_eq!(config.pollers["orders"].lease.ttl, Duration::from_secs(15));
+    // The emulator is for demos and tests.
+    let config = read(&[MINIMAL, &ttl("2s")]);
+    assert_eq!(config.pollers["orders"].lease.ttl, Duration::from_secs(2));
+}
+
+#[test]
 fn settings_are_checked_against_each_other() {
     let bad = "
         AzureWebJobsStorage = AccountName=prod;AccountKey=hunter2
@@ -705,6 +724,30 @@ fn a_function_runs_the_poller_of_its_name_or_the_one_it_is_given() {
         let name = config.poller_of_function(folder).map(|poller| poller.name.as_str());
         assert_eq!(name, runs.then_some("orders"), "{folder}");
     }
+}
+
+#[test]
+fn a_divided_poller_is_its_parts_and_each_has_a_function() {
+    let four = "HIGHWATER__POLLERS__ORDERS__PARTITIONS = 2";
+    let config = read(&[MINIMAL, four, "HIGHWATER__FUNCTIONS__NIGHTLY_RUN__POLLER = orders__p1"]);
+    let part = |index| Some(Partition { index, count: 2 });
+    let parts: Vec<_> =
+        config.pollers.iter().map(|(name, it)| (name.as_str(), it.partition)).collect();
+    assert_eq!(parts, [("orders__p0", part(0)), ("orders__p1", part(1))]);
+    assert!(config.pollers.iter().all(|(name, poller)| poller.name == *name));
+    let runs = |folder| config.poller_of_function(folder).map(|poller| poller.name.as_str());
+    assert_eq!(runs("orders__p0"), Some("orders__p0"));
+    assert_eq!(runs("nightly-run"), Some("orders__p1"));
+    assert_eq!(runs("orders"), None, "a whole poller would deliver what its parts do");
+    let needed = config.functions_needed();
+    let needed: Vec<_> =
+        needed.iter().map(|it| (it.folder.as_str(), it.poller, it.whole)).collect();
+    assert_eq!(
+        needed,
+        [("orders__p0", "orders__p0", "orders"), ("nightly_run", "orders__p1", "orders")]
+    );
+    let whole = read(&[MINIMAL]);
+    assert_eq!(whole.functions_needed()[0].folder, "orders");
 }
 
 #[test]

@@ -85,6 +85,8 @@ pub enum Happened {
     Compacted,
     /// The recovery controller acted.
     Recovered,
+    /// Somebody divides the keys among other parts.
+    Repartitioned,
     /// Something that a newer version tells of.
     #[serde(other)]
     Unknown,
@@ -114,6 +116,7 @@ impl Happened {
             Self::Rebuilt => "rebuilt",
             Self::Compacted => "compacted",
             Self::Recovered => "recovered",
+            Self::Repartitioned => "repartitioned",
             Self::Unknown => "unknown",
         }
     }
@@ -157,12 +160,21 @@ impl Happened {
                 | Self::Rebuilt
                 | Self::Compacted
                 | Self::Recovered
+                | Self::Repartitioned
         )
     }
 
     /// Whether the checkpoint may lie before the one of the entry before it.
     pub(super) fn may_move_back(self) -> bool {
-        matches!(self, Self::Reset | Self::Imported | Self::Cloned | Self::Rebuilt | Self::Unknown)
+        matches!(
+            self,
+            Self::Reset
+                | Self::Imported
+                | Self::Cloned
+                | Self::Rebuilt
+                | Self::Repartitioned
+                | Self::Unknown
+        )
     }
 }
 

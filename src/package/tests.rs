@@ -137,6 +137,29 @@ fn a_poller_without_a_function_gets_one_that_runs_it() {
 }
 
 #[test]
+fn each_part_of_a_divided_poller_gets_a_function() {
+    let root = project(HOST, "nightly", TIMER);
+    let parts = [
+        ("HIGHWATER__POLLERS__ORDERS__PARTITIONS", "3"),
+        ("HIGHWATER__FUNCTIONS__NIGHTLY__POLLER", "orders__p1"),
+        ("ORDERS_SCHEDULE", "*/15 * * * * *"),
+    ];
+    let settings = [&SETTINGS[..], &parts].concat();
+    let made = package_with(root.path(), &settings).unwrap();
+    assert_eq!(made.functions, ["new_lines", "nightly", "orders__p0", "orders__p2"]);
+    let dist = root.path().join("dist");
+    made.stage(&dist).unwrap();
+    for function in project::functions(&dist).unwrap() {
+        let setting = if function.name == "new_lines" { "NEW_LINES" } else { "ORDERS" };
+        assert_eq!(function.schedule, Some(format!("%{setting}_SCHEDULE%")), "{}", function.name);
+    }
+    // What ran the whole would run nothing.
+    let root = project(HOST, "orders", TIMER);
+    let error = package_with(root.path(), &[&SETTINGS[..], &parts[..1]].concat()).unwrap_err();
+    assert!(error.contains("a function runs one part: remove the folder"), "{error}");
+}
+
+#[test]
 fn a_function_without_a_poller_or_with_a_wrong_schedule_is_refused() {
     let root = project(HOST, "invoices", TIMER);
     let error = package_with(root.path(), &SETTINGS).unwrap_err();

@@ -83,6 +83,7 @@ pub fn state(status: &Status) -> (&'static str, Tone) {
         "free" => ("Idle", Tone::Good),
         "backing_off" => ("Backing off", Tone::Warning),
         "paused" => ("Paused", Tone::Warning),
+        "taken_over" => ("Left to others", Tone::Note),
         "lapsed" => ("Lease lapsed", Tone::Bad),
         "blank" => ("Not started", Tone::Note),
         "none" => ("Never ran", Tone::Note),

@@ -40,6 +40,8 @@ impl Poller {
             if !blank.document.is_blank() || was_placed(&blank.document) {
                 return Ok(Init::StartedBefore);
             }
+            self.refuse_division_of(&blank.document)?;
+            self.refuse_other_division(true).await?;
             if let Some(marker) = self.read_marker().await? {
                 return Err(TickError::StateVanished { created_at: rfc3339(marker.created_at) });
             }

@@ -80,11 +80,17 @@ impl Poller {
     }
 
     pub(super) async fn read(&self) -> Result<Snapshot, TickError> {
+        self.read_to(true).await
+    }
+
+    /// Reads as a tick does that `begins` a poller without a state; one that does not writes nothing.
+    pub(super) async fn read_to(&self, begins: bool) -> Result<Snapshot, TickError> {
         // Boxed: what is read is large, and lies within all other futures.
         let mut snapshot = Box::pin(self.look()).await?;
         if snapshot.document.is_blank() {
-            snapshot = Box::pin(self.begin(snapshot)).await?;
+            snapshot = Box::pin(self.begin(snapshot, begins)).await?;
         }
+        self.refuse_division_of(&snapshot.document)?;
         let configured = &self.source.shape().fingerprint;
         if snapshot.document.source_fingerprint != *configured {
             return Err(TickError::Fingerprint {
@@ -119,8 +125,12 @@ impl Poller {
     /// The generation lies above the one of the marker, which is read after the blank document was
     /// seen under whose tag the first grant will be written. So no two documents of a poller have the
     /// same one, if the earlier was marked before it was lost; else the clock alone tells them apart.
-    async fn begin(&self, blank: Snapshot) -> Result<Snapshot, TickError> {
+    async fn begin(&self, blank: Snapshot, writes: bool) -> Result<Snapshot, TickError> {
         let marker = self.read_marker().await?;
+        self.refuse_division_of(&blank.document)?;
+        if !was_placed(&blank.document) {
+            self.refuse_other_division(writes).await?;
+        }
         // Not even a marker: this is a first start, or all that would say otherwise was lost.
         if marker.is_none() && self.start_now && !was_placed(&blank.document) {
             return Err(TickError::NotStarted);
@@ -144,7 +154,8 @@ impl Poller {
         let floor = marker.map_or(1, |marker| marker.generation.0 + 1);
         let milliseconds = u64::try_from(blank.now().unix_timestamp_nanos() / 1_000_000);
         let generation = Generation(milliseconds.unwrap_or(0).max(floor));
-        let begun = blank.document.begun(generation, &self.source.shape().fingerprint);
+        let mut begun = blank.document.begun(generation, &self.source.shape().fingerprint);
+        begun.partition = self.partition;
         blank.with(begun)
     }
 
@@ -209,7 +220,8 @@ impl Poller {
     /// Returns why a tick may not run on the strength of `snapshot`.
     pub(super) fn hindrance(&self, snapshot: &Snapshot) -> Option<TickOutcome> {
         let document = &snapshot.document;
-        if let Some(refusal) = document.hindrance(snapshot.now()) {
+        let hindrance = document.hindrance(snapshot.now()).filter(|_| !self.through_pause);
+        if let Some(refusal) = hindrance {
             return refused_outcome(&refusal);
         }
         match document.standing(self.instance.owner_id(), snapshot.age(self.store.grain())) {
@@ -307,8 +319,9 @@ impl Poller {
     /// Creates a blank document, unless there is one; the caller reads what there is.
     pub(super) async fn create_blank(&self) -> Result<(), LoadError> {
         let fingerprint = self.source.shape().fingerprint.clone();
-        let blank = encode(&StateDocument::blank(&self.name, fingerprint));
-        match self.store.store(&self.key, blank, Precondition::Absent).await {
+        let mut blank = StateDocument::blank(&self.name, fingerprint);
+        blank.partition = self.partition;
+        match self.store.store(&self.key, encode(&blank), Precondition::Absent).await {
             Ok(_) | Err(StoreError::Conflict { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }

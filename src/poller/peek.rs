@@ -40,7 +40,7 @@ impl Poller {
     ///
     /// [`TickError`] as of a tick that cannot read its state or its source.
     pub async fn peek(&self, events_max: usize) -> Result<Peek, TickError> {
-        let base = Box::pin(self.read()).await?;
+        let base = Box::pin(self.read_to(false)).await?;
         let mut peek = Peek {
             hindrance: self.hindrance(&base),
             after: base.document.checkpoint.cursor.clone(),

@@ -264,6 +264,7 @@ impl Poller {
 fn is_in_vain(error: &TickError) -> bool {
     match error {
         TickError::Fingerprint { .. }
+        | TickError::Divided { .. }
         | TickError::StateVanished { .. }
         | TickError::NotStarted
         | TickError::Load(LoadError::Format(_))

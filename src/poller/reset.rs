@@ -137,6 +137,9 @@ pub enum ResetError {
         "the document in the file is of another source, so its position says nothing of this one"
     )]
     OtherDocument,
+    /// Its parts are about to leave their rows to others.
+    #[error("its keys are being divided anew: let `highwater repartition` come to its end first")]
+    Dividing,
     /// What is stored may not be replaced.
     #[error(transparent)]
     Restore(#[from] RestoreError),
@@ -159,6 +162,13 @@ impl Poller {
         let present = self.present().await.map_err(RestoreError::from)?;
         if let Some(owner_id) = present.held_by.clone() {
             return Err(RestoreError::Held { owner_id }.into());
+        }
+        match &present.document {
+            Ok(Some(document)) if document.repartition.is_some() => {
+                return Err(ResetError::Dividing);
+            }
+            Ok(Some(document)) => self.refuse_division_of(document)?,
+            Ok(None) | Err(_) => self.refuse_other_division(false).await?,
         }
         let stored = present.usable();
         let opened = self.source.open(stored.map(|document| &document.source_fingerprint)).await;
@@ -208,6 +218,10 @@ impl Poller {
         let mut next = plan.base.reset(plan.to.clone(), replay_id)?;
         next.source_fingerprint = plan.fingerprint.clone();
         next.source_state.clone_from(&plan.source_state);
+        next.partition = self.partition;
+        if plan.present.bytes.is_none() {
+            self.write_division_down().await?;
+        }
         self.restore(&next, &plan.present, (Happened::Reset, operator)).await
     }
 

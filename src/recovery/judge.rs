@@ -92,6 +92,10 @@ pub(super) fn is_silent(document: &StateDocument, age: LeaseAge, stuck_after: Du
 
 /// Returns every condition that a document is in, but those of its parent.
 pub(super) fn judge(subject: &Subject<'_>, thresholds: &Thresholds) -> Vec<Judged> {
+    // Others deliver its rows; it is kept for those who look for what was.
+    if subject.document.taken_over_by.is_some() {
+        return Vec::new();
+    }
     let judged = [
         lease_expired(subject),
         in_flight_orphaned(subject, thresholds),

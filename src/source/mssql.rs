@@ -28,6 +28,7 @@ mod limit;
 mod mark;
 mod offer;
 mod origin;
+mod partition;
 mod plan;
 mod present;
 mod query;
@@ -54,6 +55,7 @@ use crate::cursor::{Cursor, CursorMode, SourceFingerprint};
 use crate::error::ErrorKind;
 use crate::mssql::ident::quote;
 use crate::mssql::{Connection, Param, Retries, RetryTerms, SqlError};
+use crate::partition::Partition;
 use crate::value::Value;
 
 use super::{FetchError, FetchWindow, Rows, Source, SourceShape};
@@ -104,6 +106,8 @@ pub struct SourceSettings {
     pub limits: SizeLimits,
     /// What to do where columns are added, removed or retyped.
     pub on_schema_change: OnSchemaChange,
+    /// The part of the keys whose rows are read; `None` for all.
+    pub partition: Option<Partition>,
 }
 
 /// Reads changed rows of one table over one connection.
@@ -260,7 +264,10 @@ impl Mssql {
         let columns = self.describe(connection).await?;
         let made = self.make_plan(&columns)?;
         let choice = &self.decided()?.choice;
-        if let Some(column) = choice.cursor.as_deref().filter(|_| made.cursor_is_nullable()) {
+        // One of several parts is enough to tell of them.
+        let tells = self.settings.partition.is_none_or(|partition| partition.index == 0);
+        let counts = tells && made.cursor_is_nullable();
+        if let Some(column) = choice.cursor.as_deref().filter(|_| counts) {
             self.count_null_cursors(connection, column).await;
         }
         if self.origin.table().is_none() && !std::mem::replace(told_of_query, true) {

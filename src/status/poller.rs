@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 use crate::cursor::Cursor;
 use crate::doctor::sizing::Sizing;
 use crate::journal::Entry;
+use crate::partition::Partition;
 use crate::state::{
     InFlight, LeaseAge, Observed, Paused, RECENT_MAX, RecentTick, Standing, StateDocument,
 };
@@ -36,11 +37,13 @@ pub struct Beside<'a> {
 pub struct Status {
     /// Its name.
     pub poller: String,
-    /// In one word: `running`, `free`, `backing_off`, `paused`, `lapsed`, `blank`, `none` without a
+    /// In one word: `running`, `free`, `backing_off`, `paused`, `taken_over`, `lapsed`, `blank`, `none` without a
     /// document, `unreadable`.
     pub state: &'static str,
     /// Whether the settings speak of it.
     pub configured: bool,
+    /// Which part it is, where its keys are divided.
+    pub partition: Option<Partition>,
     /// Leading part of the checkpoint.
     pub checkpoint: Option<String>,
     /// The checkpoint with its key.
@@ -243,6 +246,7 @@ impl Status {
             poller: poller.to_owned(),
             state: state(document, age, now),
             configured: ttl.is_some(),
+            partition: document.partition,
             checkpoint: checkpoint.cursor.as_ref().map(|cursor| cursor.value.clone()),
             cursor: checkpoint.cursor.clone(),
             checkpoint_at: checkpoint.updated_at,
@@ -287,7 +291,9 @@ fn state(document: &StateDocument, age: LeaseAge, now: OffsetDateTime) -> &'stat
         Standing::Free => {}
     }
     let waits = document.in_flight.as_ref().and_then(|batch| batch.next_attempt_at);
-    if document.paused.is_some() {
+    if document.taken_over_by.is_some() {
+        "taken_over"
+    } else if document.paused.is_some() {
         "paused"
     } else if waits.is_some_and(|until| now < until) {
         "backing_off"
@@ -319,7 +325,7 @@ impl Lease {
         if document.standing_for_nobody(age) == Standing::Free {
             return None;
         }
-        let idle = age.since_write.as_secs().saturating_add(lease.idle_before_seconds);
+        let idle = document.idle(age).as_secs();
         Some(Self {
             ttl_seconds: lease.ttl_seconds,
             left_seconds: lease.ttl_seconds.saturating_sub(idle),
@@ -475,6 +481,7 @@ mod tests {
                 json!({ "paused": { "by": "ann", "reason": "r", "at": "2026-01-01T01:00:00Z" } }),
                 "paused",
             ),
+            (0, json!({ "taken_over_by": 4 }), "taken_over"),
         ] {
             assert_eq!(status(seconds, &fields).state, expected, "{fields}");
         }
@@ -570,12 +577,12 @@ mod tests {
         let rows = include_str!("../poller/outcome.rs").lines();
         for row in rows.filter_map(|line| line.strip_prefix("/// |")) {
             let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-            let expected = match cells.get(3) {
+            let expected = match cells.get(4) {
                 Some(&"ERROR") => Tone::Bad,
                 Some(&"WARN") => Tone::Warning,
                 _ => continue,
             };
-            let event = cells[2].trim_matches('`');
+            let event = cells[3].trim_matches('`');
             assert_eq!(tone(event), expected, "{event}");
             seen += 1;
         }

@@ -48,12 +48,19 @@ async fn a_report_has_what_the_store_knows_and_when_it_runs_next() {
 async fn one_poller_is_told_of_alone_and_one_that_nobody_knows_is_an_error() {
     let store = Arc::new(MemoryStore::default());
     stored(&store, "orders").await;
-    stored(&store, "returns").await;
+    for name in ["returns", "lines__p0", "lines__p1"] {
+        stored(&store, name).await;
+    }
     let board = board(store, &[]);
     let report = board.read(Asked::One("returns")).await.unwrap();
     assert_eq!(report.pollers.len(), 1);
     let report = board.read(Asked::WithJournal("returns")).await.unwrap();
     assert_eq!(report.pollers[0].journal, None, "none is kept");
+    let report = board.read(Asked::One("lines")).await.unwrap();
+    let names: Vec<&str> = report.pollers.iter().map(|status| status.poller.as_str()).collect();
+    assert_eq!(names, ["lines__p0", "lines__p1"], "its parts");
+    let error = board.read(Asked::WithJournal("lines")).await.unwrap_err();
+    assert!(matches!(error, BoardError::NoPoller(_)), "a view is of one document");
     let error = board.read(Asked::One("weekly")).await.unwrap_err();
     assert!(matches!(&error, BoardError::NoPoller(name) if name == "weekly"));
     assert!(error.text().contains("no poller `weekly`"), "{}", error.text());

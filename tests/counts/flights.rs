@@ -46,6 +46,7 @@ fn settings() -> SourceSettings {
         clock: SourceClock::Utc,
         limits: SizeLimits::default(),
         on_schema_change: OnSchemaChange::Follow,
+        partition: None,
     }
 }
 

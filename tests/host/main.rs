@@ -24,6 +24,7 @@ mod identity;
 mod journal_commands;
 mod lines;
 mod package;
+mod partitions;
 mod ranges;
 mod receiver;
 mod recovery;

@@ -13,7 +13,7 @@ use serde_json::Value as Json;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// What the next delivery gets; without a script it is taken.
 #[derive(Clone, Debug)]
@@ -48,6 +48,8 @@ struct Shared {
     script: Mutex<VecDeque<Answer>>,
     batches: watch::Sender<Vec<Batch>>,
     permits: Semaphore,
+    /// How long each delivery takes.
+    takes: Mutex<Duration>,
 }
 
 /// The running server; gone when dropped.
@@ -73,6 +75,7 @@ impl Receiver {
             script: Mutex::default(),
             batches: watch::Sender::default(),
             permits: Semaphore::new(0),
+            takes: Mutex::default(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/changes", listener.local_addr().unwrap());
@@ -87,6 +90,11 @@ impl Receiver {
     /// Says what the next deliveries get.
     pub(crate) fn script(&self, answers: &[Answer]) {
         self.shared.script.lock().unwrap().extend(answers.iter().cloned());
+    }
+
+    /// Says how long each delivery takes from now on.
+    pub(crate) fn takes(&self, time: Duration) {
+        *self.shared.takes.lock().unwrap() = time;
     }
 
     /// Forgets what was scripted, and what came so far.
@@ -143,6 +151,8 @@ async fn receive(
         index = batches.len();
         batches.push(batch);
     });
+    let takes = *shared.takes.lock().unwrap();
+    sleep(takes).await;
     match answer {
         Some(Answer::Refuse(status, text)) => return (StatusCode::from_u16(status).unwrap(), text),
         Some(Answer::Hold) => shared.permits.acquire().await.unwrap().forget(),

@@ -96,6 +96,7 @@ fn settings() -> SourceSettings {
         clock: SourceClock::Utc,
         limits: SizeLimits::default(),
         on_schema_change: OnSchemaChange::Follow,
+        partition: None,
     }
 }
 

@@ -86,6 +86,7 @@ pub(crate) fn settings(
         clock: highwater::config::SourceClock::Utc,
         limits: SizeLimits::default(),
         on_schema_change: highwater::config::OnSchemaChange::Follow,
+        partition: None,
     }
 }
 

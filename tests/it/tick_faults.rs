@@ -164,6 +164,7 @@ fn source(server: &Server, mode: CursorMode, timeout_ms: u64) -> Mssql {
         clock: highwater::config::SourceClock::Utc,
         limits: SizeLimits::default(),
         on_schema_change: highwater::config::OnSchemaChange::Follow,
+        partition: None,
     };
     let (time_max, pause_min) = (Duration::from_millis(60), Duration::from_millis(2));
     Mssql::new(settings).unwrap().with_retries(RetryTerms { time_max, pause_min })

@@ -89,13 +89,13 @@ impl Table {
     }
 
     /// Returns the lowest version that an open transaction may still show: `MIN_ACTIVE_ROWVERSION()`.
-    fn min_active(&self) -> u64 {
+    pub(crate) fn min_active(&self) -> u64 {
         let open = self.open.iter().flat_map(BTreeMap::values).min();
         open.copied().unwrap_or(self.version + 1)
     }
 
     /// Returns committed rows after `after`, up to `upto` and below `bound`, oldest first.
-    fn read(&self, after: u64, upto: u64, bound: u64) -> Vec<(i64, u64)> {
+    pub(crate) fn read(&self, after: u64, upto: u64, bound: u64) -> Vec<(i64, u64)> {
         let inside = |version: u64| version > after && version <= upto && version < bound;
         let mut rows: Vec<_> =
             self.committed.iter().map(|(key, version)| (*key, *version)).collect();
@@ -182,6 +182,9 @@ impl SimSource {
         let state = SourceState::from_iter([("bound".to_owned(), bound.to_string().into())]);
         let is_news = self.world.plan.remembers && *window.state != state;
         let at_once = bound.is_multiple_of(2) && window.after.is_some();
+        if is_news {
+            self.world.with(|state| state.coverage.saw("source: asks to have something kept"));
+        }
         is_news.then_some(Remember { state, at_once })
     }
 }

@@ -85,3 +85,9 @@ pub(in crate::config) const SOURCE_START: Setting = Setting::new(
     Text("beginning"),
     "Where a poller starts that never ran: at the `beginning`, or `now`, at its `highwater init`.",
 );
+pub(in crate::config) const PARTITIONS: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__PARTITIONS",
+    Text("1"),
+    "How many parts share the keys, up to 64; each is run by a function of its own, `<name>__p0` and so on: see \
+     [partitions](docs/partitions.md).",
+);

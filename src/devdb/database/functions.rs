@@ -12,6 +12,8 @@ use rusqlite::{
     types::{Value as Stored, ValueRef},
 };
 
+use sha2::{Digest as _, Sha256};
+
 use super::{
     like,
     shared::{SessionState, Shared},
@@ -52,6 +54,7 @@ pub(crate) fn register(
     texts::register(connection)?;
     connection.create_scalar_function("hw_variant", 2, PURE, variant_property)?;
     connection.create_scalar_function("hw_like", 3, PURE, is_like)?;
+    connection.create_scalar_function("hw_sha256", 1, PURE, sha256)?;
     let clock = shared.clone();
     connection
         .create_scalar_function("hw_now", 0, IMPURE, move |_| Ok(dates::stamp_text(clock.now())))?;
@@ -237,6 +240,12 @@ fn is_like(context: &Context<'_>) -> rusqlite::Result<Option<bool>> {
     let escape = context.get::<Option<String>>(2)?;
     let escape = escape.and_then(|escape| escape.chars().next());
     Ok(text.zip(pattern).map(|(text, pattern)| like::fits(&text, &pattern, escape)))
+}
+
+/// `hw_sha256(bytes)`
+fn sha256(context: &Context<'_>) -> rusqlite::Result<Option<Vec<u8>>> {
+    let bytes = context.get::<Option<Vec<u8>>>(0)?;
+    Ok(bytes.map(|bytes| Sha256::digest(bytes).to_vec()))
 }
 
 /// `hw_object(name)`: physical name of the table that a T-SQL name in a string means.

@@ -343,6 +343,10 @@ fn call_of_several(upper: &str, arguments: &[Expression]) -> Result<Option<Expre
             let sql = format!("hw_replicate({}, {}, {longest})", value.sql, times.sql);
             text_like(&value, sql, Some(ty))
         }
+        ("HASHBYTES", [algorithm, value]) if algorithm.sql == text("SHA2_256") => Expression::new(
+            format!("hw_sha256({})", value.cast(Type::VarBinary(None)).sql),
+            Type::VarBinary(Some(32)),
+        ),
         ("SQL_VARIANT_PROPERTY", [value, property]) => Expression::new(
             format!("hw_variant({}, {})", value.sql, property.sql),
             Type::Named(Named::Variant),

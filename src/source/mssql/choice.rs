@@ -193,6 +193,7 @@ mod tests {
             settle: Duration::ZERO,
             clock: crate::config::SourceClock::Utc,
             limits: SizeLimits::default(),
+            partition: None,
             on_schema_change: crate::config::OnSchemaChange::Follow,
         }
     }

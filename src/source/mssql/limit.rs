@@ -166,6 +166,7 @@ mod tests {
             settle: Duration::ZERO,
             clock: crate::config::SourceClock::Utc,
             limits: SizeLimits { value_bytes_max: 20, batch_bytes_max: 1_000 },
+            partition: None,
             on_schema_change: crate::config::OnSchemaChange::Follow,
         };
         let read = [

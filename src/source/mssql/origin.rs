@@ -11,6 +11,7 @@ use crate::config::{Filter, FilterProblem, Relation, SqlConnection, check_databa
 use crate::cursor::SourceFingerprint;
 use crate::event::SourceLabel;
 use crate::mssql::ident::{QualifiedName, literal, quote};
+use crate::partition::whole_of;
 use crate::source::SourceShape;
 
 use super::SourceSettings;
@@ -113,8 +114,12 @@ impl Origin {
             Self::Table(table) => table.to_string(),
             Self::Query(_) => "query".to_owned(),
         };
-        let label =
-            SourceLabel { poller: settings.poller.clone(), object, mode: choice.mode.as_str() };
+        // Whatever part reads it, a row is the same event.
+        let label = SourceLabel {
+            poller: whole_of(&settings.poller).to_owned(),
+            object,
+            mode: choice.mode.as_str(),
+        };
         SourceShape {
             label,
             mode: choice.mode,
@@ -150,6 +155,9 @@ impl Origin {
         if !values.is_empty() {
             parts.push(("filter_values", &values));
         }
+        // Rows of other keys lie behind the same position.
+        let partition = settings.partition.map(|partition| partition.to_string());
+        parts.extend(partition.as_deref().map(|partition| ("partition", partition)));
         SourceFingerprint::of(&parts)
     }
 }

@@ -8,6 +8,7 @@ use crate::config::{Filter, SourceClock};
 use crate::cursor::{Cursor, CursorError, CursorMode, RowVersion};
 use crate::error::ErrorKind;
 use crate::mssql::Param;
+use crate::partition::Partition;
 use crate::source::{Columns, FetchError, FetchWindow, Lag, Remember, Row, Rows};
 use crate::value::Value;
 
@@ -58,6 +59,8 @@ pub(super) struct Plan {
     /// The select list, without the cursor.
     pub(super) select: Vec<String>,
     pub(super) filter: Option<Filter>,
+    /// The part of the keys whose rows are read.
+    pub(super) partition: Option<Partition>,
     /// Whether a row counts as deleted, as a condition.
     pub(super) deleted: Option<String>,
     pub(super) settle_ms: i32,
@@ -180,6 +183,7 @@ impl Plan {
             guard,
             select,
             filter: filter.cloned(),
+            partition: settings.partition,
             describe: origin.describe(),
             statements: Mutex::default(),
             unbounded: false,
@@ -258,6 +262,7 @@ impl Plan {
             select: &self.select,
             deleted: self.deleted.as_deref(),
             filter: self.filter.as_ref(),
+            partition: self.partition,
             clock: self.clock,
         })
     }

@@ -11,9 +11,11 @@
 use crate::config::{Filter, SourceClock};
 use crate::cursor::{Cursor, CursorMode};
 use crate::mssql::ident::{literal, quote};
+use crate::partition::Partition;
 use crate::source::FetchWindow;
 
 use super::describe::Column;
+use super::partition;
 use super::zone::now;
 
 /// Name of the column with the leading part of a row's position.
@@ -32,6 +34,8 @@ pub(super) struct Read<'a> {
     /// The condition that a row counts as deleted.
     pub(super) deleted: Option<&'a str>,
     pub(super) filter: Option<&'a Filter>,
+    /// The part of the keys whose rows are read.
+    pub(super) partition: Option<Partition>,
     /// The clock of a time column.
     pub(super) clock: SourceClock,
 }
@@ -90,6 +94,7 @@ impl Read<'_> {
             CursorMode::IntegerPk => conditions.push(format!("{cursor} <= @hi")),
             CursorMode::ChangeTracking => {}
         }
+        conditions.extend(self.of_partition());
         let first = params.0 + 1;
         conditions.extend(self.filter.map(|filter| filter.sql(|at| format!("@P{}", first + at))));
         // A column may be in the order once only.
@@ -106,6 +111,11 @@ impl Read<'_> {
             conditions.join("\nAND "),
             order.join(", "),
         )
+    }
+
+    /// Returns the condition that rows belong to the part that is read.
+    fn of_partition(&self) -> Option<String> {
+        self.partition.map(|partition| partition::condition(partition, self.key, "t"))
     }
 
     /// Returns the condition that rows lie up to a position.
@@ -142,6 +152,7 @@ impl Read<'_> {
         let mut conditions: Vec<String> =
             self.lower(bounds.after, &mut params).into_iter().collect();
         conditions.extend(self.upper(bounds.upto, &mut params));
+        conditions.extend(self.of_partition());
         let first = params.0 + 1;
         conditions.extend(self.filter.map(|filter| filter.sql(|at| format!("@P{}", first + at))));
         let key = self.key.iter().filter(|column| *column != self.cursor);

@@ -185,6 +185,7 @@ mod tests {
             select: &[],
             deleted: None,
             filter: None,
+            partition: None,
             clock: crate::config::SourceClock::Utc,
         };
         let past = |after, upto| {

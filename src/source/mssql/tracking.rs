@@ -25,6 +25,7 @@ use crate::source::{FetchError, FetchWindow, Lag, Remember, Rows};
 use crate::value::Value;
 
 use super::decode;
+use super::partition;
 use super::plan::{Answer, Plan, unexpected};
 use super::query::{bound, operation};
 
@@ -149,6 +150,7 @@ impl Plan {
             };
             conditions.push(bound(&self.key_values("t", cursor, statement)?, operators));
         }
+        conditions.extend(self.of_partition("t"));
         conditions.extend(self.filter.as_ref().map(|filter| statement.filter(filter)));
         let filter = match conditions.as_slice() {
             [] => String::new(),
@@ -213,6 +215,8 @@ impl Plan {
             columns.extend(self.key_values("c", cursor, statement)?);
             conditions.push(bound(&columns, operators));
         }
+        // By the change, as a deleted row has no key of its own.
+        conditions.extend(self.of_partition("c"));
         let same: Vec<String> = self
             .key_names_of("t")
             .into_iter()
@@ -306,6 +310,11 @@ impl Plan {
             }
         }
         select
+    }
+
+    /// Returns the condition that keys behind `alias` belong to the part that is read.
+    fn of_partition(&self, alias: &str) -> Option<String> {
+        self.partition.map(|partition| partition::condition(partition, &self.key, alias))
     }
 
     fn key_names_of(&self, alias: &str) -> Vec<String> {

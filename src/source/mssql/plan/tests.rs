@@ -36,6 +36,7 @@ fn settings(mode: CursorMode, cursor: &str) -> SourceSettings {
         settle: Duration::from_secs(5),
         clock: SourceClock::Utc,
         limits: SizeLimits::default(),
+        partition: None,
         on_schema_change: crate::config::OnSchemaChange::Follow,
     }
 }
@@ -44,7 +45,7 @@ fn plan(settings: &SourceSettings) -> Result<Plan, FetchError> {
     let origin = Origin::of(settings).unwrap();
     let filter = crate::source::mssql::origin::filter(settings).unwrap();
     let columns = [
-        column("id", "int"),
+        Column { primary: settings.cursor_column.is_none(), ..column("id", "int") },
         column("rv", "timestamp"),
         column("at", "smalldatetime"),
         column("place", "geography"),
@@ -145,6 +146,30 @@ fn the_text_of_a_fetch_is_made_once_for_each_kind_of_window() {
 }
 
 #[test]
+fn a_fetch_asks_for_one_row_more_than_a_batch_may_have() {
+    for (mode, cursor) in [
+        (CursorMode::RowVersion, "rv"),
+        (CursorMode::TimestampPk, "at"),
+        (CursorMode::IntegerPk, "id"),
+        (CursorMode::ChangeTracking, "id"),
+    ] {
+        let settings = match mode {
+            CursorMode::ChangeTracking => {
+                SourceSettings { cursor_column: None, ..listed(mode, cursor) }
+            }
+            _ => listed(mode, cursor),
+        };
+        let plan = plan(&settings).unwrap();
+        for (rows_max, asked) in [(1, 2), (10, 11), (1_000, 1_001)] {
+            let window = FetchWindow { after: None, upto: None, rows_max, state: &NOTHING };
+            let (sql, params) = plan.statement(window).unwrap();
+            assert!(sql.contains("SELECT TOP (@P1) "), "{sql}");
+            assert_eq!(params[0], Param::BigInt(asked), "{mode} by {rows_max}");
+        }
+    }
+}
+
+#[test]
 fn a_checkpoint_of_another_source_is_refused() {
     let plan = plan(&listed(CursorMode::RowVersion, "rv")).unwrap();
     let timestamp = Cursor::timestamp("2013-01-01", key("ID", 1)).unwrap();
@@ -197,5 +222,45 @@ fn the_bound_is_left_out_in_every_mode_that_goes_by_one() {
         let unbounded = plan.statement(window).unwrap().0;
         assert_ne!(bounded, unbounded, "{mode}");
         assert!(unbounded.contains(&format!("t.[{cursor}] IS NOT NULL")), "{unbounded}");
+    }
+}
+
+fn of_part(partition: Option<(u16, u16)>) -> SourceSettings {
+    let partition = partition.map(|(index, count)| Partition { index, count });
+    SourceSettings { partition, ..listed(CursorMode::RowVersion, "rv") }
+}
+
+#[test]
+fn every_statement_of_a_part_reads_its_rows_only() {
+    let part = plan(&of_part(Some((3, 8)))).unwrap();
+    let upto = Cursor::row_version(RowVersion(9), key("ID", 2));
+    let read = FetchWindow { after: None, upto: Some(&upto), rows_max: 10, state: &NOTHING };
+    let first = FetchWindow { upto: None, ..read };
+    let statements = [
+        part.statement(first).unwrap().0,
+        part.statement(read).unwrap().0,
+        part.untracked().unwrap().past(Bounds::of(read), 2).0,
+    ];
+    for sql in statements {
+        assert!(
+            sql.contains("\nAND CAST(SUBSTRING(HASHBYTES(") && sql.contains(" % 8 = 3"),
+            "{sql}"
+        );
+    }
+    let whole = plan(&of_part(None)).unwrap().statement(first).unwrap().0;
+    assert!(!whole.contains("HASHBYTES"), "{whole}");
+}
+
+#[test]
+fn number_and_count_of_a_part_are_in_the_fingerprint_and_its_events_are_the_whole_pollers() {
+    let shape = |partition: Option<(u16, u16)>| {
+        let settings = SourceSettings { poller: "orders__p3".to_owned(), ..of_part(partition) };
+        let choice = Choice::of(&settings).unwrap().unwrap();
+        Origin::of(&settings).unwrap().shape(&settings, None, &choice)
+    };
+    let all = [None, Some((3, 8)), Some((2, 8)), Some((3, 4))].map(shape);
+    for (index, one) in all.iter().enumerate() {
+        assert_eq!(one.label.poller, "orders");
+        assert!(all.iter().skip(index + 1).all(|other| one.fingerprint != other.fingerprint));
     }
 }

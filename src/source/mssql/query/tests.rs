@@ -39,6 +39,7 @@ fn rowversion_windows() {
         select: &select,
         deleted: None,
         filter: Some(&filter),
+        partition: None,
         clock: SourceClock::Utc,
     };
     check(
@@ -105,6 +106,7 @@ fn timestamp_windows_with_a_composite_key() {
         select: &select,
         deleted: None,
         filter: None,
+        partition: None,
         clock: SourceClock::Utc,
     };
     check(
@@ -147,6 +149,7 @@ fn an_offset_is_read_as_utc() {
         select: &select,
         deleted: None,
         filter: None,
+        partition: None,
         clock: SourceClock::Utc,
     };
     check(
@@ -177,6 +180,7 @@ fn integer_windows_end_at_the_settled_mark() {
         select: &select,
         deleted: None,
         filter: None,
+        partition: None,
         clock: SourceClock::Utc,
     };
     check(

@@ -46,6 +46,7 @@ fn plan(filter: Option<&str>) -> Plan {
         settle: Duration::ZERO,
         clock: crate::config::SourceClock::Utc,
         limits: SizeLimits::default(),
+        partition: None,
         on_schema_change: crate::config::OnSchemaChange::Follow,
     };
     let columns = [column("b", "money", true), column("a", "int", true), column("x", "int", false)];
@@ -281,4 +282,16 @@ fn a_range_of_changes_ends_with_all_of_a_version_where_it_names_no_key() {
     let (sql, params) = plan(None).tracked_count(window).unwrap();
     assert!(sql.contains("AND c.SYS_CHANGE_VERSION <= @P3) AS w;"), "{sql}");
     assert_eq!(format!("{params:?}"), "[BigInt(9), BigInt(17), BigInt(20)]");
+}
+
+#[test]
+fn changes_of_a_part_go_by_the_key_of_the_change() {
+    let mut part = plan(None);
+    part.partition = Some(crate::partition::Partition { index: 1, count: 4 });
+    let state = SourceState::new();
+    let (rows, _) = part.tracked_statement(window(None, None, &state)).unwrap();
+    assert!(rows.contains("t.[a]), N'')") && rows.contains(" % 4 = 1"), "{rows}");
+    let after = at("5");
+    let (changes, _) = part.tracked_statement(window(Some(&after), None, &state)).unwrap();
+    assert!(changes.contains("c.[a]), N'')") && changes.contains(" % 4 = 1"), "{changes}");
 }

@@ -1,0 +1,147 @@
+//! `highwater repartition`: another number of parts for the keys of a poller.
+
+use clap::Args;
+use serde::Serialize;
+
+use super::confirm::confirm;
+use super::output::{Exit, Failed, OutputOption, say, tell};
+use super::pause::{WhoOption, some_text};
+use super::unknown;
+use crate::app::App;
+use crate::app::parts::Divisible;
+use crate::config::Vars;
+use crate::error::chain;
+use crate::partition::PARTITIONS_MAX;
+use crate::poller::{LoadError, Operator, RestoreError, SeedError};
+use crate::repartition::{Division, Repartition, RepartitionError, division};
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// Name of the poller, without the number of a part.
+    poller: String,
+    /// How many parts there are to be.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(PARTITIONS_MAX)))]
+    to: u16,
+    /// Why; it is kept with the pauses and in the journals.
+    #[arg(long, value_name = "TEXT", value_parser = some_text)]
+    reason: Option<String>,
+    #[command(flatten)]
+    who: WhoOption,
+    /// Do what the plan says; without it, ask at a terminal, or do nothing.
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    form: OutputOption,
+}
+
+/// What is printed in the end.
+#[derive(Serialize)]
+struct Report<'a> {
+    poller: &'a str,
+    from: u16,
+    to: u16,
+    /// Behind what the new parts begin; `null` for the beginning.
+    after: Option<String>,
+    /// Rows that were delivered to come so far.
+    rows: u64,
+}
+
+pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
+    let (name, to) = (options.poller.as_str(), options.to);
+    let Some(divisible) = Divisible::build(vars, name)? else {
+        return Err(unknown(name, &App::build(vars)?.pollers));
+    };
+    let found = division(&*divisible.store, name).await.map_err(of_load)?;
+    let Some(from) = found.parts else {
+        let text = format!(
+            "poller `{name}` never ran: set `{}` to `{to}`, and nothing else is to be done",
+            setting(name)
+        );
+        return Err(Failed::new(Exit::Usage, text));
+    };
+    if from == to && found.under_way.is_none() {
+        say(&format!("{name}: has {to} partitions; nothing is to be done"));
+        return Ok(Exit::Done);
+    }
+    if !confirm(&plan(name, to, &found), name, options.yes)? {
+        return Ok(Exit::Done);
+    }
+    let by = options.who.name(vars);
+    let reason = format!("repartition from {from} to {to} parts");
+    let reason = options.reason.as_ref().map_or(reason.clone(), |why| format!("{reason}: {why}"));
+    let work = Repartition::new(divisible.parts(from)?, divisible.parts(to)?);
+    let operator = Operator { by: &by, reason: &reason };
+    let done = Box::pin(work.run(operator, &|line| tell(&format!("  {line}")))).await;
+    let done = done.map_err(failed)?;
+    let after = done.after.as_ref().map(|cursor| format!("{} {}", cursor.mode, cursor.value));
+    let report = Report { poller: name, from, to, after, rows: done.rows };
+    say(&options.form.output.one(&report, || {
+        let after = report.after.as_deref().unwrap_or("the beginning");
+        format!(
+            "{name}: {to} partitions from behind {after}; {} rows were delivered first",
+            done.rows
+        )
+    }));
+    if divisible.parts_configured() != to {
+        tell(&format!(
+            "hint: set `{}` to `{to}` now; until then its ticks are refused",
+            setting(name)
+        ));
+    }
+    Ok(Exit::Done)
+}
+
+fn setting(name: &str) -> String {
+    format!("HIGHWATER__POLLERS__{}__PARTITIONS", name.to_ascii_uppercase())
+}
+
+/// Returns what will be done.
+fn plan(name: &str, to: u16, found: &Division) -> String {
+    let from = found.parts.unwrap_or(1);
+    let begins = match &found.under_way {
+        Some(record) => format!(
+            "{name}: goes on from {} to {} partitions, as begun at {}",
+            record.from, record.to, record.begun_at
+        ),
+        None => format!("{name}: from {from} to {to} partitions"),
+    };
+    let lines = [
+        begins,
+        "  all its parts are paused; running ticks end after the batch in hand".to_owned(),
+        "  what they have up to the furthest checkpoint among them is delivered from here"
+            .to_owned(),
+        "  the new parts begin behind it; documents that they replace are kept beside them"
+            .to_owned(),
+        "  attempts, waits and rows set aside of the old parts stay with the old documents"
+            .to_owned(),
+        format!("  then `{}` is to be `{to}`, with a function for each part", setting(name)),
+    ];
+    lines.join("\n")
+}
+
+fn of_load(error: LoadError) -> Failed {
+    match error {
+        LoadError::Store(error) => error.into(),
+        LoadError::Format(error) => error.into(),
+    }
+}
+
+/// Says what is to be done next, too: whatever was done stands.
+fn failed(error: RepartitionError) -> Failed {
+    let text = format!("{}; the same command goes on from here", chain(&error));
+    let exit = match error {
+        RepartitionError::UnderWay { .. } => return Failed::new(Exit::Usage, chain(&error)),
+        RepartitionError::Busy { .. }
+        | RepartitionError::Seed {
+            source: SeedError::Restore(RestoreError::Held { .. } | RestoreError::Moved),
+            ..
+        } => Exit::Conflict,
+        RepartitionError::Tick { source, .. } | RepartitionError::State(source) => {
+            Failed::from(source).exit
+        }
+        RepartitionError::Other { .. }
+        | RepartitionError::NoBound(_)
+        | RepartitionError::Seed { .. } => Exit::Failed,
+    };
+    Failed::new(exit, text)
+}

@@ -1,0 +1,218 @@
+//! What one part does while the keys of its poller are divided anew: see [`crate::repartition`].
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use thiserror::Error;
+
+use super::operate::{Change, by_hand};
+use super::{LoadError, Operator, Poller, RestoreError, TickError};
+use crate::cursor::{Cursor, SourceFingerprint};
+use crate::journal::Happened;
+use crate::lease::Snapshot;
+use crate::source::{FetchError, FetchWindow, Rows, Source, SourceShape};
+use crate::state::{Paused, RepartitionRecord, StateDocument};
+
+/// Why a part was not begun.
+#[derive(Debug, Error)]
+pub enum SeedError {
+    /// Its source cannot be read, or is not told apart.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// The source chooses another mode than the position is of.
+    #[error(
+        "the position is of mode `{position}`, and `auto` chooses `{chosen}` now: set `SOURCE__MODE` to \
+         `{position}`"
+    )]
+    Mode {
+        /// That of the position.
+        position: &'static str,
+        /// That of the source.
+        chosen: &'static str,
+    },
+    /// Its document could not be put in its place.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+}
+
+/// Reads no further than a position.
+#[derive(Debug)]
+struct Bounded {
+    source: Arc<dyn Source>,
+    upto: Cursor,
+}
+
+impl Bounded {
+    fn cut<'a>(&'a self, window: FetchWindow<'a>) -> FetchWindow<'a> {
+        let ends_before = |upto: &&Cursor| {
+            upto.compare_leading(&self.upto).is_some_and(std::cmp::Ordering::is_le)
+        };
+        FetchWindow { upto: Some(window.upto.filter(ends_before).unwrap_or(&self.upto)), ..window }
+    }
+}
+
+#[async_trait]
+impl Source for Bounded {
+    fn shape(&self) -> &SourceShape {
+        self.source.shape()
+    }
+
+    async fn open(&self, stored: Option<&SourceFingerprint>) -> Result<(), FetchError> {
+        self.source.open(stored).await
+    }
+
+    async fn current(&self, at: &Cursor) -> Result<Rows, FetchError> {
+        self.source.current(at).await
+    }
+
+    async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
+        self.source.fetch(self.cut(window)).await
+    }
+
+    async fn fetch_at_once(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
+        self.source.fetch_at_once(self.cut(window)).await
+    }
+}
+
+impl Poller {
+    /// Returns the poller as one that delivers up to a position and no further, also while it is paused.
+    #[must_use]
+    pub(crate) fn up_to(self, upto: Cursor) -> Self {
+        let source = Arc::clone(&self.source);
+        Self { source: Arc::new(Bounded { source, upto }), through_pause: true, ..self }
+    }
+
+    /// Into how many parts the keys are divided where this is one of them.
+    pub(crate) fn division(&self) -> u16 {
+        self.partition.map_or(1, |partition| partition.count)
+    }
+
+    /// Keeps ticks from running, and writes `record` down where there is none. Returns the document as it is then, or
+    /// `None` where it is not of this division any more, and was not touched.
+    ///
+    /// # Errors
+    ///
+    /// [`TickError::Load`] if the state cannot be read or written.
+    pub(crate) async fn hold_for_repartition(
+        &self,
+        record: Option<&RepartitionRecord>,
+        operator: Operator<'_>,
+    ) -> Result<Option<StateDocument>, TickError> {
+        self.change((Happened::Paused, operator), true, |base| {
+            let document = &*base.document;
+            if !document.is_of_division(self.division()) {
+                return Change::Nothing(None);
+            }
+            let known = record.is_none() || document.repartition.is_some();
+            if known && document.paused.is_some() {
+                return Change::Nothing(Some(document.clone()));
+            }
+            let record =
+                record.map(|record| RepartitionRecord { begun_at: base.now(), ..record.clone() });
+            let record = document.repartition.clone().or(record);
+            let next =
+                document.held_for_repartition(record, paused(base, operator), self.age(base));
+            Change::Write(Box::new(next.clone()), Some(next))
+        })
+        .await
+    }
+
+    /// Replaces the record, where there still is one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::hold_for_repartition`].
+    pub(crate) async fn note_repartition(
+        &self,
+        record: &RepartitionRecord,
+        operator: Operator<'_>,
+    ) -> Result<(), TickError> {
+        self.change((Happened::Repartitioned, operator), false, |base| {
+            if base.document.repartition.as_ref().is_none_or(|found| found == record) {
+                return Change::Nothing(());
+            }
+            let mut next = base.document.rewritten(self.age(base));
+            next.repartition = Some(record.clone());
+            Change::Write(Box::new(next), ())
+        })
+        .await
+    }
+
+    /// Begins this part behind `after`, unless it has begun. Returns whether it was begun now.
+    ///
+    /// # Errors
+    ///
+    /// [`SeedError`]; what is stored is as it was then, unless the store gave no answer.
+    pub(crate) async fn seed(
+        &self,
+        after: Option<&Cursor>,
+        operator: Operator<'_>,
+    ) -> Result<bool, SeedError> {
+        let present = self.present().await.map_err(RestoreError::from)?;
+        match &present.document {
+            Ok(Some(found)) if !found.is_blank() && found.is_of_division(self.division()) => {
+                return Ok(false);
+            }
+            // Nobody can tell what it would take the place of.
+            Err(_) => return Err(RestoreError::Moved.into()),
+            Ok(_) => {}
+        }
+        self.source.open(None).await?;
+        let shape = self.source.shape();
+        if let Some(position) = after.filter(|after| after.mode != shape.mode) {
+            let (position, chosen) = (position.mode.as_str(), shape.mode.as_str());
+            return Err(SeedError::Mode { position, chosen });
+        }
+        let fingerprint = shape.fingerprint.clone();
+        let seed = StateDocument::of_partition(&self.name, fingerprint, self.partition, after);
+        self.restore(&seed, &present, (Happened::Repartitioned, operator)).await?;
+        Ok(true)
+    }
+
+    /// Leaves the rows to `count` other parts, for good.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::hold_for_repartition`].
+    pub(crate) async fn hand_over(
+        &self,
+        count: u16,
+        operator: Operator<'_>,
+    ) -> Result<(), TickError> {
+        self.change((Happened::Repartitioned, operator), true, |base| {
+            if base.document.taken_over_by == Some(count) && base.document.repartition.is_none() {
+                return Change::Nothing(());
+            }
+            let mut next = base.document.taken_over(count, paused(base, operator), self.age(base));
+            next.note(by_hand(Happened::Repartitioned.as_str(), operator, base.now()));
+            Change::Write(Box::new(next), ())
+        })
+        .await
+    }
+
+    fn age(&self, base: &Snapshot) -> crate::state::LeaseAge {
+        base.age(self.store.grain())
+    }
+
+    /// Returns the document, where one is stored that can be used, and who holds its lease.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`] if it cannot be read.
+    pub(crate) async fn standing_document(
+        &self,
+    ) -> Result<Option<(StateDocument, Option<String>)>, LoadError> {
+        let present = self.present().await?;
+        let held_by = present.held_by;
+        Ok(present.document?.map(|document| (document, held_by)))
+    }
+}
+
+fn paused(base: &Snapshot, operator: Operator<'_>) -> Paused {
+    Paused {
+        by: operator.by.to_owned(),
+        reason: operator.reason.to_owned(),
+        at: base.now(),
+        extra: serde_json::Map::new(),
+    }
+}

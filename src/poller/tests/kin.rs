@@ -1,0 +1,143 @@
+//! Parts of a poller: what they begin beside, and what is delivered of one under a pause.
+
+use super::*;
+use crate::state::RepartitionRecord;
+
+fn part(world: &World, name: &str, partition: Option<(u16, u16)>) -> Poller {
+    let poller = Poller::new(PollerParts {
+        name: name.to_owned(),
+        source: world.source.clone(),
+        handler: world.handler.clone(),
+        store: world.store.clone(),
+        instance: Arc::new(Instance::new(name)),
+        terms: LeaseTerms::of(TTL),
+        limits: world.limits,
+        policy: world.policy,
+        metrics: world.metrics.clone(),
+    });
+    poller.dividing(partition.map(|(index, count)| Partition { index, count }))
+}
+
+async fn stored(world: &World, name: &str) -> Option<StateDocument> {
+    let stored = world.memory.load(&StateKey::Document(name.to_owned())).await.unwrap().stored;
+    stored.map(|stored| decode(name, &stored.bytes).unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_number_of_parts_is_written_down_before_the_first_row_is_delivered() {
+    let world = World::new();
+    world.source.put(1, "row");
+    tick(&part(&world, "p__p2", Some((2, 3)))).await.unwrap();
+    let first = stored(&world, "p__p0").await.unwrap();
+    assert!(first.is_blank() && first.partition == Some(Partition { index: 0, count: 3 }));
+    let own = stored(&world, "p__p2").await.unwrap();
+    assert_eq!(own.partition, Some(Partition { index: 2, count: 3 }));
+    tick(&part(&world, "p__p0", Some((0, 3)))).await.unwrap();
+    assert!(!stored(&world, "p__p0").await.unwrap().is_blank());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_begins_beside_another_division() {
+    for (there, name_there, asked, name) in [
+        (Some((2, 3)), "p__p2", Some((1, 4)), "p__p1"),
+        (Some((2, 3)), "p__p2", Some((0, 4)), "p__p0"),
+        (Some((2, 3)), "p__p2", None, "p"),
+        (None, "p", Some((0, 2)), "p__p0"),
+        (None, "p", Some((1, 2)), "p__p1"),
+    ] {
+        let world = World::new();
+        world.source.put(1, "row");
+        tick(&part(&world, name_there, there)).await.unwrap();
+        let error = tick(&part(&world, name, asked)).await.unwrap_err();
+        let count = |of: Option<(u16, u16)>| of.map_or(1, |(_, count)| count);
+        let expected = (count(there), count(asked));
+        let TickError::Divided { poller, stored, configured } = &error else { panic!("{error}") };
+        assert_eq!((poller.as_str(), (*stored, *configured)), ("p", expected), "{name}");
+        let advice = format!("highwater repartition p --to {}", expected.1);
+        assert!(error.to_string().contains(&advice), "{error}");
+        assert_eq!(world.handler.ids(), [1], "`{name}` delivered nothing");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_document_of_another_number_is_refused_though_its_source_is_the_same() {
+    let world = World::new();
+    world.source.put(1, "row");
+    tick(&part(&world, "p__p1", Some((1, 2)))).await.unwrap();
+    let error = tick(&part(&world, "p__p1", Some((1, 3)))).await.unwrap_err();
+    assert!(matches!(error, TickError::Divided { stored: 2, configured: 3, .. }), "{error}");
+    assert_eq!(outcome_row(&Err(error)).event, "fingerprint_mismatch");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_at_what_waits_for_a_part_writes_nothing_down() {
+    let world = World::new();
+    world.source.put(1, "row");
+    let peek = part(&world, "p__p2", Some((2, 3))).peek(0).await.unwrap();
+    assert_eq!(peek.rows, 1);
+    assert!(stored(&world, "p__p0").await.is_none() && stored(&world, "p__p2").await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_puts_a_part_where_its_division_is_and_nowhere_else() {
+    let ann = Operator { by: "ann", reason: "skip the past" };
+    let world = World::new();
+    world.source.put(1, "row");
+    let own = part(&world, "p__p2", Some((2, 3)));
+    let plan = own.plan_reset(ResetTo::Now, false).await.unwrap();
+    assert!(stored(&world, "p__p0").await.is_none(), "a plan writes nothing");
+    own.reset(&plan, "reset-1".to_owned(), ann).await.unwrap();
+    let first = stored(&world, "p__p0").await.unwrap();
+    assert!(first.is_blank() && first.partition == Some(Partition { index: 0, count: 3 }));
+    let placed = stored(&world, "p__p2").await.unwrap();
+    assert_eq!(placed.partition, Some(Partition { index: 2, count: 3 }));
+    assert_eq!(tick(&own).await.unwrap(), TickOutcome::Idle);
+    for (name, partition) in
+        [("p__p2", Some((2, 4))), ("p__p1", Some((1, 4))), ("p", None), ("p__p0", Some((0, 2)))]
+    {
+        let other = part(&world, name, partition);
+        let refused = other.plan_reset(ResetTo::Beginning, true).await.unwrap_err();
+        assert!(
+            matches!(refused, ResetError::Tick(TickError::Divided { stored: 3, .. })),
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_reset_while_keys_are_divided_anew() {
+    let ann = Operator { by: "ann", reason: "repartition" };
+    let world = World::new();
+    world.source.put(1, "row");
+    let own = part(&world, "p__p0", Some((0, 2)));
+    tick(&own).await.unwrap();
+    let record = RepartitionRecord {
+        from: 2,
+        to: 4,
+        begun_at: time::OffsetDateTime::UNIX_EPOCH,
+        upto: None,
+        caught_up: false,
+        after: None,
+    };
+    own.hold_for_repartition(Some(&record), ann).await.unwrap();
+    let refused = own.plan_reset(ResetTo::Beginning, false).await.unwrap_err();
+    assert!(matches!(refused, ResetError::Dividing), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_part_is_run_up_to_its_bound_and_no_further() {
+    let world = World::new();
+    for id in 1..=6 {
+        world.source.put(id, "row");
+    }
+    let own = || part(&world, "p__p0", Some((0, 2)));
+    own().pause(Operator { by: "ann", reason: "repartition" }).await.unwrap();
+    assert!(matches!(tick(&own()).await, Ok(TickOutcome::Paused { .. })));
+    let upto = Cursor::row_version(crate::cursor::RowVersion(4), crate::cursor::KeyValues::new());
+    let bounded = own().up_to(upto);
+    while tick(&bounded).await.unwrap() != TickOutcome::Idle {}
+    assert_eq!(world.handler.ids(), [1, 2, 3, 4]);
+    let document = stored(&world, "p__p0").await.unwrap();
+    assert!(document.paused.is_some() && document.lease.released_at.is_some());
+    assert!(matches!(tick(&own()).await, Ok(TickOutcome::Paused { .. })));
+}

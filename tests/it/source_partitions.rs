@@ -1,0 +1,95 @@
+//! Parts of a poller: together they read each row once, whatever the key is.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use highwater::cursor::CursorMode::{ChangeTracking, RowVersion};
+use highwater::partition::Partition;
+use highwater::source::mssql::{Mssql, SourceSettings};
+
+use crate::any_server::AnyServer;
+use crate::sql::events;
+
+const PARTS: u16 = 3;
+
+/// Types of a key, each with an expression of row number `@n` that differs from row to row.
+const KEYS: [(&str, &str); 10] = [
+    ("int", "@n - 20"),
+    ("bigint", "@n * 4294967296"),
+    ("decimal(9, 2)", "@n / 4.0"),
+    ("nvarchar(20)", "N'kéy @n'"),
+    ("varchar(20)", "'key @n'"),
+    ("char(12)", "'key @n'"),
+    ("datetime2(3)", "DATEADD(DAY, @n, '2026-01-01')"),
+    ("date", "DATEADD(DAY, @n, '2026-01-01')"),
+    ("varbinary(8)", "CAST(CAST(@n AS bigint) AS varbinary(8))"),
+    ("float", "@n * 1.5"),
+];
+
+/// Reads all parts of `settings`; returns how often each event came, and how many rows each part has.
+async fn read(settings: &SourceSettings) -> (BTreeMap<String, u32>, Vec<usize>) {
+    let (mut times, mut sizes) = (BTreeMap::new(), Vec::new());
+    for partition in Partition::all(PARTS) {
+        let settings = SourceSettings { partition, ..settings.clone() };
+        let (rows, _) = events(&Mssql::new(settings).unwrap(), None, 100).await;
+        sizes.push(rows.len());
+        for row in rows {
+            *times.entry(row.id.to_string()).or_default() += 1;
+        }
+    }
+    (times, sizes)
+}
+
+#[tokio::test]
+async fn parts_have_each_row_once_for_every_type_of_key() {
+    for (declared, value) in KEYS {
+        let mut tsql = format!(
+            "CREATE TABLE dbo.t (k {declared} NOT NULL PRIMARY KEY, rv rowversion NOT NULL)"
+        );
+        for row in 1..=40 {
+            let value = value.replace("@n", &row.to_string());
+            write!(tsql, "; INSERT INTO dbo.t (k) VALUES ({value})").unwrap();
+        }
+        let world = AnyServer::start(&tsql).await;
+        let settings = world.settings("t", RowVersion, "rv");
+        let settings = SourceSettings { key: vec!["k".to_owned()], ..settings };
+        let (whole, _) = events(&Mssql::new(settings.clone()).unwrap(), None, 100).await;
+        let (times, sizes) = read(&settings).await;
+        assert_eq!(sizes.iter().sum::<usize>(), 40, "{declared}: {sizes:?}");
+        let once = whole.iter().all(|row| times.get(&row.id.to_string()) == Some(&1));
+        assert!(once && times.len() == whole.len(), "{declared}: {times:?}");
+        assert!(sizes.iter().all(|size| *size >= 4), "{declared}: {sizes:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_of_several_columns_is_of_one_part_and_a_deleted_row_stays_there() {
+    let mut tsql = "ALTER DATABASE CURRENT SET CHANGE_TRACKING = ON (CHANGE_RETENTION = 2 DAYS, \
+                    AUTO_CLEANUP = ON); \
+                    CREATE TABLE dbo.t (a int NOT NULL, b nvarchar(9) NOT NULL, \
+                    CONSTRAINT pk_t PRIMARY KEY (a, b)); ALTER TABLE dbo.t ENABLE CHANGE_TRACKING"
+        .to_owned();
+    for row in 1..=30 {
+        write!(tsql, "; INSERT INTO dbo.t (a, b) VALUES ({}, N'b{row}')", row % 5).unwrap();
+    }
+    let world = AnyServer::start(&tsql).await;
+    let settings = world.settings("t", ChangeTracking, "");
+    let settings = SourceSettings { key: vec!["a".to_owned(), "b".to_owned()], ..settings };
+    let (times, sizes) = read(&settings).await;
+    assert_eq!((times.len(), sizes.iter().sum::<usize>()), (30, 30), "{sizes:?}");
+    let mut gone = 0;
+    for partition in Partition::all(PARTS) {
+        let source = Mssql::new(SourceSettings { partition, ..settings.clone() }).unwrap();
+        let (before, _) = events(&source, None, 100).await;
+        let last = before.last().unwrap();
+        let key = &last.cursor.key;
+        let (a, b) = (key["a"].as_i64().unwrap(), key["b"].as_str().unwrap());
+        world.execute(&format!("DELETE FROM dbo.t WHERE a = {a} AND b = N'{b}'")).await;
+        gone += 1;
+        let (after, _) = events(&source, Some(&last.cursor), 100).await;
+        let deleted = after.iter().filter(|event| event.cursor.key == *key).count();
+        assert_eq!(deleted, 1, "its own part tells of it: {after:?}");
+        let of_others = after.iter().filter(|event| event.cursor.key != *key).count();
+        assert_eq!(of_others, 0, "and of no other's, {gone} are gone: {after:?}");
+    }
+}
