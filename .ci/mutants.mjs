@@ -71,6 +71,8 @@ const CURSOR_CLOCK = "src/source/mssql/examine/clock.rs";
 const TRACKING = "src/source/mssql/tracking.rs";
 const CHOICE = "src/source/mssql/choice.rs";
 const EVENT = "src/event.rs";
+const EVENT_JSON = "src/event/json.rs";
+const VALUE_JSON = "src/value/json.rs";
 const KEYS = "src/config/sql_connection.rs";
 const QUOTES = "src/config/sql_connection/text.rs";
 const RETRY = "src/mssql/retry.rs";
@@ -211,6 +213,9 @@ const BREAKS = [
   ["generation not above the marker's", MEMORY, "let floor = marker.map_or(1, |marker| marker.generation.0 + 1);", "let floor = u64::from(marker.is_none());"],
   ["document begun without a generation", STATE, "self.generation == Generation(0)", "false && self.generation == Generation(0)"],
   ["delivery without its generation", HANDLE, "generation: lease.generation(),", "generation: crate::state::Generation(0),"],
+  ["events joined over a gap", EVENT_JSON, "let follows = event.part.start == end + SEPARATOR.len_utf8();", "let follows = event.part.start >= end;"],
+  ["events of two batches joined", EVENT_JSON, "|| !Arc::ptr_eq(&event.batch, &first.batch)", "|| false"],
+  ["half a surrogate pair lost in a row", VALUE_JSON, "push_half_pairs(json, units.iter().copied().map(u16::from_le_bytes));", "push_text(json, &String::from_utf16_lossy(&units.iter().copied().map(u16::from_le_bytes).collect::<Vec<_>>()));"],
   ["batch id without its bytes", EVENT, "        update_sized(&mut hash, identity.digest.as_str().as_bytes());\n", ""],
   ["rest of a password shown", KEYS, "after_open_password = *key == Key::Password && !pair.quoted;", "after_open_password = false;"],
   ["braces taken for a value", QUOTES, "if value.starts_with('{') {", "if false {"],

@@ -4,7 +4,7 @@
 use thiserror::Error;
 
 use crate::cursor::{Cursor, CursorError, CursorMode, KeyValues, RowVersion};
-use crate::event::{ChangeEvent, EncodeError};
+use crate::event::{ChangeEvent, EventEncoder};
 use crate::source::{Row, Rows, SourceShape};
 use crate::value::Value;
 
@@ -80,15 +80,6 @@ pub enum NormalizeError {
         /// The largest of its values, in words.
         column: String,
     },
-    /// The row cannot be encoded.
-    #[error("encode row {row}")]
-    Encode {
-        /// Index in the batch.
-        row: usize,
-        /// Why.
-        #[source]
-        source: EncodeError,
-    },
 }
 
 /// Turns rows into events, in order.
@@ -97,17 +88,11 @@ pub enum NormalizeError {
 ///
 /// [`NormalizeError`] names the first row that cannot be delivered, and why.
 pub fn normalize(shape: &SourceShape, rows: &Rows) -> Result<Vec<ChangeEvent>, NormalizeError> {
-    rows.rows
-        .iter()
-        .enumerate()
-        .map(|(index, row)| {
-            let cursor = position(shape, index, row)?;
-            let columns: Vec<(&str, &Value)> =
-                rows.columns.iter().map(String::as_str).zip(&row.values).collect();
-            ChangeEvent::encode(&shape.label, row.op, cursor, &columns)
-                .map_err(|source| NormalizeError::Encode { row: index, source })
-        })
-        .collect()
+    let mut encoder = EventEncoder::new(&shape.label, rows.rows.len(), rows.json.len());
+    for (index, row) in rows.rows.iter().enumerate() {
+        encoder.push(row.op, position(shape, index, row)?, rows.object(row));
+    }
+    Ok(encoder.finish())
 }
 
 /// Returns how many events fit into a batch of so many bytes.
@@ -138,11 +123,10 @@ fn too_large(
     event: &ChangeEvent,
     bytes_max: usize,
 ) -> NormalizeError {
-    let values = rows.rows.first().map(|row| row.values.as_slice()).unwrap_or_default();
-    let largest = rows.columns.iter().zip(values).max_by_key(|(_, value)| value.size());
+    let largest = rows.rows.first().and_then(|row| rows.largest(row));
     let column = largest.map_or_else(
         || "without any column".to_owned(),
-        |(name, value)| format!("most of it in column `{name}` with {} bytes", value.size()),
+        |(name, bytes)| format!("most of it in column `{name}` with {bytes} bytes"),
     );
     NormalizeError::TooLarge {
         poller: shape.label.poller.clone(),
@@ -217,12 +201,9 @@ mod tests {
     }
 
     fn rows(position: Value, key: Vec<Value>) -> Rows {
-        let values = vec![Value::Text("x".to_owned())];
-        Rows {
-            columns: vec!["c".to_owned()],
-            rows: vec![Row { op: Operation::Upsert, position, key, values }],
-            ..Rows::default()
-        }
+        let mut rows = Rows::of(["c"]);
+        rows.push(Operation::Upsert, position, key, &[Value::Text("x".to_owned())]);
+        rows
     }
 
     fn error(mode: CursorMode, rows: &Rows) -> String {
@@ -242,10 +223,11 @@ mod tests {
     fn events_are_counted_up_to_the_limit_and_a_larger_one_is_named() {
         let shape = shape(CursorMode::RowVersion);
         let key = || vec![Value::Int(1), Value::Text("k".to_owned())];
-        let mut rows = rows(Value::Int(1), key());
-        rows.columns.push("big".to_owned());
-        rows.rows[0].values.push(Value::Text("x".repeat(500)));
-        rows.rows.push(rows.rows[0].clone());
+        let mut rows = Rows::of(["c", "big"]);
+        let values = [Value::Int(7), Value::Text("x".repeat(498))];
+        for _ in 0..2 {
+            rows.push(Operation::Upsert, Value::Int(1), key(), &values);
+        }
         let events = normalize(&shape, &rows).unwrap();
         let one = events[0].json.len();
         for (bytes_max, count) in [(one, 1), (2 * one - 1, 1), (2 * one, 2), (usize::MAX, 2)] {

@@ -151,7 +151,7 @@ impl QuarantinedRow<'_> {
     /// Returns where the row of `event` is to be kept, and the bytes.
     pub fn entry(&self, event: &ChangeEvent) -> (StateKey, Vec<u8>) {
         let without_columns = event.json.len() > EVENT_BYTES_MAX;
-        let json = if without_columns { reference(event) } else { event.json.clone() };
+        let json = if without_columns { reference(event) } else { event.json.to_string() };
         let entry = Entry {
             version: VERSION,
             poller_name: self.poller.to_owned(),
@@ -235,7 +235,7 @@ impl Entry {
             return Err(wrong(format!("it holds event `{}`", event.id)));
         }
         let StoredEvent { id, op, cursor } = event;
-        Ok(ChangeEvent { id, op, cursor, json: json.get().to_owned() })
+        Ok(ChangeEvent { id, op, cursor, json: json.get().to_owned().into() })
     }
 
     /// Returns the entry after it was refused once more, and its bytes.
@@ -274,7 +274,7 @@ mod tests {
         };
         let name = Value::Text(text.to_owned());
         let cursor = Cursor::row_version(RowVersion(1), key);
-        ChangeEvent::encode(&source, Operation::Upsert, cursor, &[("name", &name)]).unwrap()
+        ChangeEvent::encode(&source, Operation::Upsert, cursor, &[("name", &name)])
     }
 
     fn entry(event: &ChangeEvent) -> (StateKey, Vec<u8>) {
@@ -312,7 +312,7 @@ mod tests {
         let (key, bytes) = entry(&event);
         assert_eq!(key.path(), format!("orders.quarantine.{}.json", event.id));
         let read = decode(&key, &bytes).unwrap();
-        assert_eq!(read.events[0].get(), event.json);
+        assert_eq!(read.events[0].get(), event.json.as_str());
         assert_eq!((read.first_error.as_str(), read.error.as_str()), ("503", "422"));
         assert_eq!((read.reason, read.attempts, read.fencing_token), (Reason::Refused, 2, 9));
     }

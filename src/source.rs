@@ -1,6 +1,7 @@
 //! Where changes come from: the port.
 
 pub mod mssql;
+mod rows;
 
 use std::fmt;
 use std::time::Duration;
@@ -10,8 +11,9 @@ use thiserror::Error;
 
 use crate::cursor::{Cursor, CursorMode, SourceFingerprint, SourceState};
 use crate::error::ErrorKind;
-use crate::event::{Operation, SourceLabel};
-use crate::value::Value;
+use crate::event::SourceLabel;
+
+pub use self::rows::{Columns, EncodedColumns, Row, Rows};
 
 /// What does not change about a source while it runs.
 #[derive(Clone, Debug)]
@@ -37,34 +39,6 @@ pub struct FetchWindow<'a> {
     pub rows_max: usize,
     /// What the source asked to be remembered, as far as it is known still.
     pub state: &'a SourceState,
-}
-
-/// One row as read.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Row {
-    /// What happened to it.
-    pub op: Operation,
-    /// Leading part of its position: the value or text of the cursor column.
-    pub position: Value,
-    /// Values of the key columns, in key order.
-    pub key: Vec<Value>,
-    /// Values of all columns that are delivered, as in [`Rows::columns`].
-    pub values: Vec<Value>,
-}
-
-/// The answer to one fetch.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Rows {
-    /// Names of the delivered columns.
-    pub columns: Vec<String>,
-    /// Rows in the source's order, oldest first.
-    pub rows: Vec<Row>,
-    /// Whether the window holds more rows than these.
-    pub more: bool,
-    /// How far behind the source these rows are, as far as the mode can tell.
-    pub lag: Lag,
-    /// What to remember once all these rows have been delivered; `None` for no change.
-    pub remember: Option<Remember>,
 }
 
 /// How far behind its source a poller is, as a fetch found it.
@@ -217,6 +191,10 @@ pub trait Source: fmt::Debug + Send + Sync {
     async fn has_rows_behind(&self, window: FetchWindow<'_>) -> Result<bool, FetchError> {
         self.fetch_at_once(window).await.map(|found| !found.rows.is_empty())
     }
+
+    /// Takes back [`Rows::json`] of rows that have become events, for the next ones to be read into. Does
+    /// nothing where a source has no use for it.
+    fn reuse(&self, _buffer: String) {}
 
     /// Returns rows of `window`, oldest first.
     ///

@@ -23,7 +23,7 @@ use crate::cursor::{Cursor, CursorMode, RowVersion, SourceFingerprint};
 use crate::error::ErrorKind;
 use crate::event::{BatchId, Operation, SourceLabel};
 use crate::handler::{Delivery, Handler, HandlerError};
-use crate::source::{FetchError, FetchWindow, Remember, Row, Rows, Source, SourceShape};
+use crate::source::{FetchError, FetchWindow, Remember, Rows, Source, SourceShape};
 use crate::value::Value;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -150,13 +150,14 @@ impl TableSource {
     }
 }
 
-fn row(id: i64, version: u64, value: &str) -> Row {
-    Row {
-        op: Operation::Upsert,
-        position: Value::Int(i64::try_from(version).unwrap_or(i64::MAX)),
-        key: vec![Value::Int(id)],
-        values: vec![Value::Int(id), Value::Text(value.to_owned())],
-    }
+fn push(rows: &mut Rows, key: Value, id: i64, (version, value): &(u64, String)) {
+    let position = Value::Int(i64::try_from(*version).unwrap_or(i64::MAX));
+    let values = [Value::Int(id), Value::Text(value.clone())];
+    rows.push(Operation::Upsert, position, vec![key], &values);
+}
+
+fn no_rows() -> Rows {
+    Rows::of(["id", "value"])
 }
 
 fn version_of(cursor: &Cursor) -> u64 {
@@ -176,9 +177,11 @@ impl Source for TableSource {
         let mut state = locked(&self.state);
         state.failures.pop_front().map_or(Ok(()), Err)?;
         let id = at.key.get("id").and_then(serde_json::Value::as_i64).unwrap_or_default();
-        let rows = state.rows.get(&id).map(|(version, value)| row(id, *version, value));
-        let columns = vec!["id".to_owned(), "value".to_owned()];
-        Ok(Rows { columns, rows: rows.into_iter().collect(), ..Rows::default() })
+        let mut rows = no_rows();
+        if let Some(found) = state.rows.get(&id) {
+            push(&mut rows, Value::Int(id), id, found);
+        }
+        Ok(rows)
     }
 
     async fn present(&self) -> Result<Option<Cursor>, FetchError> {
@@ -228,13 +231,11 @@ impl Source for TableSource {
         found.sort_by_key(|(_, (version, _))| *version);
         let more = found.len() > window.rows_max;
         let key_of = |id| if state.null_key { Value::Null } else { Value::Int(id) };
-        let rows = found.into_iter().take(window.rows_max).map(|(id, (version, value))| Row {
-            key: vec![key_of(*id)],
-            ..row(*id, *version, value)
-        });
-        let columns = vec!["id".to_owned(), "value".to_owned()];
-        let (rows, remember) = (rows.collect(), state.remember.clone());
-        Ok(Rows { columns, rows, more, remember, ..Rows::default() })
+        let mut rows = no_rows();
+        for (id, found) in found.into_iter().take(window.rows_max) {
+            push(&mut rows, key_of(*id), *id, found);
+        }
+        Ok(Rows { more, remember: state.remember.clone(), ..rows })
     }
 }
 

@@ -5,12 +5,14 @@
 //! `bit` is a JSON boolean, binary is base64, and everything else (decimal, money, dates with all
 //! seven digits, uniqueidentifier, xml, strings) is a JSON string.
 
-use std::fmt::Write as _;
+mod json;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::ser::{Serialize, Serializer};
-use serde_json::value::RawValue;
+
+pub use self::json::{
+    push_bool, push_bytes, push_float, push_int, push_null, push_real, push_text, push_utf16,
+};
 
 /// One value of one column.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,7 +46,7 @@ impl Value {
     /// Returns the JSON form of the value, for all but [`Value::HalfPair`].
     ///
     /// No JSON value in memory can hold half a pair: there it becomes U+FFFD. What is delivered is
-    /// serialised instead, which writes it exactly.
+    /// written by [`Self::push_json`] instead, which keeps it exactly.
     pub fn to_json(&self) -> serde_json::Value {
         match self {
             Self::Null => serde_json::Value::Null,
@@ -64,33 +66,17 @@ impl Value {
         matches!(self, Self::Null)
     }
 
-    /// Returns about how many bytes the value takes in memory, for limits on batches.
-    pub fn size(&self) -> usize {
+    /// Writes the JSON form of the value behind `json`.
+    pub fn push_json(&self, json: &mut String) {
         match self {
-            Self::Null | Self::Bool(_) => 1,
-            Self::Int(_) | Self::Real(_) | Self::Float(_) => 8,
-            Self::Text(value) => value.len(),
-            Self::HalfPair(units) => units.len() * 2,
-            Self::Bytes(value) => value.len(),
-        }
-    }
-}
-
-impl Serialize for Value {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::HalfPair(units) => {
-                let raw =
-                    RawValue::from_string(escaped(units)).map_err(serde::ser::Error::custom)?;
-                raw.serialize(serializer)
-            }
-            Self::Text(text) => text.serialize(serializer),
-            Self::Null
-            | Self::Bool(_)
-            | Self::Int(_)
-            | Self::Real(_)
-            | Self::Float(_)
-            | Self::Bytes(_) => self.to_json().serialize(serializer),
+            Self::Null => push_null(json),
+            Self::Bool(value) => push_bool(json, *value),
+            Self::Int(value) => push_int(json, *value),
+            Self::Real(value) => push_real(json, *value),
+            Self::Float(value) => push_float(json, *value),
+            Self::Text(value) => push_text(json, value),
+            Self::HalfPair(units) => json::push_half_pairs(json, units.iter().copied()),
+            Self::Bytes(value) => push_bytes(json, value),
         }
     }
 }
@@ -104,26 +90,6 @@ fn number(value: f64) -> serde_json::Value {
         value => return value.into(),
     };
     name.into()
-}
-
-/// Writes a JSON string in which each half pair stands as its escape, as `JSON.stringify` does.
-fn escaped(units: &[u16]) -> String {
-    let mut json = "\"".to_owned();
-    for unit in char::decode_utf16(units.iter().copied()) {
-        match unit {
-            Ok(character @ ('"' | '\\')) => json.extend(['\\', character]),
-            Ok(character) if character >= ' ' => json.push(character),
-            Ok(control) => push_escape(&mut json, u32::from(control)),
-            Err(half) => push_escape(&mut json, u32::from(half.unpaired_surrogate())),
-        }
-    }
-    json.push('"');
-    json
-}
-
-fn push_escape(json: &mut String, unit: u32) {
-    // Writing to a string cannot fail.
-    write!(json, "\\u{unit:04x}").unwrap_or_default();
 }
 
 #[cfg(test)]
@@ -177,8 +143,9 @@ mod tests {
         let whole = Value::of_utf16(&bytes(&[0x61, 0xD83D, 0xDE00]));
         assert_eq!(whole, Value::Text("a😀".to_owned()));
         let half = Value::of_utf16(&bytes(&[0x22, 0x5C, 0x0A, 0xE4, 0xD83D, 0x61, 0xDE00]));
-        assert_eq!(serde_json::to_string(&half).unwrap(), r#""\"\\\u000aä\ud83da\ude00""#);
-        assert_eq!(half.size(), 14);
+        let mut json = String::new();
+        half.push_json(&mut json);
+        assert_eq!(json, r#""\"\\\u000aä\ud83da\ude00""#);
     }
 
     #[test]
@@ -209,6 +176,9 @@ mod tests {
             (Value::Bytes(vec![0, 255]), "\"AP8=\""),
         ] {
             assert_eq!(value.to_json().to_string(), json);
+            let mut written = String::new();
+            value.push_json(&mut written);
+            assert_eq!(written, json);
         }
     }
 }

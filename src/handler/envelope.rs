@@ -4,7 +4,7 @@ use serde::Serialize;
 use time::OffsetDateTime;
 
 use super::Delivery;
-use crate::event::{ChangeEvent, SourceLabel};
+use crate::event::{ChangeEvent, EventJson, SourceLabel};
 
 /// Everything but the events, in the order in which it is written.
 #[derive(Serialize)]
@@ -56,11 +56,16 @@ pub(super) fn encode(
     let mut body = Vec::with_capacity(head.len() + start.len() + events_bytes + end.len());
     body.extend_from_slice(head.strip_suffix('}').unwrap_or(&head).as_bytes());
     body.extend_from_slice(start.as_bytes());
-    for (index, event) in events.iter().enumerate() {
-        if index > 0 {
-            body.push(b',');
+    if let Some(joined) = EventJson::joined(events.iter().map(|event| &event.json)) {
+        // As they were encoded, with the commas between them.
+        body.extend_from_slice(joined.as_bytes());
+    } else {
+        for (index, event) in events.iter().enumerate() {
+            if index > 0 {
+                body.push(b',');
+            }
+            body.extend_from_slice(event.json.as_bytes());
         }
-        body.extend_from_slice(event.json.as_bytes());
     }
     body.extend_from_slice(end.as_bytes());
     Ok(body)

@@ -106,6 +106,18 @@ const ATTEMPT: HeaderName = HeaderName::from_static("x-highwater-attempt");
 const STARTED_AT: HeaderName = HeaderName::from_static("x-highwater-started-at");
 const STEP: HeaderName = HeaderName::from_static("x-highwater-step");
 
+/// Returns the body of a delivery in Highwater's own form: for tests that count what it costs.
+///
+/// # Errors
+///
+/// If the delivery has no JSON form.
+#[cfg(any(test, feature = "test-util"))]
+pub fn body_of(delivery: Delivery<'_>) -> Result<Vec<u8>, serde_json::Error> {
+    let parts = lanes::divide(delivery, 1);
+    let encode = |part| body::encode(BodyForm::Highwater, part);
+    parts.first().map(encode).transpose().map(Option::unwrap_or_default)
+}
+
 /// How long the handler waits between tries within a tick.
 #[derive(Clone, Copy, Debug)]
 pub struct Pacing {

@@ -69,5 +69,5 @@ fn event(source: &SourceLabel, version: u64, id: u64) -> ChangeEvent {
     key.insert("id".to_owned(), id.into());
     let name = Value::Text(format!("line one\nline two of {version}"));
     let cursor = Cursor::row_version(RowVersion(version), key);
-    ChangeEvent::encode(source, Operation::Upsert, cursor, &[("name", &name)]).unwrap()
+    ChangeEvent::encode(source, Operation::Upsert, cursor, &[("name", &name)])
 }

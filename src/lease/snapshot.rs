@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use time::OffsetDateTime;
@@ -8,8 +9,8 @@ use crate::state::{ETag, FormatError, LeaseAge, StateDocument, StateKey, Stored,
 /// A document as it was read or written, with what is needed to change it and to tell the time.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// The document.
-    pub document: StateDocument,
+    /// The document. Copies of a snapshot share it: an idle tick makes two, and changes neither.
+    pub document: Arc<StateDocument>,
     /// Its tag; `None` where nothing is stored yet.
     pub etag: Option<ETag>,
     /// When it was written, by the service's clock.
@@ -23,7 +24,8 @@ pub struct Snapshot {
 impl Snapshot {
     /// Returns what stands for a document that is not stored.
     pub fn absent(blank: StateDocument, date: OffsetDateTime) -> Self {
-        Self { document: blank, etag: None, last_modified: date, date, read_at: Instant::now() }
+        let document = Arc::new(blank);
+        Self { document, etag: None, last_modified: date, date, read_at: Instant::now() }
     }
 
     /// Reads what a store answered at `date`.
@@ -32,25 +34,35 @@ impl Snapshot {
     ///
     /// [`FormatError`] if the document cannot be used.
     pub fn read(key: &StateKey, stored: Stored, date: OffsetDateTime) -> Result<Self, FormatError> {
-        let document = decode(key.poller(), &stored.bytes)?;
+        let document = Arc::new(decode(key.poller(), &stored.bytes)?);
         let Stored { etag, last_modified, .. } = stored;
         Ok(Self { document, etag: Some(etag), last_modified, date, read_at: Instant::now() })
     }
 
     /// Returns `document` as what would replace this one.
     pub(crate) fn with(self, document: StateDocument) -> Self {
-        Self { document, ..self }
+        Self { document: Arc::new(document), ..self }
     }
 
     /// Returns the document as just written.
     pub(crate) fn written(document: StateDocument, written: Written) -> Self {
         Self {
-            document,
+            document: Arc::new(document),
             etag: Some(written.etag),
             last_modified: written.date,
             date: written.date,
             read_at: Instant::now(),
         }
+    }
+
+    /// Returns the document to change, which other copies of the snapshot do not see.
+    pub(crate) fn document_mut(&mut self) -> &mut StateDocument {
+        Arc::make_mut(&mut self.document)
+    }
+
+    /// Returns the document alone.
+    pub(crate) fn into_document(self) -> StateDocument {
+        Arc::unwrap_or_clone(self.document)
     }
 
     /// Returns the service's time: its last answer plus our monotonic time since.

@@ -122,7 +122,7 @@ impl Poller {
         let looked = timeout_at(end_of_time, self.look_back(past, seen)).await;
         let found = looked.unwrap_or_else(|_| Err(took_too_long()))?;
         if let Some(window) = &found.finished {
-            base.document.audit.finish(window);
+            base.document_mut().audit.finish(window);
         }
         Ok(found.late)
     }

@@ -251,9 +251,10 @@ impl Poller {
             Reading::First | Reading::Again(_) => self.source.fetch(window).await,
             Reading::Behind => self.source.fetch_at_once(window).await,
         };
-        let rows = rows.map_err(TickError::Fetch)?;
+        let mut rows = rows.map_err(TickError::Fetch)?;
         seen.fetched(&rows, began_at.elapsed());
         let events = normalize(self.source.shape(), &rows).map_err(TickError::Normalize)?;
+        self.source.reuse(std::mem::take(&mut rows.json));
         Ok((rows, events))
     }
 }
@@ -305,7 +306,7 @@ impl Batch {
         base: &mut Snapshot,
     ) -> Box<Self> {
         if let Some(remember) = remember {
-            base.document.source_state = remember.state;
+            base.document_mut().source_state = remember.state;
         }
         self
     }

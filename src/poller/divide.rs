@@ -99,7 +99,7 @@ impl Poller {
         operator: Operator<'_>,
     ) -> Result<Option<StateDocument>, TickError> {
         self.change((Happened::Paused, operator), true, |base| {
-            let document = &base.document;
+            let document = &*base.document;
             if !document.is_of_division(self.division()) {
                 return Change::Nothing(None);
             }

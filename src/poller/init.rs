@@ -54,7 +54,7 @@ impl Poller {
             if self.start_now {
                 after = self.source.present().await.map_err(TickError::Fetch)?;
             }
-            let mut document = self.begun(blank, None).document;
+            let mut document = self.begun(blank, None).into_document();
             document.checkpoint.cursor.clone_from(&after);
             document.write_id = self.instance.next_write_id();
             let begun = encode(&document);

@@ -88,7 +88,7 @@ mod tests {
     fn event(at: i64) -> ChangeEvent {
         let cursor = Cursor::integer(at, KeyValues::new());
         let id = EventId::of("p", &cursor);
-        ChangeEvent { id, op: Operation::Upsert, cursor, json: String::new() }
+        ChangeEvent { id, op: Operation::Upsert, cursor, json: String::new().into() }
     }
 
     fn events(range: std::ops::RangeInclusive<i64>) -> Vec<ChangeEvent> {

@@ -50,7 +50,7 @@ impl Memory {
 
     /// Keeps a document with what an idle tick has found.
     fn keep(&mut self, found: Snapshot) {
-        let StateDocument { source_state, audit, .. } = &found.document;
+        let StateDocument { source_state, audit, .. } = &*found.document;
         let is_known = self.snapshot.as_ref().is_some_and(|known| {
             known.document.source_state == *source_state && known.document.audit == *audit
         });
@@ -249,7 +249,7 @@ impl Poller {
         let mut at_once = false;
         if let Some(remember) = remember {
             at_once = remember.at_once;
-            base.document.source_state = remember.state;
+            base.document_mut().source_state = remember.state;
         }
         memory.keep(base.clone());
         if at_once || self.is_status_due(&base) {
@@ -317,7 +317,7 @@ impl Poller {
         if begun.etag.is_none() || was_placed(&begun.document) {
             return None;
         }
-        begun.document.source_state = base.document.source_state;
+        begun.document_mut().source_state.clone_from(&base.document.source_state);
         Some(begun)
     }
 

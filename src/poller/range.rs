@@ -88,7 +88,7 @@ impl Poller {
     ///
     /// [`TickError`] as of a tick that cannot read its state or open its source.
     pub async fn checkpoint(&self) -> Result<Option<Cursor>, TickError> {
-        Ok(self.read().await?.document.checkpoint.cursor)
+        Ok(self.read().await?.into_document().checkpoint.cursor)
     }
 
     /// Returns what is stored of the range; `None` where it was not begun.
@@ -99,7 +99,7 @@ impl Poller {
     pub async fn range(&self) -> Result<Option<RangeRecord>, TickError> {
         let found = self.look().await?;
         self.same_source(&found.document)?;
-        Ok(found.document.range)
+        Ok(found.into_document().range)
     }
 
     /// Makes the document of a range, unless there is one.
@@ -114,8 +114,8 @@ impl Poller {
     ) -> Result<RangeBegun, TickError> {
         for _ in 0..TRIES_MAX {
             let blank = self.look().await?;
-            if let Some(range) = blank.document.range {
-                return Ok(RangeBegun::BegunBefore(Box::new(range)));
+            if let Some(range) = &blank.document.range {
+                return Ok(RangeBegun::BegunBefore(Box::new(range.clone())));
             }
             // As with a first grant: what is created is blank, and begins under its tag.
             let Some(etag) = blank.etag.clone() else {

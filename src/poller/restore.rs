@@ -121,7 +121,7 @@ impl Poller {
             Some(Standing::Held { owner_id }) => Some(owner_id),
             Some(Standing::Free | Standing::Own | Standing::Lapsed) | None => None,
         };
-        let document = read.map(|read| Some(read.document));
+        let document = read.map(|read| Some(read.into_document()));
         Ok(Present { bytes, document, held_by, etag, age, date })
     }
 

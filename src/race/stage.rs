@@ -19,7 +19,7 @@ use crate::event::{Operation, SourceLabel};
 use crate::handler::{Delivery, Handler, HandlerError};
 use crate::lease::{Instance, LeaseTerms};
 use crate::poller::{Limits, Poller, PollerParts, TickError, TickRequest};
-use crate::source::{FetchError, FetchWindow, Row, Rows, Source, SourceShape};
+use crate::source::{FetchError, FetchWindow, Rows, Source, SourceShape};
 use crate::state::{Fence, MemoryStore, OnMissingState, StaleWrite};
 use crate::value::Value;
 
@@ -266,19 +266,11 @@ impl Source for OneRow {
         if self.luck.fails() {
             return Err(FetchError::new(ErrorKind::Transient, "injected"));
         }
-        let row = Row {
-            op: Operation::Upsert,
-            position: Value::Int(1),
-            key: vec![Value::Int(1)],
-            values: vec![Value::Int(1)],
-        };
-        let rows = if window.after.is_none() { vec![row] } else { Vec::new() };
-        Ok(Rows {
-            columns: vec!["id".to_owned()],
-            rows,
-            more: false,
-            remember: None,
-            ..Rows::default()
-        })
+        let mut rows = Rows::of(["id"]);
+        if window.after.is_none() {
+            let id = Value::Int(1);
+            rows.push(Operation::Upsert, Value::Int(1), vec![id.clone()], &[id]);
+        }
+        Ok(rows)
     }
 }

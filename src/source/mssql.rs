@@ -15,6 +15,7 @@
 //! reported. Values go to the server as parameters, cast to the type of the column they are compared
 //! with; the position of a row comes back as the server's own text.
 
+mod cells;
 mod choice;
 mod columns;
 mod current;
@@ -33,6 +34,8 @@ mod plan;
 mod present;
 mod query;
 mod range;
+#[cfg(any(test, feature = "test-util"))]
+mod sampled;
 mod schema;
 mod traced;
 mod tracking;
@@ -40,7 +43,7 @@ mod variant;
 mod zone;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -65,6 +68,8 @@ use plan::{Answer, Plan, Reading};
 pub use examine::Standing;
 pub use limit::SizeLimits;
 pub use offer::Offer;
+#[cfg(any(test, feature = "test-util"))]
+pub use sampled::Sampled;
 
 /// Whether the changes of the object that `@P1` names are tracked and may be seen.
 const TRACKED: &str = "SELECT CHANGE_TRACKING_MIN_VALID_VERSION(OBJECT_ID(@P1)) AS [v]";
@@ -117,6 +122,8 @@ pub struct Mssql {
     decided: OnceLock<Decided>,
     retry: RetryTerms,
     state: Mutex<State>,
+    /// The buffer of rows that were delivered, for those of the next fetch.
+    spare: std::sync::Mutex<String>,
     #[cfg(any(test, feature = "test-util"))]
     unbounded: bool,
 }
@@ -186,6 +193,7 @@ impl Mssql {
             decided,
             retry: RetryTerms::NEVER,
             state,
+            spare: std::sync::Mutex::default(),
             #[cfg(any(test, feature = "test-util"))]
             unbounded: false,
         })
@@ -211,6 +219,10 @@ impl Mssql {
     #[must_use]
     pub fn with_retries(self, retry: RetryTerms) -> Self {
         Self { retry, ..self }
+    }
+
+    fn spare(&self) -> std::sync::MutexGuard<'_, String> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn describe(&self, connection: &mut Connection) -> Result<Vec<Column>, FetchError> {
@@ -321,6 +333,14 @@ impl Mssql {
 
 #[async_trait]
 impl Source for Mssql {
+    // Where a fetch found nothing it is dropped, so that a poller at rest holds none.
+    fn reuse(&self, mut buffer: String) {
+        if !buffer.is_empty() {
+            buffer.clear();
+            *self.spare() = buffer;
+        }
+    }
+
     fn shape(&self) -> &SourceShape {
         self.decided.get().map_or(&self.undecided, |decided| &decided.shape)
     }
@@ -433,5 +453,5 @@ impl From<SqlError> for FetchError {
 
 /// Returns the values of a row.
 fn values(row: tiberius::Row) -> Vec<Value> {
-    row.into_token_row().into_iter().map(decode::value).collect()
+    row.cells().map(|(_, cell)| decode::value(cell)).collect()
 }

@@ -27,7 +27,7 @@ impl Batch {
             key.insert("id".to_owned(), version.into());
             let cursor = Cursor::row_version(RowVersion(version), key);
             let text = Value::Text((*text).to_owned());
-            ChangeEvent::encode(&source, Operation::Upsert, cursor, &[("text", &text)]).unwrap()
+            ChangeEvent::encode(&source, Operation::Upsert, cursor, &[("text", &text)])
         };
         let events: Vec<ChangeEvent> = (1..).zip(texts).map(event).collect();
         let identity = BatchIdentity {
@@ -47,7 +47,7 @@ impl Batch {
 
     /// Returns the events as lines.
     pub(crate) fn lines(&self) -> String {
-        self.events.iter().map(|event| event.json.clone() + "\n").collect()
+        self.events.iter().map(|event| format!("{}\n", event.json)).collect()
     }
 
     pub(crate) async fn deliver(&self, handler: &dyn Handler) -> Result<(), HandlerError> {

@@ -90,7 +90,7 @@ impl Messages {
 }
 
 fn json(batch: &Batch) -> Vec<String> {
-    batch.events.iter().map(|event| event.json.clone()).collect()
+    batch.events.iter().map(|event| event.json.to_string()).collect()
 }
 
 #[tokio::test]

@@ -24,6 +24,7 @@ mod notices;
 mod pages;
 mod proof;
 mod protocol;
+mod row_path;
 mod settings;
 mod source;
 mod source_auto;

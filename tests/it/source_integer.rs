@@ -75,7 +75,7 @@ async fn an_answer_that_was_cut_moves_no_mark() {
         ("taken_at".to_owned(), "2026-01-01T10:00:00".into()),
     ]);
     let window = FetchWindow { after: None, upto: None, rows_max: 10, state: &state };
-    for (value_bytes_max, batch_bytes_max, count) in [(99, 999, 3), (99, 40, 2), (99, 20, 1)] {
+    for (value_bytes_max, batch_bytes_max, count) in [(99, 999, 3), (99, 60, 2), (99, 20, 1)] {
         ticks.settings.limits = SizeLimits { value_bytes_max, batch_bytes_max };
         let rows = Mssql::new(ticks.settings.clone()).unwrap().fetch(window).await.unwrap();
         assert_eq!((rows.rows.len(), rows.more), (count, count < 3));

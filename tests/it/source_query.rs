@@ -75,8 +75,8 @@ async fn a_query_has_filters_lists_and_marks_as_a_table_has() {
     let source = Mssql::new(settings).unwrap();
     let rows = fetch(&source, None, 9).await.unwrap();
     assert_eq!(
-        (rows.columns, rows.rows.len()),
-        (vec!["number".to_owned(), "carrier".to_owned()], 2)
+        (rows.columns.names(), rows.rows.len()),
+        (["number".to_owned(), "carrier".to_owned()].as_slice(), 2)
     );
 }
 

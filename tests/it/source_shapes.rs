@@ -100,7 +100,7 @@ async fn columns_are_left_out_by_name_but_key_and_cursor_stay() {
     };
     let source = Mssql::new(without(&["Carrier", "dep_delay"])).unwrap();
     let rows = fetch(&source, None, 9).await.unwrap();
-    assert_eq!(rows.columns, ["id", "time_hour", "flight", "rv"]);
+    assert_eq!(rows.columns.names(), ["id", "time_hour", "flight", "rv"]);
     for (settings, expected) in [
         (without(&["carier"]), "excluded column `carier` is not in `dbo.flights`, which has"),
         (without(&["carier"]), "did you mean `carrier`?"),

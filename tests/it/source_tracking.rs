@@ -6,7 +6,6 @@ use highwater::event::Operation;
 use highwater::poller::outcome_row;
 use highwater::source::mssql::Mssql;
 use highwater::source::{FetchWindow, Rows, Source as _};
-use highwater::value::Value;
 
 use crate::ticks::{Ticks, commit};
 
@@ -277,7 +276,7 @@ async fn a_composite_key_is_read_back_from_a_deleted_row() {
         }
     };
     let (rows, first) = fetch(None).await;
-    assert_eq!(rows.columns, ["x"]);
+    assert_eq!(rows.columns.names(), ["x"]);
     let pk = |event: &highwater::event::ChangeEvent| {
         (event.cursor.key["a b"].clone(), event.cursor.key["c"].clone())
     };
@@ -293,5 +292,5 @@ async fn a_composite_key_is_read_back_from_a_deleted_row() {
     );
     assert!(second.iter().all(|event| event.op == Operation::Delete));
     assert!(second[0].json.contains(r#""after":null"#), "{}", second[0].json);
-    assert_eq!(rows.rows[0].values, [Value::Null]);
+    assert_eq!(rows.object(&rows.rows[0]), "");
 }

@@ -56,7 +56,7 @@ pub(crate) fn event(version: u64, id: i64, item: Option<&str>) -> ChangeEvent {
     key.insert("id".to_owned(), id.into());
     let cursor = Cursor::row_version(RowVersion(version), key);
     let Some(item) = item else {
-        return ChangeEvent::encode(&label(), Operation::Delete, cursor, &[]).unwrap();
+        return ChangeEvent::encode(&label(), Operation::Delete, cursor, &[]);
     };
     event_of(cursor, id, item, &format!("{version}.50"))
 }
@@ -66,7 +66,7 @@ pub(crate) fn event_of(cursor: Cursor, id: i64, item: &str, amount: &str) -> Cha
     let (id, item) = (Value::Int(id), Value::Text(item.to_owned()));
     let amount = Value::Text(amount.to_owned());
     let columns = [("id", &id), ("item", &item), ("amount", &amount)];
-    ChangeEvent::encode(&label(), Operation::Upsert, cursor, &columns).unwrap()
+    ChangeEvent::encode(&label(), Operation::Upsert, cursor, &columns)
 }
 
 pub(crate) async fn deliver(sql: &Sql, events: &[ChangeEvent]) -> Result<(), HandlerError> {

@@ -240,7 +240,8 @@ impl Judge {
         self.require(rows.is_sorted_by(|a, b| a.1 < b.1), || {
             format!("tick {} was given rows out of order: {rows:?}", tick.0)
         });
-        let events: Vec<String> = delivery.events.iter().map(|event| event.json.clone()).collect();
+        let events: Vec<String> =
+            delivery.events.iter().map(|event| event.json.to_string()).collect();
         let batch_id = delivery.batch_id.as_str().to_owned();
         let first = self.batches.entry(batch_id.clone()).or_insert_with(|| events.clone());
         let same = *first == events;

@@ -184,6 +184,9 @@
 //! - generation not above the marker's
 //! - document begun without a generation
 //! - delivery without its generation
+//! - events joined over a gap
+//! - events of two batches joined
+//! - half a surrogate pair lost in a row
 //! - batch id without its bytes
 //! - rest of a password shown
 //! - braces taken for a value

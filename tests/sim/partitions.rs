@@ -25,7 +25,7 @@ use highwater::partition::{Partition, whole_of};
 use highwater::policy::FailurePolicy;
 use highwater::poller::{Limits, Operator, Poller, PollerParts, TickRequest, outcome_row};
 use highwater::repartition::{Repartition, RepartitionError, division};
-use highwater::source::{FetchError, FetchWindow, Row, Rows, Source, SourceShape};
+use highwater::source::{FetchError, FetchWindow, Rows, Source, SourceShape};
 use highwater::state::{
     ETag, Fence, Loaded, MemoryStore, OnMissingState, Precondition, StateKey, StateStore,
     StoreError, Written, decode,
@@ -128,19 +128,15 @@ impl Source for PartSource {
         });
         let more = found.len() > window.rows_max;
         found.truncate(window.rows_max);
-        let rows = found.into_iter().map(row).collect();
-        let columns = vec!["id".to_owned()];
-        Ok(Rows { columns, rows, more, ..Rows::default() })
+        let mut rows = Rows::of(["id"]);
+        found.into_iter().for_each(|found| push(&mut rows, found));
+        Ok(Rows { more, ..rows })
     }
 }
 
-fn row((id, version): (i64, u64)) -> Row {
-    Row {
-        op: Operation::Upsert,
-        position: Value::Int(i64::try_from(version).expect("few versions")),
-        key: vec![Value::Int(id)],
-        values: vec![Value::Int(id)],
-    }
+fn push(rows: &mut Rows, (id, version): (i64, u64)) {
+    let position = Value::Int(i64::try_from(version).expect("few versions"));
+    rows.push(Operation::Upsert, position, vec![Value::Int(id)], &[Value::Int(id)]);
 }
 
 /// Writes rows one by one, behind a fence of the part's own.

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use highwater::cursor::{Cursor, CursorMode, RowVersion, SourceFingerprint, SourceState};
 use highwater::error::ErrorKind;
 use highwater::event::{Operation, SourceLabel};
-use highwater::source::{FetchError, FetchWindow, Remember, Row, Rows, Source, SourceShape};
+use highwater::source::{FetchError, FetchWindow, Remember, Rows, Source, SourceShape};
 use highwater::value::Value;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
@@ -182,10 +182,9 @@ impl Source for SimSource {
         sleep(back).await;
         let more = found.len() > window.rows_max;
         found.truncate(window.rows_max);
-        let rows = found.into_iter().map(row).collect();
-        let columns = vec!["id".to_owned(), "value".to_owned()];
-        let remember = self.remember(&window, bound);
-        Ok(Rows { columns, rows, more, remember, ..Rows::default() })
+        let mut rows = Rows::of(["id", "value"]);
+        found.into_iter().for_each(|found| push(&mut rows, found));
+        Ok(Rows { more, remember: self.remember(&window, bound), ..rows })
     }
 }
 
@@ -203,11 +202,8 @@ impl SimSource {
     }
 }
 
-fn row((id, version): (i64, u64)) -> Row {
-    Row {
-        op: Operation::Upsert,
-        position: Value::Int(i64::try_from(version).expect("few versions")),
-        key: vec![Value::Int(id)],
-        values: vec![Value::Int(id), Value::Text(format!("state {version}"))],
-    }
+fn push(rows: &mut Rows, (id, version): (i64, u64)) {
+    let position = Value::Int(i64::try_from(version).expect("few versions"));
+    let values = [Value::Int(id), Value::Text(format!("state {version}"))];
+    rows.push(Operation::Upsert, position, vec![Value::Int(id)], &values);
 }

@@ -19,7 +19,7 @@ async fn the_sdk_reads_a_batch_and_finds_every_event_valid() {
         assert_eq!(event["specversion"], "1.0");
         assert_eq!(event["id"], sent.id.as_str());
         assert_eq!(event["source"], "urn:highwater:orders");
-        assert_eq!(event["data"].to_string(), sent.json);
+        assert_eq!(event["data"].to_string(), sent.json.as_str());
     }
     let kinds: Vec<_> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["highwater.upsert", "highwater.delete", "highwater.upsert"]);

@@ -86,7 +86,7 @@ fn event(source: &SourceLabel, id: i64, version: u64, name: Option<&str>) -> Cha
     let name = Value::Text(name.unwrap_or_default().to_owned());
     let cursor = Cursor::row_version(RowVersion(version), key);
     let columns: &[(&str, &Value)] = &[("id", &Value::Int(id)), ("name", &name)];
-    ChangeEvent::encode(source, operation, cursor, columns).unwrap()
+    ChangeEvent::encode(source, operation, cursor, columns)
 }
 
 /// Returns settings that sign with `secrets` and try once.

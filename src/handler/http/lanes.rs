@@ -86,6 +86,9 @@ pub(super) fn combine(
 
 /// Returns the lane of an event's key. The same in every process, so that a retry divides as before.
 fn lane_of(event: &ChangeEvent, lanes: usize) -> usize {
+    if lanes == 1 {
+        return 0;
+    }
     // FNV-1a, which is short and spreads short keys well enough.
     // <https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;

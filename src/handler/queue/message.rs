@@ -75,7 +75,7 @@ impl<'a> Messages<'a> {
     /// Returns an event's JSON as a message can hold it.
     fn json(&self, event: &ChangeEvent) -> String {
         match self.encoding {
-            MessageEncoding::Base64 => event.json.clone(),
+            MessageEncoding::Base64 => event.json.to_string(),
             // No XML can hold these two, and in JSON they stand in texts only.
             MessageEncoding::None => {
                 event.json.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")
@@ -130,7 +130,7 @@ mod tests {
     fn events(lengths: &[usize]) -> Vec<ChangeEvent> {
         let mut events = Sample::new(u64::try_from(lengths.len()).unwrap()).events;
         for (event, length) in events.iter_mut().zip(lengths) {
-            event.json = format!("\"{}\"", "x".repeat(length - 2));
+            event.json = format!("\"{}\"", "x".repeat(length - 2)).into();
         }
         events
     }
@@ -147,7 +147,7 @@ mod tests {
         let texts = |max, encoding| -> Vec<String> {
             Messages::new(&events, max, encoding).map(|message| message.unwrap().text).collect()
         };
-        let json: Vec<String> = events.iter().map(|event| event.json.clone()).collect();
+        let json: Vec<String> = events.iter().map(|event| event.json.to_string()).collect();
         assert_eq!(texts(1, MessageEncoding::None), json);
         let array = |events: &[String]| format!("[{}]", events.join(","));
         assert_eq!(texts(2, MessageEncoding::None), [array(&json[..2]), array(&json[2..])]);
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn what_xml_cannot_hold_is_written_as_json_escapes() {
         let mut events = Sample::new(1).events;
-        events[0].json = "\"\u{fffe}\u{ffff}\u{fffd}\"".to_owned();
+        events[0].json = "\"\u{fffe}\u{ffff}\u{fffd}\"".to_owned().into();
         let message = Messages::new(&events, 1, MessageEncoding::None).next().unwrap().unwrap();
         assert!(!message.text.contains(['\u{fffe}', '\u{ffff}']));
         let (before, after): (Json, Json) = (

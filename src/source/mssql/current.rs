@@ -1,5 +1,7 @@
 //! One row by its key, as it is now: for a row that was set aside and is to be delivered again.
 
+use std::sync::Arc;
+
 use crate::config::Filter;
 use crate::cursor::{Cursor, TrackedPhase, TrackedPosition};
 use crate::error::ErrorKind;
@@ -74,8 +76,8 @@ impl Plan {
                 row.position = place.clone();
             }
         }
-        let (columns, rows) = (self.columns.clone(), answer.rows);
-        Ok(Rows { columns, rows, more: false, remember: None, ..Rows::default() })
+        let columns = Arc::clone(&self.columns);
+        Ok(Rows { columns, json: answer.json, rows: answer.rows, ..Rows::default() })
     }
 
     /// Returns the condition that a row has the key that the first parameters hold.

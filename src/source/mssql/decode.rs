@@ -1,4 +1,4 @@
-//! Values of the driver as [`Value`]s, without loss.
+//! Values of the driver as [`Value`]s and as JSON, without loss.
 //!
 //! The driver's own conversions are not used: they shift times by their offset, panic on large
 //! decimals and round money. The texts made here:
@@ -13,11 +13,16 @@
 //! | `smalldatetime` | `2013-01-31T10:00:00` |
 //! | `uniqueidentifier` | lower case |
 
-use tiberius::ColumnData;
-use tiberius::numeric::Numeric;
-use tiberius::time::{DateTime, DateTime2, DateTimeOffset, SmallDateTime, Time};
+use std::borrow::Cow;
 
-use crate::value::Value;
+use tiberius::numeric::Numeric;
+use tiberius::time::{Date, DateTime, DateTime2, DateTimeOffset, SmallDateTime, Time};
+use tiberius::xml::XmlData;
+use tiberius::{ColumnData, Uuid};
+
+use crate::value::{
+    Value, push_bool, push_bytes, push_float, push_int, push_null, push_real, push_text,
+};
 
 /// Days from 0001-01-01 to 1900-01-01, where the older types begin.
 const DAYS_TO_1900: i64 = 693_595;
@@ -26,53 +31,133 @@ const DATETIME_TICKS: u32 = 300;
 const SECONDS_PER_DAY: i64 = 86_400;
 
 /// Returns a value of the driver in neutral form.
-pub(super) fn value(data: ColumnData<'static>) -> Value {
+pub(super) fn value(data: &ColumnData<'_>) -> Value {
     match data {
-        ColumnData::U8(value) => int(value),
-        ColumnData::I16(value) => int(value),
-        ColumnData::I32(value) => int(value),
-        ColumnData::I64(value) => int(value),
+        ColumnData::U8(value) => int(*value),
+        ColumnData::I16(value) => int(*value),
+        ColumnData::I32(value) => int(*value),
+        ColumnData::I64(value) => int(*value),
         ColumnData::F32(value) => value.map_or(Value::Null, Value::Real),
         ColumnData::F64(value) => value.map_or(Value::Null, Value::Float),
         ColumnData::Bit(value) => value.map_or(Value::Null, Value::Bool),
         ColumnData::Binary(value) => {
-            value.map_or(Value::Null, |bytes| Value::Bytes(bytes.into_owned()))
+            value.as_ref().map_or(Value::Null, |bytes| Value::Bytes(bytes.to_vec()))
         }
-        ColumnData::String(value) => text(value, std::borrow::Cow::into_owned),
-        ColumnData::Xml(value) => text(value, |xml| xml.into_owned().into_string()),
-        ColumnData::Guid(value) => text(value, |guid| guid.to_string()),
-        ColumnData::Numeric(value) => text(value, numeric),
-        ColumnData::DateTime(value) => text(value, datetime),
-        ColumnData::SmallDateTime(value) => text(value, smalldatetime),
-        ColumnData::Time(value) => text(value, time),
-        ColumnData::Date(value) => text(value, |value| date(i64::from(value.days()))),
-        ColumnData::DateTime2(value) => text(value, datetime2),
-        ColumnData::DateTimeOffset(value) => text(value, datetimeoffset),
+        ColumnData::String(value) => text(value.as_deref(), String::push_str),
+        ColumnData::Xml(value) => text(xml(value.as_ref()), String::push_str),
+        ColumnData::Guid(value) => text(*value, guid),
+        ColumnData::Numeric(value) => text(*value, numeric),
+        ColumnData::DateTime(value) => text(*value, datetime),
+        ColumnData::SmallDateTime(value) => text(*value, smalldatetime),
+        ColumnData::Time(value) => text(*value, time),
+        ColumnData::Date(value) => text(*value, date),
+        ColumnData::DateTime2(value) => text(*value, datetime2),
+        ColumnData::DateTimeOffset(value) => text(*value, datetimeoffset),
     }
+}
+
+/// Writes the JSON of a value of the driver: that of its [`value`], which need not be made for it.
+pub(super) fn push(json: &mut String, data: &ColumnData<'_>) {
+    match data {
+        ColumnData::U8(value) => some(json, *value, push_whole),
+        ColumnData::I16(value) => some(json, *value, push_whole),
+        ColumnData::I32(value) => some(json, *value, push_whole),
+        ColumnData::I64(value) => some(json, *value, push_whole),
+        ColumnData::F32(value) => some(json, *value, push_real),
+        ColumnData::F64(value) => some(json, *value, push_float),
+        ColumnData::Bit(value) => some(json, *value, push_bool),
+        ColumnData::Binary(value) => some(json, value.as_deref(), push_bytes),
+        ColumnData::String(value) => some(json, value.as_deref(), push_text),
+        ColumnData::Xml(value) => some(json, xml(value.as_ref()), push_text),
+        ColumnData::Guid(value) => quoted(json, *value, guid),
+        ColumnData::Numeric(value) => quoted(json, *value, numeric),
+        ColumnData::DateTime(value) => quoted(json, *value, datetime),
+        ColumnData::SmallDateTime(value) => quoted(json, *value, smalldatetime),
+        ColumnData::Time(value) => quoted(json, *value, time),
+        ColumnData::Date(value) => quoted(json, *value, date),
+        ColumnData::DateTime2(value) => quoted(json, *value, datetime2),
+        ColumnData::DateTimeOffset(value) => quoted(json, *value, datetimeoffset),
+    }
+}
+
+/// Returns the bytes of a value, where it has some.
+pub(super) fn bytes<'a>(data: &'a ColumnData<'_>) -> Option<&'a [u8]> {
+    if let ColumnData::Binary(Some(bytes)) = data { Some(bytes) } else { None }
 }
 
 fn int(value: Option<impl Into<i64>>) -> Value {
     value.map_or(Value::Null, |value| Value::Int(value.into()))
 }
 
-fn text<T>(value: Option<T>, write: impl FnOnce(T) -> String) -> Value {
-    value.map_or(Value::Null, |value| Value::Text(write(value)))
+fn text<T>(value: Option<T>, write: impl FnOnce(&mut String, T)) -> Value {
+    value.map_or(Value::Null, |value| {
+        let mut text = String::new();
+        write(&mut text, value);
+        Value::Text(text)
+    })
 }
 
-fn numeric(value: Numeric) -> String {
+fn xml<'a>(value: Option<&'a Cow<'_, XmlData>>) -> Option<&'a str> {
+    value.map(|xml| (**xml).as_ref())
+}
+
+fn some<T>(json: &mut String, value: Option<T>, write: impl FnOnce(&mut String, T)) {
+    match value {
+        Some(value) => write(json, value),
+        None => push_null(json),
+    }
+}
+
+/// Writes a text that has nothing to escape.
+fn quoted<T>(json: &mut String, value: Option<T>, write: impl FnOnce(&mut String, T)) {
+    some(json, value, |json, value| {
+        json.push('"');
+        write(json, value);
+        json.push('"');
+    });
+}
+
+fn push_whole(json: &mut String, value: impl Into<i64>) {
+    push_int(json, value.into());
+}
+
+/// Writes a number with zeros before it, up to so many digits.
+fn padded(text: &mut String, value: u64, digits: usize) {
+    let mut number = itoa::Buffer::new();
+    let number = number.format(value);
+    (number.len()..digits).for_each(|_| text.push('0'));
+    text.push_str(number);
+}
+
+fn guid(text: &mut String, value: Uuid) {
+    text.push_str(value.hyphenated().encode_lower(&mut Uuid::encode_buffer()));
+}
+
+fn numeric(text: &mut String, value: Numeric) {
     let scale = usize::from(value.scale());
-    let digits = format!("{:0>width$}", value.value().unsigned_abs(), width = scale + 1);
-    let (whole, fraction) = digits.split_at(digits.len() - scale);
-    let sign = if value.value() < 0 { "-" } else { "" };
-    let point = if scale == 0 { "" } else { "." };
-    format!("{sign}{whole}{point}{fraction}")
+    let mut digits = itoa::Buffer::new();
+    let digits = digits.format(value.value().unsigned_abs());
+    if value.value() < 0 {
+        text.push('-');
+    }
+    let (whole, fraction) = digits.split_at(digits.len().saturating_sub(scale));
+    text.push_str(if whole.is_empty() { "0" } else { whole });
+    if scale > 0 {
+        text.push('.');
+        (fraction.len()..scale).for_each(|_| text.push('0'));
+        text.push_str(fraction);
+    }
+}
+
+fn date(text: &mut String, value: Date) {
+    day(text, value.days().into());
 }
 
 /// Writes the day that is so many days after 0001-01-01.
 ///
 /// The algorithm counts years from March, so that the leap day is a year's last.
 /// <https://howardhinnant.github.io/date_algorithms.html#civil_from_days>
-fn date(days: i64) -> String {
+fn day(text: &mut String, days: i64) {
     let days = days + 306; // from 0000-03-01
     let era = days.div_euclid(146_097);
     let day_of_era = days.rem_euclid(146_097);
@@ -83,16 +168,25 @@ fn date(days: i64) -> String {
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
     let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
     let year = era * 400 + year_of_era + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
+    // The server has no years before 1.
+    padded(text, year.unsigned_abs(), 4);
+    text.push('-');
+    padded(text, month.unsigned_abs(), 2);
+    text.push('-');
+    padded(text, day.unsigned_abs(), 2);
 }
 
 /// Writes a time of day; `fraction` counts units of ten to the minus `digits`.
-fn clock(seconds: u64, fraction: u64, digits: usize) -> String {
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    if digits == 0 {
-        return format!("{hour:02}:{minute:02}:{second:02}");
+fn clock(text: &mut String, seconds: u64, fraction: u64, digits: usize) {
+    padded(text, seconds / 3600, 2);
+    text.push(':');
+    padded(text, seconds / 60 % 60, 2);
+    text.push(':');
+    padded(text, seconds % 60, 2);
+    if digits > 0 {
+        text.push('.');
+        padded(text, fraction, digits);
     }
-    format!("{hour:02}:{minute:02}:{second:02}.{fraction:0digits$}")
 }
 
 /// Takes a time apart into seconds and units of its scale.
@@ -102,45 +196,52 @@ fn seconds_and_fraction(value: Time) -> (u64, u64) {
     (value.increments() / unit, value.increments() % unit)
 }
 
-fn time(value: Time) -> String {
+fn time(text: &mut String, value: Time) {
     let (seconds, fraction) = seconds_and_fraction(value);
-    clock(seconds, fraction, usize::from(value.scale()))
+    clock(text, seconds, fraction, usize::from(value.scale()));
 }
 
-fn datetime2(value: DateTime2) -> String {
-    format!("{}T{}", date(value.date().days().into()), time(value.time()))
+fn datetime2(text: &mut String, value: DateTime2) {
+    date(text, value.date());
+    text.push('T');
+    time(text, value.time());
 }
 
-fn datetimeoffset(value: DateTimeOffset) -> String {
+fn datetimeoffset(text: &mut String, value: DateTimeOffset) {
     // On the wire the time is in UTC, whatever the offset.
     let offset = i64::from(value.offset());
     let (utc_seconds, fraction) = seconds_and_fraction(value.datetime2().time());
     let utc_seconds = i64::try_from(utc_seconds).unwrap_or(SECONDS_PER_DAY);
     let local = utc_seconds + offset * 60;
-    let days = i64::from(value.datetime2().date().days()) + local.div_euclid(SECONDS_PER_DAY);
+    day(text, i64::from(value.datetime2().date().days()) + local.div_euclid(SECONDS_PER_DAY));
+    text.push('T');
     let seconds = local.rem_euclid(SECONDS_PER_DAY).unsigned_abs();
-    let digits = usize::from(value.datetime2().time().scale());
-    let sign = if offset < 0 { '-' } else { '+' };
-    let (hours, minutes) = (offset.abs() / 60, offset.abs() % 60);
-    format!("{}T{}{sign}{hours:02}:{minutes:02}", date(days), clock(seconds, fraction, digits))
+    clock(text, seconds, fraction, usize::from(value.datetime2().time().scale()));
+    text.push(if offset < 0 { '-' } else { '+' });
+    padded(text, offset.unsigned_abs() / 60, 2);
+    text.push(':');
+    padded(text, offset.unsigned_abs() % 60, 2);
 }
 
-fn datetime(value: DateTime) -> String {
+fn datetime(text: &mut String, value: DateTime) {
     let ticks = value.seconds_fragments();
     let (seconds, rest) = (ticks / DATETIME_TICKS, ticks % DATETIME_TICKS);
     // Rounded as the server does: .003, .007, .010.
     let millis = (rest * 1_000 + DATETIME_TICKS / 2) / DATETIME_TICKS;
-    let days = DAYS_TO_1900 + i64::from(value.days());
-    format!("{}T{}", date(days), clock(seconds.into(), millis.into(), 3))
+    day(text, DAYS_TO_1900 + i64::from(value.days()));
+    text.push('T');
+    clock(text, seconds.into(), millis.into(), 3);
 }
 
-fn smalldatetime(value: SmallDateTime) -> String {
+fn smalldatetime(text: &mut String, value: SmallDateTime) {
     // The driver calls them fragments; they are minutes.
     let seconds = u64::from(value.seconds_fragments()) * 60;
-    format!("{}T{}", date(DAYS_TO_1900 + i64::from(value.days())), clock(seconds, 0, 0))
+    day(text, DAYS_TO_1900 + i64::from(value.days()));
+    text.push('T');
+    clock(text, seconds, 0, 0);
 }
 
-/// Days of a date in the form this module writes; the inverse of [`date`].
+/// Days of a date in the form this module writes; the inverse of [`day`].
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -166,23 +267,26 @@ pub(super) fn millis(text: &str) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use std::borrow::Cow;
-
-    use tiberius::time::Date;
-    use tiberius::xml::XmlData;
-
     use super::*;
 
+    /// Returns the JSON that is delivered.
+    fn json(data: &ColumnData<'_>) -> String {
+        let mut json = String::new();
+        push(&mut json, data);
+        json
+    }
+
     fn check(cases: impl IntoIterator<Item = (ColumnData<'static>, &'static str)>) {
-        for (data, json) in cases {
-            let shown = format!("{data:?}");
-            assert_eq!(value(data).to_json().to_string(), json, "{shown}");
+        for (data, expected) in cases {
+            assert_eq!(json(&data), expected, "{data:?}");
+            assert_eq!(value(&data).to_json().to_string(), expected, "{data:?}");
         }
     }
 
     fn quoted(cases: &[(ColumnData<'static>, &'static str)]) {
         for (data, text) in cases {
-            assert_eq!(value(data.clone()), Value::Text((*text).to_owned()), "{data:?}");
+            assert_eq!(value(data), Value::Text((*text).to_owned()), "{data:?}");
+            assert_eq!(json(data), format!("\"{text}\""), "{data:?}");
         }
     }
 
@@ -200,7 +304,7 @@ mod tests {
             (ColumnData::String(Some("ä\0b".into())), "\"ä\\u0000b\""),
             (ColumnData::Xml(Some(Cow::Owned(XmlData::new("<a/>")))), "\"<a/>\""),
             (
-                ColumnData::Guid(Some(tiberius::Uuid::from_u128(0xAB << 120))),
+                ColumnData::Guid(Some(Uuid::from_u128(0xAB << 120))),
                 "\"ab000000-0000-0000-0000-000000000000\"",
             ),
             (ColumnData::String(None), "null"),
@@ -296,9 +400,10 @@ mod tests {
 
     #[test]
     fn days_and_dates_agree() {
-        for day in (0..3_652_059).step_by(997) {
-            let text = date(day);
-            assert_eq!(millis(&text), Some(day * 86_400_000), "{text}");
+        for days in (0..3_652_059).step_by(997) {
+            let mut text = String::new();
+            day(&mut text, days);
+            assert_eq!(millis(&text), Some(days * 86_400_000), "{text}");
         }
         let noon = millis("2013-01-01T12:00:00.1239999Z").unwrap();
         assert_eq!(noon - millis("2013-01-01T11:59:59").unwrap(), 1_123);

@@ -62,10 +62,9 @@ impl Mssql {
         let is_new = state.plan.is_none();
         let (plan, connection) = self.plan(state).await?;
         self.check_known(&plan, window, is_new)?;
-        let (sql, params) = plan.statement(window)?;
-        // Behind the rows: whatever was read before it was read by the columns that it tells.
-        let sql = format!("{sql}\n{}", self.origin.describe());
+        let (sql, params) = plan.whole_statement(window)?;
         let mut answer = Answer::new(window.rows_max);
+        answer.json = std::mem::take(&mut *self.spare());
         let read = connection.query(&sql, &params, |row| plan.read(row, &mut answer)).await;
         if let Err(error) = read
             && !answer.is_cut()

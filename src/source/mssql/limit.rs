@@ -22,7 +22,7 @@ use super::describe::Column;
 pub struct SizeLimits {
     /// Largest value of one column, in bytes as stored; of `xml`, in bytes of its UTF-16 text.
     pub value_bytes_max: usize,
-    /// Bytes of values at which a batch is closed; a single row may have more.
+    /// Bytes of columns, as they are delivered, at which a batch is closed; a single row may have more.
     pub batch_bytes_max: usize,
 }
 

@@ -1,25 +1,27 @@
 //! What is known of a table once it has been described: the statements, and how to read their rows.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::config::{Filter, SourceClock};
 use crate::cursor::{Cursor, CursorError, CursorMode, RowVersion};
 use crate::error::ErrorKind;
-use crate::event::Operation;
-use crate::mssql::{Param, SqlError};
+use crate::mssql::Param;
 use crate::partition::Partition;
-use crate::source::{FetchError, FetchWindow, Lag, Remember, Row, Rows};
+use crate::source::{Columns, FetchError, FetchWindow, Lag, Remember, Row, Rows};
 use crate::value::Value;
 
+use super::cells::CellForm;
 use super::choice::{self, Choice};
 use super::columns;
-use super::describe::{self, Column};
+use super::describe::Column;
 use super::limit::{Cut, Guard};
 use super::mark::{Marks, Seen};
 use super::origin::Origin;
 use super::query::{Bounds, Read};
 use super::schema::Schema;
-use super::{SourceSettings, decode, values, variant, zone};
+use super::{SourceSettings, decode, zone};
 
 /// What is read, and how it is ordered.
 #[derive(Clone, Copy, Debug)]
@@ -41,18 +43,16 @@ pub(super) struct Plan {
     /// Key columns, and the names under which checkpoints hold their values.
     pub(super) key: Vec<Column>,
     key_names: Vec<String>,
-    /// Names of the delivered columns: the first ones of each row.
-    pub(super) columns: Vec<String>,
+    /// The delivered columns: the first ones of each row.
+    pub(super) columns: Arc<Columns>,
     /// Where in a row the key values are.
     pub(super) key_at: Vec<usize>,
-    /// Cells of a row that are the bytes of UTF-16 text.
-    pub(super) utf16_at: Vec<usize>,
-    /// Cells of a row that have their type in front.
-    variant_at: Vec<usize>,
+    /// How the columns of a row are read.
+    pub(super) forms: Vec<CellForm>,
     /// Cells of a row: columns, then the sizes of the guarded ones, the position and, where there are
     /// deleted ones, what happened.
-    width: usize,
-    guard: Guard,
+    pub(super) width: usize,
+    pub(super) guard: Guard,
     /// All columns, as the server described them, and what matters of those that are read.
     pub(super) described: Vec<Column>,
     pub(super) schema: Schema,
@@ -66,6 +66,10 @@ pub(super) struct Plan {
     pub(super) settle_ms: i32,
     /// The clock of a time column.
     pub(super) clock: SourceClock,
+    /// The statement that describes the columns.
+    describe: String,
+    /// The statements of fetches, as far as they have been made.
+    statements: Mutex<BTreeMap<Bounds, Arc<str>>>,
     /// Set by tests that show what the upper bound is for.
     unbounded: bool,
 }
@@ -76,15 +80,15 @@ pub(super) struct Answer {
     /// What the server says of itself.
     pub(super) head: Vec<Value>,
     pub(super) rows: Vec<Row>,
+    /// The columns of the rows.
+    pub(super) json: String,
     /// What it says behind them, under change tracking.
     pub(super) tail: Option<Value>,
     /// What it says last: the columns.
     pub(super) described: Vec<Column>,
     /// Most rows that are kept; the one behind them only says that there is more.
-    rows_max: usize,
-    /// Bytes of all values.
-    bytes: usize,
-    more: bool,
+    pub(super) rows_max: usize,
+    pub(super) more: bool,
     pub(super) cut: Option<Cut>,
 }
 
@@ -151,20 +155,16 @@ impl Plan {
         }
         let delivered = columns::delivered(settings, origin, choice, described)?;
         let deleted = columns::deleted(settings, origin, mode, described)?;
-        let names: Vec<String> = delivered.iter().map(|column| column.name.clone()).collect();
+        let names = Columns::new(delivered.iter().map(|column| column.name.as_str()));
         let mut read = delivered;
         let key_at: Vec<_> =
             key.iter().map(|column| columns::position(&mut read, column)).collect();
         let (guard, select) =
             Guard::new(settings, origin.to_string(), &read, &key_at).map_err(configuration)?;
-        let utf16_at = (0..).zip(&read).filter(|(_, c)| c.is_utf16()).map(|(at, _)| at).collect();
+        let forms = read.iter().map(CellForm::of).collect();
         let ordering: Vec<&Column> = cursor.iter().chain(&key).collect();
         let schema = Schema::of(&read, &ordering);
-        let is_variant = |column: &Column| column.type_name == "sql_variant";
-        let variant_at =
-            (0..).zip(&read).filter(|(_, c)| is_variant(c)).map(|(at, _)| at).collect();
         Ok(Self {
-            variant_at,
             table: origin.to_string(),
             described: described.to_vec(),
             schema,
@@ -177,13 +177,15 @@ impl Plan {
             cursor,
             key,
             key_names: settings.key.clone(),
-            columns: names,
+            columns: Arc::new(names),
             key_at,
-            utf16_at,
+            forms,
             guard,
             select,
             filter: filter.cloned(),
             partition: settings.partition,
+            describe: origin.describe(),
+            statements: Mutex::default(),
             unbounded: false,
         })
     }
@@ -205,10 +207,36 @@ impl Plan {
         window: FetchWindow<'_>,
     ) -> Result<(String, Vec<Param>), FetchError> {
         let Some(read) = self.untracked() else { return self.tracked_statement(window) };
-        let mut sql = read.text(Bounds::of(window));
+        Ok((self.text(&read, Bounds::of(window)), self.params(window)?))
+    }
+
+    /// Returns the same with a statement behind it that tells the columns by which the rows were read. Where
+    /// the text depends on bounds alone, it is made once for all windows that have them.
+    pub(super) fn whole_statement(
+        &self,
+        window: FetchWindow<'_>,
+    ) -> Result<(Arc<str>, Vec<Param>), FetchError> {
+        let whole = |sql: &str| Arc::from(format!("{sql}\n{}", self.describe));
+        let Some(read) = self.untracked() else {
+            let (sql, params) = self.tracked_statement(window)?;
+            return Ok((whole(&sql), params));
+        };
+        let (bounds, params) = (Bounds::of(window), self.params(window)?);
+        let mut known = self.statements.lock().unwrap_or_else(PoisonError::into_inner);
+        let sql = known.entry(bounds).or_insert_with(|| whole(&self.text(&read, bounds)));
+        Ok((Arc::clone(sql), params))
+    }
+
+    fn text(&self, read: &Read<'_>, bounds: Bounds) -> String {
+        let sql = read.text(bounds);
         if self.unbounded {
-            sql = sql.replace(" < @hi", " IS NOT NULL").replace(" <= @hi", " IS NOT NULL");
+            return sql.replace(" < @hi", " IS NOT NULL").replace(" <= @hi", " IS NOT NULL");
         }
+        sql
+    }
+
+    /// Returns the parameters for a window.
+    fn params(&self, window: FetchWindow<'_>) -> Result<Vec<Param>, FetchError> {
         let mut params = vec![Self::rows_param(window)];
         if matches!(self.mode, CursorMode::TimestampPk | CursorMode::IntegerPk) {
             params.push(Param::Int(self.settle_ms));
@@ -221,7 +249,7 @@ impl Plan {
         }
         let values = self.filter.iter().flat_map(Filter::values);
         params.extend(values.map(|value| Param::Text(value.to_owned())));
-        Ok((sql, params))
+        Ok(params)
     }
 
     /// Returns what is read; `None` where changes are.
@@ -291,63 +319,9 @@ impl Plan {
         self.key.iter().zip(&self.key_names).map(param).collect()
     }
 
-    /// Adds a row of the server's answer.
-    pub(super) fn read(&self, row: tiberius::Row, answer: &mut Answer) -> Result<(), SqlError> {
-        if row.result_index() == 0 {
-            answer.head = values(row);
-            return Ok(());
-        }
-        let tracked = self.cursor.is_none();
-        if if tracked { answer.tail.is_some() } else { row.result_index() > 1 } {
-            answer.described.push(describe::column(row)?);
-            return Ok(());
-        }
-        if tracked && row.len() == 1 {
-            answer.tail = values(row).pop();
-            return Ok(());
-        }
-        if answer.rows.len() == answer.rows_max {
-            answer.more = true;
-            return Ok(());
-        }
-        let mut cells = values(row);
-        if cells.len() != self.width {
-            let reason = format!("a row has {} cells, asked for {}", cells.len(), self.width);
-            return Err(SqlError::new(ErrorKind::Internal, reason));
-        }
-        for at in &self.utf16_at {
-            if let Some(cell) = cells.get_mut(*at)
-                && let Value::Bytes(bytes) = cell
-            {
-                *cell = Value::of_utf16(bytes);
-            }
-        }
-        for at in &self.variant_at {
-            if let Some(cell) = cells.get_mut(*at) {
-                *cell = variant::shortest(std::mem::replace(cell, Value::Null));
-            }
-        }
-        let tells = tracked || self.deleted.is_some();
-        let gone = tells && cells.pop() == Some(Value::Text("D".to_owned()));
-        let op = if gone { Operation::Delete } else { Operation::Upsert };
-        let position = cells.pop().unwrap_or(Value::Null);
-        let sizes = cells.split_off(cells.len().saturating_sub(self.guard.width()));
-        let key: Vec<_> = self.key_at.iter().filter_map(|at| cells.get(*at).cloned()).collect();
-        cells.truncate(self.columns.len());
-        let bytes = answer.bytes + cells.iter().map(Value::size).sum::<usize>();
-        let full = !answer.rows.is_empty() && self.guard.is_full(bytes);
-        answer.cut = if full { Some(Cut::Full) } else { self.guard.check(&sizes, &key) };
-        if answer.is_cut() {
-            return Err(SqlError::new(ErrorKind::Data, "no further row is wanted"));
-        }
-        answer.bytes = bytes;
-        answer.rows.push(Row { op, position, key, values: cells });
-        Ok(())
-    }
-
     /// Returns how many rows like those of the answer will fit into a batch.
     pub(super) fn rows_that_fit(&self, answer: &Answer) -> Option<usize> {
-        self.guard.rows_that_fit(answer.rows.len(), answer.bytes)
+        self.guard.rows_that_fit(answer.rows.len(), answer.json.len())
     }
 
     /// Returns the rows, unless the server is not the one that the checkpoint is of.
@@ -372,7 +346,8 @@ impl Plan {
         let remember = remember.filter(|_| !answer.is_cut());
         let lag = lag(self.mode, &answer.head, &answer.rows, window.after);
         let more = answer.has_more();
-        Ok(Rows { columns: self.columns.clone(), rows: answer.rows, more, lag, remember })
+        let (json, rows) = (answer.json, answer.rows);
+        Ok(Rows { columns: Arc::clone(&self.columns), json, rows, more, lag, remember })
     }
 
     /// Moves the marks on, unless the table's numbers were taken back.

@@ -41,7 +41,7 @@ pub(super) struct Read<'a> {
 }
 
 /// Which bounds a window has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Bounds {
     pub(super) after: Reach,
     pub(super) upto: Reach,
@@ -59,7 +59,7 @@ impl Bounds {
 }
 
 /// How a bound is given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Reach {
     /// There is none.
     Nothing,

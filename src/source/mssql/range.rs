@@ -10,9 +10,10 @@ use crate::config::Filter;
 use crate::error::ErrorKind;
 use crate::event::Operation;
 use crate::mssql::Param;
-use crate::source::{FetchError, FetchWindow, Lag, Row, Rows};
+use crate::source::{FetchError, FetchWindow, Rows};
 use crate::value::Value;
 
+use super::cells::CellForm;
 use super::plan::{Plan, unexpected};
 use super::query::Bounds;
 use super::{Mssql, State, values};
@@ -47,8 +48,12 @@ impl Mssql {
         let (plan, connection) = self.plan(state).await?;
         let (sql, params) = plan.past_last(window)?;
         let mut rows = connection.query(&sql, &params, |row| Ok(values(row))).await?;
-        let rows = rows.pop().map(|cells| plan.bare_row(cells)).into_iter().collect();
-        Ok(Rows { columns: Vec::new(), rows, more: false, lag: Lag::default(), remember: None })
+        let mut last = Rows::default();
+        if let Some(cells) = rows.pop() {
+            let (position, key) = plan.place(cells);
+            last.push(Operation::Upsert, position, key, &[]);
+        }
+        Ok(last)
     }
 }
 
@@ -107,17 +112,17 @@ impl Plan {
         Ok((conditions, order, params))
     }
 
-    /// Returns a row of which only the position is known.
-    fn bare_row(&self, mut cells: Vec<Value>) -> Row {
+    /// Returns position and key of a row of which nothing else is read.
+    fn place(&self, mut cells: Vec<Value>) -> (Value, Vec<Value>) {
         let position = cells.pop().unwrap_or(Value::Null);
         for (cell, at) in cells.iter_mut().zip(&self.key_at) {
-            if self.utf16_at.contains(at)
+            if self.forms.get(*at) == Some(&CellForm::Utf16)
                 && let Value::Bytes(bytes) = cell
             {
                 *cell = Value::of_utf16(bytes);
             }
         }
-        Row { op: Operation::Upsert, position, key: cells, values: Vec::new() }
+        (position, cells)
     }
 }
 

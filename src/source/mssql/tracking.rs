@@ -12,6 +12,8 @@
 //! what was asked for, nothing of the answer is used. Since it also moves on while a table rests, the
 //! version up to which all is known is kept in the document and renewed now and then.
 
+use std::sync::Arc;
+
 use serde_json::Value as Json;
 
 use crate::config::Filter;
@@ -378,7 +380,8 @@ impl Plan {
             retention_left: range.changes_since.map(|at| since(kept_since, at)),
             ..Lag::default()
         };
-        Ok(Rows { columns: self.columns.clone(), rows, more, lag, remember })
+        let (columns, json) = (Arc::clone(&self.columns), answer.json);
+        Ok(Rows { columns, json, rows, more, lag, remember })
     }
 
     /// Returns the position behind all changes so far, from what the server said of its versions.

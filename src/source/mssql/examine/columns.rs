@@ -19,7 +19,7 @@ impl Examination<'_> {
     /// Each delivered column with its JSON form.
     pub(super) fn types(&mut self, table: &Table) {
         let check = "column types";
-        let delivered = |column: &&Column| table.plan.columns.contains(&column.name);
+        let delivered = |column: &&Column| table.plan.columns.names().contains(&column.name);
         let forms: Vec<String> = table
             .columns
             .iter()

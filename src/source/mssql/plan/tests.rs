@@ -31,7 +31,7 @@ fn settings(mode: CursorMode, cursor: &str) -> SourceSettings {
         columns: None,
         columns_excluded: Vec::new(),
         filter: None,
-        filter_params: std::collections::BTreeMap::new(),
+        filter_params: BTreeMap::new(),
         soft_delete: None,
         settle: Duration::from_secs(5),
         clock: SourceClock::Utc,
@@ -74,7 +74,10 @@ fn a_type_without_lossless_form_must_be_left_out() {
     assert_eq!(error.kind, ErrorKind::Configuration);
     assert!(error.reason.contains("column `place` is of type `geography`"), "{error}");
     let plan = plan(&listed(CursorMode::RowVersion, "rv")).unwrap();
-    assert_eq!((plan.columns, plan.key_at, plan.width), (vec!["price".to_owned()], vec![1], 3));
+    assert_eq!(
+        (plan.columns.names(), plan.key_at, plan.width),
+        (["price".to_owned()].as_slice(), vec![1], 3)
+    );
 }
 
 #[test]
@@ -121,6 +124,25 @@ fn parameters_follow_the_order_of_the_text() {
             Param::BigInt(2),
         ]
     );
+}
+
+#[test]
+fn the_text_of_a_fetch_is_made_once_for_each_kind_of_window() {
+    let plan = plan(&listed(CursorMode::RowVersion, "rv")).unwrap();
+    let row = Cursor::row_version(RowVersion(1), key("ID", 1));
+    let bare = Cursor::row_version(RowVersion(1), KeyValues::new());
+    let bounds = [None, Some(&row), Some(&bare)];
+    let mut texts = std::collections::BTreeSet::new();
+    for (after, upto) in bounds.into_iter().flat_map(|after| bounds.map(|upto| (after, upto))) {
+        let window = FetchWindow { after, upto, rows_max: 10, state: &NOTHING };
+        let (sql, params) = plan.statement(window).unwrap();
+        let [first, again] = [(); 2].map(|()| plan.whole_statement(window).unwrap());
+        assert_eq!(*first.0, format!("{sql}\n{}", plan.describe));
+        assert!(Arc::ptr_eq(&first.0, &again.0));
+        assert_eq!((&first.1, &again.1), (&params, &params));
+        texts.insert(sql);
+    }
+    assert_eq!(texts.len(), 9);
 }
 
 #[test]

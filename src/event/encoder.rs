@@ -1,0 +1,193 @@
+//! Rows to events: the JSON of a batch is written once, each event behind the one before.
+
+use std::ops::Range;
+
+use super::json::Buffer;
+use super::{ChangeEvent, EventId, EventJson, Operation, SourceLabel};
+use crate::cursor::{Cursor, update_sized};
+use crate::value::{push_int, push_text};
+
+/// About how many bytes an event has beside its columns, key and source.
+const OTHER_BYTES: usize = 200;
+
+/// Encodes the events of one batch.
+///
+/// The form is `{id, op, pk, cursor, before: null, after, source}`; the order of its fields is part of it,
+/// since the digest covers the bytes.
+#[derive(Debug)]
+pub struct EventEncoder {
+    poller: String,
+    /// What follows the columns of each event.
+    tail: String,
+    buffer: Buffer,
+    /// The key of the event in hand, as JSON.
+    key: String,
+    events: Vec<(EventId, Operation, Cursor, Range<usize>)>,
+}
+
+impl EventEncoder {
+    /// Returns an encoder with room for so many events, whose columns have so many bytes in all.
+    pub fn new(source: &SourceLabel, events: usize, columns_bytes: usize) -> Self {
+        let mut tail = ",\"source\":{\"poller\":".to_owned();
+        push_text(&mut tail, &source.poller);
+        tail.push_str(",\"object\":");
+        push_text(&mut tail, &source.object);
+        tail.push_str(",\"mode\":");
+        push_text(&mut tail, source.mode);
+        tail.push_str("}}");
+        let bytes = columns_bytes + events * (tail.len() + OTHER_BYTES);
+        Self {
+            poller: source.poller.clone(),
+            tail,
+            buffer: Buffer::with_capacity(bytes),
+            key: String::new(),
+            events: Vec::with_capacity(events),
+        }
+    }
+
+    /// Adds the event of a row whose columns are the JSON object `after`, which a deleted row has not.
+    pub fn push(&mut self, op: Operation, cursor: Cursor, after: &str) {
+        let id = self.write(op, &cursor, after);
+        self.events.push((id, op, cursor, self.buffer.end()));
+    }
+
+    /// Returns the events, in the order in which they were added.
+    pub fn finish(self) -> Vec<ChangeEvent> {
+        let share = self.buffer.share();
+        let event = |(id, op, cursor, part)| ChangeEvent { id, op, cursor, json: share(part) };
+        self.events.into_iter().map(event).collect()
+    }
+
+    /// Writes an event.
+    pub(super) fn write(&mut self, op: Operation, cursor: &Cursor, after: &str) -> EventId {
+        let id = self.identify(cursor);
+        let json = self.buffer.begin();
+        json.push_str("{\"id\":\"");
+        json.push_str(id.as_str());
+        json.push_str(match op {
+            Operation::Upsert => "\",\"op\":\"upsert\",\"pk\":",
+            Operation::Delete => "\",\"op\":\"delete\",\"pk\":",
+        });
+        json.push_str(&self.key);
+        json.push_str(",\"cursor\":{\"kind\":\"");
+        json.push_str(cursor.mode.as_str());
+        json.push_str("\",\"value\":");
+        push_text(json, &cursor.value);
+        json.push_str(",\"tiebreaker\":");
+        json.push_str(&self.key);
+        json.push_str("},\"before\":null,\"after\":");
+        json.push_str(if op == Operation::Upsert { after } else { "null" });
+        json.push_str(&self.tail);
+        id
+    }
+
+    /// Returns the JSON of the one event that was written.
+    pub(super) fn into_json(self) -> EventJson {
+        self.buffer.alone()
+    }
+
+    /// Writes the key as JSON, and derives the id of the state of its row.
+    fn identify(&mut self, cursor: &Cursor) -> EventId {
+        let mut hash = EventId::begin(&self.poller, cursor);
+        let key = &mut self.key;
+        key.clear();
+        for (index, (name, value)) in cursor.key.iter().enumerate() {
+            key.push(if index == 0 { '{' } else { ',' });
+            push_text(key, name);
+            key.push(':');
+            let from = key.len();
+            push_value(key, value);
+            update_sized(&mut hash, name.as_bytes());
+            update_sized(&mut hash, key.as_bytes().get(from..).unwrap_or_default());
+        }
+        key.push_str(if cursor.key.is_empty() { "{}" } else { "}" });
+        EventId::end(hash)
+    }
+}
+
+/// Writes a value of a key.
+fn push_value(json: &mut String, value: &serde_json::Value) {
+    match (value, value.as_i64()) {
+        (_, Some(number)) => push_int(json, number),
+        (serde_json::Value::String(text), _) => push_text(json, text),
+        (other, _) => json.push_str(&other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde::Serialize;
+    use serde_json::value::RawValue;
+
+    use super::*;
+    use crate::cursor::{CursorMode, KeyValues};
+
+    /// The form as `serde_json` writes it.
+    #[derive(Serialize)]
+    struct WireEvent<'a> {
+        id: &'a EventId,
+        op: Operation,
+        pk: &'a KeyValues,
+        cursor: &'a Cursor,
+        before: (),
+        after: Option<&'a RawValue>,
+        source: &'a SourceLabel,
+    }
+
+    fn key_value() -> impl Strategy<Value = serde_json::Value> {
+        prop_oneof![
+            any::<i64>().prop_map(Into::into),
+            any::<f64>().prop_map(Into::into),
+            any::<bool>().prop_map(Into::into),
+            any::<String>().prop_map(Into::into),
+        ]
+    }
+
+    fn cursor() -> impl Strategy<Value = Cursor> {
+        let mode = prop::sample::select(CursorMode::ALL.to_vec());
+        let key = prop::collection::vec((any::<String>(), key_value()), 0..4);
+        (mode, any::<String>(), key).prop_map(|(mode, value, key)| Cursor {
+            mode,
+            value,
+            key: key.into_iter().collect(),
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn events_are_written_as_serde_does(
+            names: (String, String),
+            rows in prop::collection::vec((cursor(), any::<bool>(), 0_u8..99), 1..4),
+        ) {
+            let source = SourceLabel { poller: names.0, object: names.1, mode: "rowversion" };
+            let mut encoder = EventEncoder::new(&source, rows.len(), 0);
+            let mut expected = Vec::new();
+            for (cursor, is_deleted, after) in rows {
+                let op = if is_deleted { Operation::Delete } else { Operation::Upsert };
+                let after = format!("{{\"a\":{after}}}");
+                encoder.push(op, cursor.clone(), &after);
+                let id = EventId::of(&source.poller, &cursor);
+                let after = RawValue::from_string(after).unwrap();
+                let wire = WireEvent {
+                    id: &id,
+                    op,
+                    pk: &cursor.key,
+                    cursor: &cursor,
+                    before: (),
+                    after: (op == Operation::Upsert).then_some(&after),
+                    source: &source,
+                };
+                expected.push(serde_json::to_string(&wire).unwrap());
+            }
+            let events = encoder.finish();
+            let written: Vec<&str> = events.iter().map(|event| event.json.as_str()).collect();
+            prop_assert_eq!(&written, &expected);
+            let joined = EventJson::joined(events.iter().map(|event| &event.json));
+            let expected = expected.join(",");
+            prop_assert_eq!(joined, Some(expected.as_str()));
+        }
+    }
+}

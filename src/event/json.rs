@@ -1,0 +1,153 @@
+//! The JSON of events: all of a batch in one buffer, which its events and their copies share.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+/// Stands between two events of one buffer, so that they are the inside of a JSON array.
+const SEPARATOR: char = ',';
+
+/// The JSON object of one event; a copy costs nothing.
+#[derive(Clone)]
+pub struct EventJson {
+    batch: Arc<Shared>,
+    part: Range<usize>,
+}
+
+/// What the events of a batch share.
+struct Shared(String);
+
+impl EventJson {
+    /// Returns the JSON.
+    pub fn as_str(&self) -> &str {
+        self.batch.0.get(self.part.clone()).unwrap_or_default()
+    }
+
+    /// Returns these events with a comma between each two, where they stand so already: one behind
+    /// another in one buffer.
+    pub fn joined<'a>(events: impl IntoIterator<Item = &'a Self>) -> Option<&'a str> {
+        let mut events = events.into_iter();
+        let first = events.next()?;
+        let mut end = first.part.end;
+        for event in events {
+            let follows = event.part.start == end + SEPARATOR.len_utf8();
+            if !follows || !Arc::ptr_eq(&event.batch, &first.batch) {
+                return None;
+            }
+            end = event.part.end;
+        }
+        first.batch.0.get(first.part.start..end)
+    }
+}
+
+impl Deref for EventJson {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl AsRef<str> for EventJson {
+    fn as_ref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl From<String> for EventJson {
+    fn from(json: String) -> Self {
+        Self { part: 0..json.len(), batch: Arc::new(Shared(json)) }
+    }
+}
+
+impl PartialEq for EventJson {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl fmt::Debug for EventJson {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_str().fmt(formatter)
+    }
+}
+
+impl fmt::Display for EventJson {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self)
+    }
+}
+
+/// Puts events one behind another into one buffer.
+#[derive(Debug, Default)]
+pub(super) struct Buffer {
+    json: String,
+    begin: usize,
+}
+
+impl Buffer {
+    pub(super) fn with_capacity(bytes: usize) -> Self {
+        Self { json: String::with_capacity(bytes), begin: 0 }
+    }
+
+    /// Begins the next event, which is written to what this returns.
+    pub(super) fn begin(&mut self) -> &mut String {
+        if !self.json.is_empty() {
+            self.json.push(SEPARATOR);
+        }
+        self.begin = self.json.len();
+        &mut self.json
+    }
+
+    /// Returns where the event stands that was begun last.
+    pub(super) fn end(&self) -> Range<usize> {
+        self.begin..self.json.len()
+    }
+
+    /// Returns the one event that was written.
+    pub(super) fn alone(self) -> EventJson {
+        self.json.into()
+    }
+
+    /// Returns how the events share the buffer.
+    pub(super) fn share(self) -> impl Fn(Range<usize>) -> EventJson {
+        let batch = Arc::new(Shared(self.json));
+        move |part| EventJson { batch: Arc::clone(&batch), part }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shared(events: &[&str]) -> Vec<EventJson> {
+        let mut buffer = Buffer::default();
+        let parts: Vec<Range<usize>> = events
+            .iter()
+            .map(|event| {
+                buffer.begin().push_str(event);
+                buffer.end()
+            })
+            .collect();
+        let share = buffer.share();
+        parts.into_iter().map(share).collect()
+    }
+
+    #[test]
+    fn events_that_stand_one_behind_another_are_joined_as_they_are() {
+        let events = shared(&["{1}", "{22}", "{}"]);
+        assert_eq!(events[1].as_str(), "{22}");
+        assert_eq!(EventJson::joined(&events), Some("{1},{22},{}"));
+        assert_eq!(EventJson::joined(&events[1..]), Some("{22},{}"));
+        assert_eq!(EventJson::joined(&events[..1]), Some("{1}"));
+        assert_eq!(EventJson::joined(&[]), None);
+    }
+
+    #[test]
+    fn events_from_here_and_there_are_not() {
+        let (events, others) = (shared(&["{1}", "{2}", "{3}"]), shared(&["{1}", "{2}"]));
+        assert_eq!(EventJson::joined([&events[0], &events[2]]), None);
+        assert_eq!(EventJson::joined([&events[1], &events[0]]), None);
+        assert_eq!(EventJson::joined([&events[0], &others[1]]), None);
+    }
+}

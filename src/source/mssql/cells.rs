@@ -1,0 +1,133 @@
+//! Rows of the driver to rows that are delivered: straight into the buffer of the fetch.
+//!
+//! # Why so
+//!
+//! Nothing is made of a cell but its JSON, and that once: what a batch costs is mostly this. Only key and
+//! position become values, since the order of rows is made of them.
+
+use tiberius::{ColumnData, TokenRow};
+
+use crate::error::ErrorKind;
+use crate::event::Operation;
+use crate::mssql::SqlError;
+use crate::source::{EncodedColumns, Row};
+use crate::value::{Value, push_utf16};
+
+use super::describe::{self, Column};
+use super::limit::Cut;
+use super::plan::{Answer, Plan};
+use super::{decode, values, variant};
+
+/// How a cell is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CellForm {
+    /// As what the driver takes it for.
+    Plain,
+    /// As the bytes of UTF-16 text.
+    Utf16,
+    /// As the same, which is a value with its type in front.
+    Variant,
+}
+
+impl CellForm {
+    pub(super) fn of(column: &Column) -> Self {
+        match column {
+            column if column.type_name == "sql_variant" => Self::Variant,
+            column if column.is_utf16() => Self::Utf16,
+            _ => Self::Plain,
+        }
+    }
+
+    /// Returns the value of a cell.
+    pub(super) fn value(self, cell: &ColumnData<'_>) -> Value {
+        match (self, decode::bytes(cell)) {
+            (Self::Utf16, Some(bytes)) => Value::of_utf16(bytes),
+            (Self::Variant, Some(bytes)) => variant::shortest(Value::of_utf16(bytes)),
+            (Self::Plain, _) | (_, None) => decode::value(cell),
+        }
+    }
+
+    /// Writes the JSON of a cell's value.
+    fn push(self, json: &mut String, cell: &ColumnData<'_>) {
+        match (self, decode::bytes(cell)) {
+            (Self::Utf16, Some(bytes)) => push_utf16(json, bytes),
+            (Self::Variant, Some(_)) => self.value(cell).push_json(json),
+            (Self::Plain, _) | (_, None) => decode::push(json, cell),
+        }
+    }
+}
+
+impl Plan {
+    /// Adds a row of the server's answer.
+    pub(super) fn read(&self, row: tiberius::Row, answer: &mut Answer) -> Result<(), SqlError> {
+        if row.result_index() == 0 {
+            answer.head = values(row);
+            return Ok(());
+        }
+        let tracked = self.cursor.is_none();
+        if if tracked { answer.tail.is_some() } else { row.result_index() > 1 } {
+            answer.described.push(describe::column(row)?);
+            return Ok(());
+        }
+        if tracked && row.len() == 1 {
+            answer.tail = values(row).pop();
+            return Ok(());
+        }
+        if answer.rows.len() == answer.rows_max {
+            answer.more = true;
+            return Ok(());
+        }
+        self.read_cells(&row.into_token_row(), answer)
+    }
+
+    /// Adds a row of the table: its columns, the sizes of some, its position, and what happened to it where
+    /// that is told.
+    pub(super) fn read_cells(
+        &self,
+        cells: &TokenRow<'_>,
+        answer: &mut Answer,
+    ) -> Result<(), SqlError> {
+        if cells.len() != self.width {
+            let reason = format!("a row has {} cells, asked for {}", cells.len(), self.width);
+            return Err(SqlError::new(ErrorKind::Internal, reason));
+        }
+        let told = (self.cursor.is_none() || self.deleted.is_some()).then(|| cells.iter().last());
+        let op = if told.flatten().is_some_and(is_deleted) {
+            Operation::Delete
+        } else {
+            Operation::Upsert
+        };
+        let value = |at: usize| {
+            let form = self.forms.get(at).copied().unwrap_or(CellForm::Plain);
+            cells.get(at).map_or(Value::Null, |cell| form.value(cell))
+        };
+        let key: Vec<Value> = self.key_at.iter().map(|at| value(*at)).collect();
+        // Behind the columns that are read.
+        let sizes_at = self.forms.len();
+        let position_at = sizes_at + self.guard.width();
+        let sizes: Vec<Value> = (sizes_at..position_at).map(value).collect();
+        let begin = answer.json.len();
+        let columns = match op {
+            Operation::Delete => EncodedColumns::default(),
+            Operation::Upsert => {
+                let cells = cells.iter().zip(&self.forms);
+                self.columns.encode(&mut answer.json, cells, |json, (cell, form)| {
+                    form.push(json, cell);
+                })
+            }
+        };
+        let full = !answer.rows.is_empty() && self.guard.is_full(answer.json.len());
+        answer.cut = if full { Some(Cut::Full) } else { self.guard.check(&sizes, &key) };
+        if answer.is_cut() {
+            answer.json.truncate(begin);
+            return Err(SqlError::new(ErrorKind::Data, "no further row is wanted"));
+        }
+        answer.rows.push(Row { op, position: value(position_at), key, columns });
+        Ok(())
+    }
+}
+
+/// Whether the last cell of a row says that it was deleted.
+fn is_deleted(cell: &ColumnData<'_>) -> bool {
+    matches!(cell, ColumnData::String(Some(told)) if told == "D")
+}

@@ -1,0 +1,149 @@
+//! Rows as read: the place of each, and its columns as the JSON that is delivered.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{Lag, Remember};
+use crate::event::Operation;
+use crate::value::{Value, push_text};
+
+/// The delivered columns of a source, known once for all of its fetches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Columns {
+    names: Vec<String>,
+    /// How each begins in a JSON object: `{"a":`, and `,"b":` behind another.
+    heads: Vec<String>,
+}
+
+impl Columns {
+    /// Returns columns of these names.
+    pub fn new(names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let names: Vec<String> = names.into_iter().map(Into::into).collect();
+        let head = |(index, name): (usize, &String)| {
+            let mut head = if index == 0 { "{" } else { "," }.to_owned();
+            push_text(&mut head, name);
+            head.push(':');
+            head
+        };
+        let heads = names.iter().enumerate().map(head).collect();
+        Self { names, heads }
+    }
+
+    /// Returns their names.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Writes the columns of one row behind `json`: one object, whose values `write` writes.
+    pub fn encode<C>(
+        &self,
+        json: &mut String,
+        cells: impl IntoIterator<Item = C>,
+        mut write: impl FnMut(&mut String, C),
+    ) -> EncodedColumns {
+        let begin = json.len();
+        let mut largest = None;
+        for ((column, head), cell) in self.heads.iter().enumerate().zip(cells) {
+            json.push_str(head);
+            let from = json.len();
+            write(json, cell);
+            let bytes = json.len() - from;
+            if largest.is_none_or(|(_, most)| bytes >= most) {
+                largest = Some((column, bytes));
+            }
+        }
+        json.push_str(if largest.is_none() { "{}" } else { "}" });
+        EncodedColumns { part: begin..json.len(), largest }
+    }
+}
+
+/// Where the columns of a row stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EncodedColumns {
+    /// Their part of [`Rows::json`].
+    part: Range<usize>,
+    /// The column that takes most of it, with the bytes of its value.
+    largest: Option<(usize, usize)>,
+}
+
+/// One row as read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// What happened to it.
+    pub op: Operation,
+    /// Leading part of its position: the value or text of the cursor column.
+    pub position: Value,
+    /// Values of the key columns, in key order.
+    pub key: Vec<Value>,
+    /// All columns that are delivered; empty where the row was deleted.
+    pub columns: EncodedColumns,
+}
+
+/// The answer to one fetch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rows {
+    /// The delivered columns.
+    pub columns: Arc<Columns>,
+    /// The columns of each row as one JSON object, one behind another.
+    pub json: String,
+    /// Rows in the source's order, oldest first.
+    pub rows: Vec<Row>,
+    /// Whether the window holds more rows than these.
+    pub more: bool,
+    /// How far behind the source these rows are, as far as the mode can tell.
+    pub lag: Lag,
+    /// What to remember once all these rows have been delivered; `None` for no change.
+    pub remember: Option<Remember>,
+}
+
+impl Rows {
+    /// Returns no rows, of columns with these names.
+    pub fn of(names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { columns: Arc::new(Columns::new(names)), ..Self::default() }
+    }
+
+    /// Adds a row by the values of its columns: for sources that have values.
+    pub fn push(&mut self, op: Operation, position: Value, key: Vec<Value>, values: &[Value]) {
+        let columns =
+            self.columns.encode(&mut self.json, values, |json, value| value.push_json(json));
+        self.rows.push(Row { op, position, key, columns });
+    }
+
+    /// Returns the columns of `row` as one JSON object; empty where the row was deleted.
+    pub fn object(&self, row: &Row) -> &str {
+        self.json.get(row.columns.part.clone()).unwrap_or_default()
+    }
+
+    /// Returns the column that takes most of `row`, with the bytes of its value as JSON; `None` where it
+    /// has no columns.
+    pub fn largest(&self, row: &Row) -> Option<(&str, usize)> {
+        let (column, bytes) = row.columns.largest?;
+        Some((self.columns.names.get(column)?, bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_one_object_a_row_under_their_names() {
+        let mut rows = Rows::of(["a", "b \"2\""]);
+        for (id, text) in [(1, "x"), (2, "longer")] {
+            let values = [Value::Int(id), Value::Text(text.to_owned())];
+            rows.push(Operation::Upsert, Value::Int(id), vec![Value::Int(id)], &values);
+        }
+        let [first, second] = rows.rows.as_slice() else { panic!("two rows") };
+        assert_eq!(rows.object(first), r#"{"a":1,"b \"2\"":"x"}"#);
+        assert_eq!(rows.object(second), r#"{"a":2,"b \"2\"":"longer"}"#);
+        assert_eq!(rows.largest(second), Some(("b \"2\"", 8)));
+    }
+
+    #[test]
+    fn no_columns_are_an_empty_object() {
+        let mut rows = Rows::of([""; 0]);
+        rows.push(Operation::Upsert, Value::Null, Vec::new(), &[]);
+        assert_eq!(rows.object(&rows.rows[0]), "{}");
+        assert_eq!(rows.largest(&rows.rows[0]), None);
+    }
+}
