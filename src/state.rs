@@ -151,8 +151,7 @@ pub struct StateDocument {
     /// Number of the last journal entry.
     #[serde(default)]
     pub journal_seq: u64,
-    /// Whether the journal is known to have had entries, so that one without any was removed, or is
-    /// another. A process notes it with the first write after an append of its own.
+    /// Whether the journal is known to have had entries: noted with the first write after an append.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub journal_told: bool,
     /// Whether the marker that outlives this document has been written.
@@ -461,27 +460,6 @@ pub struct RecentTick {
     /// Fields of other versions.
     #[serde(flatten)]
     pub extra: Map<String, Json>,
-}
-
-impl RecentTick {
-    /// Returns an entry that is of no tick: what somebody, or the recovery controller, did.
-    pub(crate) fn note<'a>(
-        outcome: &str,
-        at: OffsetDateTime,
-        facts: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Self {
-        let facts = facts.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
-        Self {
-            at,
-            outcome: outcome.to_owned(),
-            rows: 0,
-            batches: 0,
-            duration_ms: 0,
-            idle_before: 0,
-            longest_ms: BTreeMap::new(),
-            extra: facts.collect(),
-        }
-    }
 }
 
 /// Counts of durations in powers of two of a millisecond.

@@ -94,6 +94,27 @@ impl LeaseRecord {
     }
 }
 
+impl RecentTick {
+    /// Returns an entry that is of no tick: what somebody, or the recovery controller, did.
+    pub(crate) fn note<'a>(
+        outcome: &str,
+        at: OffsetDateTime,
+        facts: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Self {
+        let facts = facts.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
+        Self {
+            at,
+            outcome: outcome.to_owned(),
+            rows: 0,
+            batches: 0,
+            duration_ms: 0,
+            idle_before: 0,
+            longest_ms: std::collections::BTreeMap::new(),
+            extra: facts.collect(),
+        }
+    }
+}
+
 fn recovered(condition: &str, at: OffsetDateTime) -> RecentTick {
     RecentTick::note(RECOVERED, at, [("condition", condition)])
 }
