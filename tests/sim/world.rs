@@ -40,6 +40,10 @@ pub(crate) struct Slot {
     /// Its newest tick, and when that began.
     pub(crate) tick: TickId,
     pub(crate) began_at: Option<Instant>,
+    /// Whether its handler runs.
+    pub(crate) handles: bool,
+    /// Whether it has begun to read on while its handler ran.
+    pub(crate) reads_ahead: bool,
     is_dead: bool,
 }
 
@@ -415,6 +419,7 @@ impl Player {
         world.with(|state| {
             state.slots[slot].tick = tick;
             state.slots[slot].began_at = Some(Instant::now());
+            state.slots[slot].handles = false;
             state.running.insert(tick);
             state.note(format_args!("tick {} on instance {slot}", tick.0));
         });
@@ -556,7 +561,7 @@ fn poller(world: &Arc<World>, slot: usize, lives: u64) -> Arc<Poller> {
     let owner_id = format!("instance-{slot}-life-{lives}");
     let poller = Poller::new(PollerParts {
         name: POLLER.to_owned(),
-        source: Arc::new(SimSource::new(Arc::clone(world))),
+        source: Arc::new(SimSource::new(Arc::clone(world), slot)),
         handler: handler(world, slot),
         store: Arc::new(SimStore { world: Arc::clone(world), slot, owner_id: owner_id.clone() }),
         instance: Arc::new(Instance::new(owner_id)),
@@ -564,7 +569,8 @@ fn poller(world: &Arc<World>, slot: usize, lives: u64) -> Arc<Poller> {
         limits: world.plan.limits,
         policy: world.plan.policy,
         metrics: Arc::default(),
-    });
+    })
+    .flowing(world.plan.flow);
     Arc::new(match world.plan.journal {
         JournalMode::Off => poller,
         mode @ (JournalMode::Commits | JournalMode::Full) => {
