@@ -66,6 +66,9 @@ const BLOB = "src/handler/blob.rs";
 const MESSAGE = "src/handler/queue/message.rs";
 const DURABLE_REPLY = "src/handler/durable/reply.rs";
 const EXEC_REPLY = "src/handler/exec/reply.rs";
+const EXPORT = "src/telemetry/export.rs";
+const HTTP_SPAN = "src/handler/http/traced.rs";
+const BEHIND = "src/poller/behind.rs";
 const LANES = "src/handler/http/lanes.rs";
 const REPLY = "src/handler/http/reply.rs";
 const SIGN = "src/handler/http/sign.rs";
@@ -301,6 +304,11 @@ const BREAKS = [
   ["front that one step took committed", HANDLE, "&& *accepted > 0\n            && !self.is_last\n", "&& *accepted > 0\n            && false\n"],
   ["step accepts for the chain", HANDLE, "call.step.is_none() && self.may_be", "self.may_be"],
   ["steps share the batch id", EVENT, "        update_sized(&mut hash, step.as_bytes());\n", ""],
+  ["a tick waits for a collector that hangs", EXPORT, "timeout(FLUSH_TIME_MAX, wait)", "timeout(FLUSH_TIME_MAX * 100, wait)"],
+  ["each tick waits for a collector that hangs", EXPORT, "self.is_stuck.store(true, Ordering::Relaxed);", ""],
+  ["a whole address is in a span", HTTP_SPAN, "server.address = url.host_str(),", "server.address = url.as_str(),"],
+  ["an idle tick counts rows", BEHIND, "Ok(TickOutcome::Idle) => Some(false),", "Ok(TickOutcome::Idle) => Some(true),"],
+  ["each tick that leaves rows counts them", BEHIND, "if !in_time || !memory.may_count(counting.interval) {", "if !in_time {"],
 ];
 
 const UNOPTIMISED = ["--config", "profile.dev.package.highwater.opt-level=0"];
@@ -343,7 +351,7 @@ function fails(...suite) {
   return { failed: result.status !== 0, compiled, text: result.stderr, said: result.stdout };
 }
 
-const LIB = ["--lib", "--", "state::", "lease::", "poller::", "event::", "handler::", "normalize::", "source::", "policy::", "quarantine::", "mssql::", "sql_connection::", "token::", "user_password::", "tsql::", "filter::", "audit::", "journal::", "recovery::", "range::",
+const LIB = ["--lib", "--", "state::", "lease::", "poller::", "event::", "handler::", "normalize::", "source::", "policy::", "quarantine::", "mssql::", "sql_connection::", "token::", "user_password::", "tsql::", "filter::", "audit::", "journal::", "recovery::", "range::", "telemetry::", "trace::",
   // Takes long on a busy machine, and no break is about it.
   "--skip", "a_hundred_megabytes"];
 const SIM = ["--test", "sim"];

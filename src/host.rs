@@ -7,6 +7,7 @@
 //! nothing here parses them.
 
 pub mod server;
+pub(crate) mod traced;
 
 use serde::Serialize;
 use serde_json::Value as Json;

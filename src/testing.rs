@@ -181,6 +181,13 @@ impl Source for TableSource {
         Ok(Rows { columns, rows: rows.into_iter().collect(), ..Rows::default() })
     }
 
+    async fn count(&self, window: FetchWindow<'_>) -> Result<u64, FetchError> {
+        let after = window.after.map_or(0, version_of);
+        let state = locked(&self.state);
+        let found = state.rows.values().filter(|(version, _)| *version > after);
+        Ok(u64::try_from(found.take(window.rows_max).count()).unwrap_or(u64::MAX))
+    }
+
     async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
         let delay = {
             let mut state = locked(&self.state);

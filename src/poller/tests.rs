@@ -21,6 +21,7 @@ mod remember;
 mod replay;
 mod restore;
 mod rules;
+mod standing;
 mod steps;
 mod time_over;
 mod windows;

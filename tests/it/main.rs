@@ -17,6 +17,7 @@ mod doctor;
 mod flights;
 mod infra;
 mod journal_sql;
+mod lag;
 mod limits;
 mod named_server;
 mod pages;

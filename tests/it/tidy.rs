@@ -22,7 +22,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("state", &["cursor", "event", "trace"], &[]),
     ("policy", &[], &[]),
     ("schedule", &[], &["croner"]),
-    ("journal", &["cursor", "event", "state"], &[]),
+    ("journal", &["cursor", "event", "state", "trace"], &[]),
     (
         "config",
         &["cursor", "journal", "policy", "state"],
@@ -63,7 +63,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["futures_util", "tokio::sync"],
     ),
     // Adapters: a port, their own crate, and nothing of each other.
-    ("journal::appender", &["state"], &[]),
+    ("journal::appender", &["state", "trace"], &[]),
     ("journal::conformance", &["state"], &["tokio::spawn"]),
     ("journal::file", &["state"], &[]),
     ("journal::memory", &["state"], &[]),
@@ -112,6 +112,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("handler::envelope", &["event", "handler"], &[]),
     ("handler::testing::raw", &[], &["tokio::io", "tokio::net", "tokio::spawn"]),
     ("handler::storage", &["azure", "handler"], &[]),
+    ("handler::traced", &["handler", "trace"], &[]),
     (
         "handler::blob",
         &["azure", "config", "event", "handler"],

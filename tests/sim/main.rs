@@ -288,6 +288,11 @@
 //! - front that one step took committed
 //! - step accepts for the chain
 //! - steps share the batch id
+//! - a tick waits for a collector that hangs
+//! - each tick waits for a collector that hangs
+//! - a whole address is in a span
+//! - an idle tick counts rows
+//! - each tick that leaves rows counts them
 //!
 //! By hand, with the simulation alone, and the number of cases it took:
 //!
