@@ -43,6 +43,7 @@ use tiberius::{ColumnData, Row};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::traced;
 use super::tries::told_again;
 use super::{Beside, Delivery, Handler, HandlerError};
 use crate::config::{LedgerConfig, SqlHandlerConfig};
@@ -433,9 +434,16 @@ impl Handler for Sql {
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         let mut state = self.state.lock().await;
         let limit = self.config.timeout;
-        timeout(limit, self.deliver(&mut state, &delivery)).await.unwrap_or_else(|_elapsed| {
-            Err(HandlerError::Retryable(format!("the batch was not written within {limit:?}")))
-        })
+        let connection = &self.config.connection;
+        let at = (connection.host.as_str(), connection.port);
+        let table = self.tables.target.to_string();
+        let span = traced::write_rows(&table, connection.database.as_deref(), at);
+        let write = async {
+            timeout(limit, self.deliver(&mut state, &delivery)).await.unwrap_or_else(|_elapsed| {
+                Err(HandlerError::Retryable(format!("the batch was not written within {limit:?}")))
+            })
+        };
+        traced::within(span, write).await
     }
 }
 

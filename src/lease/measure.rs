@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{LeaseContext, Snapshot};
+use tokio::time::Instant;
+
+use super::{Lease, LeaseContext, Snapshot};
 use crate::metrics::{FoundBy, Metrics};
 use crate::state::Standing;
 
@@ -46,6 +48,18 @@ pub(super) fn granted(context: LeaseContext<'_>, base: &Snapshot, duration: Dura
         }
     }
     Active::begin(context)
+}
+
+impl Lease<'_> {
+    /// Measures how much is left of the lease, as a commit begins; returns until when that may look for
+    /// an answer.
+    pub(super) fn committing(&self) -> Instant {
+        if let Some(metrics) = self.context.instance.metrics() {
+            let left = self.deadline().saturating_duration_since(Instant::now());
+            metrics.lease_remaining(self.context.key.poller(), left);
+        }
+        self.last_moment()
+    }
 }
 
 /// A renewal that is under way: one that does not end well counts as failed, dropped ones too.

@@ -42,6 +42,7 @@ pub(super) struct Observation<'a> {
     idle_before: u64,
     fencing_token: u64,
     lag: Lag,
+    rows_behind: Option<u64>,
     service_time: Option<OffsetDateTime>,
     timings: Vec<(&'static str, Duration)>,
     /// Longest of each step, in milliseconds.
@@ -71,6 +72,7 @@ impl<'a> Observation<'a> {
             idle_before: 0,
             fencing_token: 0,
             lag: Lag::default(),
+            rows_behind: None,
             service_time: None,
             timings: Vec::new(),
             longest_ms: poller.last_commit().into_iter().collect(),
@@ -108,6 +110,11 @@ impl<'a> Observation<'a> {
 
     pub(super) fn note_time(&mut self, at: OffsetDateTime) {
         self.service_time = Some(at);
+    }
+
+    /// Notes how many rows wait, where that is known.
+    pub(super) fn note_rows_behind(&mut self, rows: Option<u64>) {
+        self.rows_behind = rows;
     }
 
     /// Returns how far behind the last read found the poller.
@@ -453,6 +460,7 @@ impl<'a> Observation<'a> {
                     lag_positions = self.lag.positions,
                     held_back = self.lag.held_back,
                     retention_left = self.lag.retention_left,
+                    rows_behind = self.rows_behind,
                     $($stale)*
                     "{summary}"
                 )

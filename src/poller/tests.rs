@@ -23,6 +23,7 @@ mod replay;
 mod reset;
 mod restore;
 mod rules;
+mod standing;
 mod steps;
 mod time_over;
 mod windows;

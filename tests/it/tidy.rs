@@ -23,7 +23,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("state", &["cursor", "event", "partition", "trace"], &[]),
     ("policy", &[], &[]),
     ("schedule", &[], &["croner"]),
-    ("journal", &["cursor", "event", "state"], &[]),
+    ("journal", &["cursor", "event", "state", "trace"], &[]),
     (
         "config",
         &["cursor", "journal", "partition", "policy", "state"],
@@ -81,7 +81,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["futures_util"],
     ),
     // Adapters: a port, their own crate, and nothing of each other.
-    ("journal::appender", &["state"], &[]),
+    ("journal::appender", &["state", "trace"], &[]),
     ("journal::conformance", &["state"], &["tokio::spawn"]),
     ("journal::file", &["state"], &[]),
     ("journal::memory", &["state"], &[]),
@@ -139,6 +139,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("handler::envelope", &["event", "handler"], &[]),
     ("handler::testing::raw", &[], &["tokio::io", "tokio::net", "tokio::spawn"]),
     ("handler::storage", &["azure", "handler"], &[]),
+    ("handler::traced", &["handler", "trace"], &[]),
     (
         "handler::blob",
         &["azure", "config", "event", "handler"],

@@ -331,6 +331,11 @@
 //! - form without the page's token counts
 //! - done unconfirmed from the page
 //! - status page for everybody
+//! - a tick waits for a collector that hangs
+//! - each tick waits for a collector that hangs
+//! - a whole address is in a span
+//! - an idle tick counts rows
+//! - each tick that leaves rows counts them
 //!
 //! By hand, with the simulation alone, and the number of cases it took:
 //!

@@ -27,7 +27,7 @@ pub(crate) fn rows() -> Vec<Row> {
 
 #[test]
 fn the_page_lists_the_instruments_of_the_code_and_no_others() {
-    let code = ["src/metrics.rs", "src/metrics/azfdb.rs"];
+    let code = ["src/metrics.rs", "src/metrics/azfdb.rs", "src/metrics/standing.rs"];
     let code: String = code.iter().map(|path| fs::read_to_string(file(path)).unwrap()).collect();
     let texts = code.split('"').skip(1).step_by(2);
     let is_name = |text: &&str| {
