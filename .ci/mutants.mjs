@@ -98,6 +98,7 @@ const DELIVER = "src/poller/deliver.rs";
 const QUARANTINE = "src/poller/quarantine.rs";
 const SUSPICION = "src/poller/suspicion.rs";
 const OBSERVE = "src/poller/observe.rs";
+const BLOB_STORE = "src/state/blob.rs";
 const MEMORY_STORE = "src/state/memory.rs";
 const FILE_STORE = "src/state/file.rs";
 const CONTAINER = "src/state/container.rs";
@@ -120,7 +121,8 @@ const PROJECT = "src/project.rs";
 const BREAKS = [
   ["margin removed", TRANSITIONS, "const LAPSE_MARGIN: Duration = Duration::from_secs(2);", "const LAPSE_MARGIN: Duration = Duration::from_secs(0);"],
   ["clock's grain ignored", TRANSITIONS, "+ age.grain * 2 + LAPSE_MARGIN", "+ LAPSE_MARGIN"],
-  ["idle time before a foreign write ignored", RECOVERED, "Duration::from_secs(self.lease.idle_before_seconds) + age.since_write", "age.since_write"],
+  ["idle time before a foreign write ignored", RECOVERED, "self.lease.idle_before().saturating_add(age.since_write)", "age.since_write"],
+  ["fractions of idle time lost at each foreign write", RECOVERED, "self.idle_before_nanos = idle.subsec_nanos();", ""],
   ["token not raised", TRANSITIONS, "Ok(FencingToken(current + 1))", "Ok(FencingToken(current))"],
   ["released lease held on to", TRANSITIONS, ".filter(|_| lease.released_at.is_none())", ".filter(|_| true)"],
   ["lapsed lease never taken", TRANSITIONS, "if idle >= lapses_after {", "if false {"],
@@ -158,6 +160,8 @@ const BREAKS = [
   ["range read again remembered as all", BATCH, " && again.is_none();", ";"],
   ["rest of a batch committed with its front's mark", PART, "rest.remember.clone_from(&self.remember);", "rest.remember.clone_from(&self.remember);\n        let front = Self { remember: self.remember.clone(), ..front };"],
   ["poller that never ran started by a tick", MEMORY, "marker.is_none() && self.start_now && !was_placed(&blank.document)", "marker.is_none() && self.start_now && blank.etag.is_none()"],
+  ["no row more asked for than a batch may have", PLAN, ".unwrap_or(i64::MAX).saturating_add(1)", ".unwrap_or(i64::MAX)"],
+  ["documents of two applications under one path", BLOB_STORE, '&["state", &encode(app)]', '&["state"]'],
   ["answer that was cut moves the mark", PLAN, "let remember = remember.filter(|_| !answer.is_cut());", "let remember = remember.filter(|_| true);"],
   ["answer that was cut not checked", TRACKING, "(self.cursor.is_none() && answer.is_cut()).then(", "(false && answer.is_cut()).then("],
   ["reset keeps what was remembered", TRANSITIONS, "next.source_state.clear();", ""],

@@ -22,6 +22,8 @@ use self::standing::StandingMetrics;
 
 /// Name of the meter.
 const SCOPE: &str = "highwater";
+/// Name of the counter of failed ticks.
+pub(crate) const FAILURES: &str = "failures_total";
 /// Boundaries of histograms in seconds: those of the conventions, and more up to the length of a tick.
 const SECONDS: [f64; 18] = [
     0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0,
@@ -164,7 +166,7 @@ impl Metrics {
         let known = Arc::new(Known::default());
         age_of_success(meter, Arc::clone(&known));
         Self {
-            failures: meter.u64_counter("failures_total").with_unit("{failure}").build(),
+            failures: meter.u64_counter(FAILURES).with_unit("{failure}").build(),
             lag: meter.f64_gauge("lag_seconds").with_unit("s").build(),
             last_success: meter.f64_gauge("last_success_timestamp").with_unit("s").build(),
             batches: meter.u64_counter("batches_total").with_unit("{batch}").build(),

@@ -105,7 +105,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         say(&options.form.output.one(&report, || format!("{name}: stands there already")));
         return Ok(Exit::Done);
     }
-    let reason = options.asked.reason()?;
+    let reason = options.asked.reason().inspect_err(|_| tell(&text))?;
     refuse_skip(name, &text, &plan.weight, options.skip_rows)?;
     if !confirm(&text, name, options.asked.yes)? {
         return Ok(Exit::Done);

@@ -549,6 +549,21 @@ fn every_mistake_is_reported_at_once() {
 }
 
 #[test]
+fn in_azure_a_lease_lives_at_least_15_seconds() {
+    const AZURE: &str = "
+        AzureWebJobsStorage = DefaultEndpointsProtocol=https;AccountName=prod;AccountKey=aHVudGVyMg==;EndpointSuffix=core.windows.net
+    ";
+    let ttl = |value: &str| format!("HIGHWATER__POLLERS__ORDERS__LEASE__TTL = {value}");
+    let refused = Config::from_vars(&vars(&[MINIMAL, AZURE, &ttl("14s")])).unwrap_err();
+    assert!(refused.to_string().contains("expected a duration of at least `15s`"), "{refused}");
+    let config = read(&[MINIMAL, AZURE, &ttl("15s")]);
+    assert_eq!(config.pollers["orders"].lease.ttl, Duration::from_secs(15));
+    // The emulator is for demos and tests.
+    let config = read(&[MINIMAL, &ttl("2s")]);
+    assert_eq!(config.pollers["orders"].lease.ttl, Duration::from_secs(2));
+}
+
+#[test]
 fn settings_are_checked_against_each_other() {
     let bad = "
         AzureWebJobsStorage = AccountName=prod;AccountKey=hunter2

@@ -82,6 +82,7 @@ const UNRECORDED: &[&str] = &[
     "/lease/heartbeat_at",
     "/lease/expires_at",
     "/lease/idle_before_seconds",
+    "/lease/idle_before_nanos",
 ];
 
 /// Changed without an entry where only commits are recorded.

@@ -388,7 +388,7 @@ impl<'a> Observation<'a> {
     pub(super) fn finish(self, result: Result<TickOutcome, TickError>) -> TickReport {
         let duration = self.began_at.elapsed();
         let row = outcome_row(&result);
-        let failure = row.error.filter(|_| result.is_err());
+        let failure = row.error.filter(|_| row.metric.is_some());
         let metrics = &self.poller.metrics;
         if let Err(error) = &result
             && let Some(by) = error.refused_by()

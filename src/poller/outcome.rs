@@ -8,7 +8,7 @@ use tracing::Level;
 use crate::error::ErrorKind;
 use crate::handler::HandlerError;
 use crate::lease::LeaseError;
-use crate::metrics::RefusedBy;
+use crate::metrics::{FAILURES, RefusedBy};
 use crate::normalize::NormalizeError;
 use crate::source::FetchError;
 use crate::state::{FormatError, Refusal, StoreError};
@@ -159,6 +159,9 @@ pub struct OutcomeRow {
     pub error: Option<&'static str>,
     /// Name of the log event.
     pub event: &'static str,
+    /// Counter that is told of it by `error.type`, where that is a failure; every end is told to
+    /// `highwater.tick.duration` by `outcome`.
+    pub metric: Option<&'static str>,
     /// Level of that event; `ERROR` means that a human may be needed.
     pub level: Level,
     /// Status of the reply to the Functions host: anything but 200 marks the invocation as failed.
@@ -181,26 +184,31 @@ pub(super) fn refused_outcome(refusal: &Refusal) -> Option<TickOutcome> {
 
 /// Returns the line of the table for an end of a tick.
 ///
-/// | end | error | log event | level | status |
-/// |---|---|---|---|---|
-/// | committed | – | `tick_complete` | INFO | 200 |
-/// | idle | – | `fetch_empty` | DEBUG | 200 |
-/// | skipped (held, running, conflict) | `LeaseAcquireError`, kept inside | `lease_acquire_skipped` | DEBUG | 200 |
-/// | backing off | – | `tick_backing_off` | INFO | 200 |
-/// | paused | – | `tick_paused` | WARN | 200 |
-/// | state cannot be read | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | 500 |
-/// | source or number of its partitions changed | `FingerprintMismatchError` | `fingerprint_mismatch` | ERROR | 500 |
-/// | state vanished | `LeaseAcquireError` | `state_vanished` | ERROR | 500 |
-/// | not started explicitly | `LeaseAcquireError` | `not_started` | ERROR | 500 |
-/// | lease cannot be asked for | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | 500 |
-/// | fetch | `FetchError` | `fetch_failed` | ERROR | 500 |
-/// | the source has lost what follows the checkpoint | `FetchError` | `position_lost` | ERROR | 500 |
-/// | the source's columns have changed, and it is to stop then | `FetchError` | `schema_changed` | ERROR | 500 |
-/// | normalise | `SerializationError` | `normalize_failed` | ERROR | 500 |
-/// | handler, out of time | `HandlerError` | `handler_failed` | ERROR | 500 |
-/// | stale write refused by the target | `LostLeaseError` | `stale_write_blocked` | WARN | 500 |
-/// | lease lost | `LostLeaseError` | `lease_lost` | WARN | 500 |
-/// | commit | `CommitError` | `commit_failed` | ERROR | 500 |
+/// The duration of each goes to `highwater.tick.duration` with `outcome` as its attribute; the metric
+/// counts it by `error.type`. A write under a stale token that was refused, be it by the target or by the
+/// state document, goes to `highwater.fence.rejections` too.
+///
+/// | end | outcome | error | log event | level | metric | status |
+/// |---|---|---|---|---|---|---|
+/// | committed | `committed` | – | `tick_complete` | INFO | – | 200 |
+/// | nothing new | `idle` | – | `fetch_empty` | DEBUG | – | 200 |
+/// | held, running, conflict | `skipped` | `LeaseAcquireError`, kept inside | `lease_acquire_skipped` | DEBUG | – | 200 |
+/// | backing off | `backing_off` | – | `tick_backing_off` | INFO | – | 200 |
+/// | paused | `paused` | – | `tick_paused` | WARN | – | 200 |
+/// | state cannot be read | `load_failed` | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | `failures_total` | 500 |
+/// | source or number of its partitions changed | `fingerprint` | `FingerprintMismatchError` | `fingerprint_mismatch` | ERROR | `failures_total` | 500 |
+/// | state vanished | `state_vanished` | `LeaseAcquireError` | `state_vanished` | ERROR | `failures_total` | 500 |
+/// | not started explicitly | `not_started` | `LeaseAcquireError` | `not_started` | ERROR | `failures_total` | 500 |
+/// | lease cannot be asked for | `acquire_failed` | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | `failures_total` | 500 |
+/// | fetch | `fetch_failed` | `FetchError` | `fetch_failed` | ERROR | `failures_total` | 500 |
+/// | the source has lost what follows the checkpoint | `position_lost` | `FetchError` | `position_lost` | ERROR | `failures_total` | 500 |
+/// | the source's columns have changed, and it is to stop then | `schema_changed` | `FetchError` | `schema_changed` | ERROR | `failures_total` | 500 |
+/// | normalise | `normalize_failed` | `SerializationError` | `normalize_failed` | ERROR | `failures_total` | 500 |
+/// | handler | `handler_failed` | `HandlerError` | `handler_failed` | ERROR | `failures_total` | 500 |
+/// | handler ran out of time | `out_of_time` | `HandlerError` | `handler_failed` | ERROR | `failures_total` | 500 |
+/// | stale write refused by the target | `fenced` | `LostLeaseError` | `stale_write_blocked` | WARN | `failures_total` | 500 |
+/// | lease lost | `lease_lost` | `LostLeaseError` | `lease_lost` | WARN | `failures_total` | 500 |
+/// | commit | `commit_failed` | `CommitError` | `commit_failed` | ERROR | `failures_total` | 500 |
 pub fn outcome_row(result: &Result<TickOutcome, TickError>) -> OutcomeRow {
     match result {
         Ok(TickOutcome::Committed { .. }) => quiet("committed", "tick_complete", Level::INFO),
@@ -221,7 +229,7 @@ pub(super) fn rfc3339(at: OffsetDateTime) -> String {
 }
 
 fn quiet(outcome: &'static str, event: &'static str, level: Level) -> OutcomeRow {
-    OutcomeRow { outcome, error: None, event, level, status: 200 }
+    OutcomeRow { outcome, error: None, event, level, metric: None, status: 200 }
 }
 
 fn failed(error: &TickError) -> OutcomeRow {
@@ -253,7 +261,7 @@ fn failed(error: &TickError) -> OutcomeRow {
     };
     // A lost lease is the protocol at work (001 §5.6): no human is needed.
     let level = if name == "LostLeaseError" { Level::WARN } else { Level::ERROR };
-    OutcomeRow { outcome, error: Some(name), event, level, status: 500 }
+    OutcomeRow { outcome, error: Some(name), event, level, metric: Some(FAILURES), status: 500 }
 }
 
 impl TickError {

@@ -16,6 +16,7 @@ mod journal;
 mod kin;
 mod leases;
 mod operate;
+mod outcomes;
 mod parts;
 mod range;
 mod remember;
@@ -884,67 +885,4 @@ async fn recent_ticks_and_timings_ride_on_the_last_write() {
     let last = document.recent.last().unwrap();
     assert_eq!((last.rows, last.batches, last.outcome.as_str()), (15, 2, "tick_complete"));
     assert!(document.timings["handler"].percentile_ms(99).is_some());
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_table_of_outcomes_names_error_event_and_status() {
-    let held = Skipped::Held { owner_id: "b".to_owned() };
-    let reason = || "r".to_owned();
-    let stale = crate::state::Fence::default();
-    let stale = crate::state::StaleWrite { stale, current: stale };
-    let until = time::OffsetDateTime::UNIX_EPOCH;
-    let unreachable = || crate::state::StoreError::Unreachable { key: reason(), reason: reason() };
-    let fetch = crate::source::FetchError::new(crate::error::ErrorKind::Transient, "r");
-    let null = NormalizeError::NullKey { row: 0, column: reason() };
-    for (result, error, event, status) in [
-        (Ok(TickOutcome::Committed { more: true }), None, "tick_complete", 200),
-        (Ok(TickOutcome::Idle), None, "fetch_empty", 200),
-        (Ok(TickOutcome::Skipped(held)), Some("LeaseAcquireError"), "lease_acquire_skipped", 200),
-        (Ok(TickOutcome::Paused { by: reason(), reason: reason() }), None, "tick_paused", 200),
-        (Ok(TickOutcome::BackingOff { until }), None, "tick_backing_off", 200),
-        (
-            Err(TickError::Load(LoadError::Store(unreachable()))),
-            Some("LeaseAcquireError"),
-            "lease_acquire_failed",
-            500,
-        ),
-        (
-            Err(TickError::Fingerprint { stored: reason(), configured: reason() }),
-            Some("FingerprintMismatchError"),
-            "fingerprint_mismatch",
-            500,
-        ),
-        (
-            Err(TickError::StateVanished { created_at: reason() }),
-            Some("LeaseAcquireError"),
-            "state_vanished",
-            500,
-        ),
-        (Err(TickError::Fetch(fetch)), Some("FetchError"), "fetch_failed", 500),
-        (Err(TickError::Normalize(null)), Some("SerializationError"), "normalize_failed", 500),
-        (Err(TickError::OutOfTime), Some("HandlerError"), "handler_failed", 500),
-        (
-            Err(TickError::Handler(HandlerError::Rejected(reason()))),
-            Some("HandlerError"),
-            "handler_failed",
-            500,
-        ),
-        (
-            Err(TickError::Handler(HandlerError::Fenced(stale))),
-            Some("LostLeaseError"),
-            "stale_write_blocked",
-            500,
-        ),
-        (Err(TickError::LeaseLost(LeaseError::Gone)), Some("LostLeaseError"), "lease_lost", 500),
-        (Err(TickError::Commit(LeaseError::Lapsed)), Some("CommitError"), "commit_failed", 500),
-        (
-            Err(TickError::Acquire(LeaseError::Lapsed)),
-            Some("LeaseAcquireError"),
-            "lease_acquire_failed",
-            500,
-        ),
-    ] {
-        let row = outcome_row(&result);
-        assert_eq!((row.error, row.event, row.status), (error, event, status));
-    }
 }

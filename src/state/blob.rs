@@ -211,6 +211,26 @@ mod tests {
     use expect_test::expect;
 
     use super::*;
+    use crate::config::StorageConnection;
+
+    #[test]
+    fn a_document_is_the_blob_state_app_poller_json_of_its_container() {
+        let connection = StorageConnection::parse("UseDevelopmentStorage=true").unwrap();
+        let options = azure::ServiceOptions {
+            timeout: Duration::from_secs(20),
+            clock: std::sync::Arc::new(crate::clock::SystemClock),
+            identity: azure::IdentitySource::DeveloperTools,
+        };
+        let service = BlobService::connect(&connection, &options).unwrap();
+        let store = BlobStore::new(&service, "db-state", "shop").unwrap();
+        for (key, path) in [
+            (StateKey::Document("orders".to_owned()), "db-state/state/shop/orders.json"),
+            (StateKey::Marker("orders".to_owned()), "db-state/state/shop/orders.marker.json"),
+        ] {
+            let blob = store.container.folder().blob_client(&file_name(&key));
+            assert!(blob.url().path().ends_with(&format!("/{path}")), "{}", blob.url().path());
+        }
+    }
 
     #[test]
     fn ordinary_names_are_kept_and_odd_ones_stay_apart() {

@@ -283,6 +283,24 @@ mod tests {
     }
 
     #[test]
+    fn two_pollers_cannot_share_one_document() {
+        // Each keeps its own under its own name, and one that was put under another is refused.
+        let [orders, invoices] = ["orders", "invoices"].map(|poller| {
+            let key = crate::state::StateKey::Document(poller.to_owned());
+            assert_eq!(key.path(), format!("{poller}.json"));
+            SEED.replace("\"orders\"", &format!("\"{poller}\""))
+        });
+        assert!(decode("orders", orders.as_bytes()).is_ok());
+        assert!(decode("invoices", invoices.as_bytes()).is_ok());
+        for (poller, other, bytes) in
+            [("invoices", "orders", orders), ("orders", "invoices", invoices)]
+        {
+            let refused = decode(poller, bytes.as_bytes()).unwrap_err().to_string();
+            assert!(refused.contains(&format!("names poller `{other}`")), "{refused}");
+        }
+    }
+
+    #[test]
     fn a_byte_order_mark_is_ignored() {
         assert!(decode("orders", format!("\u{feff}{SEED}").as_bytes()).is_ok());
     }

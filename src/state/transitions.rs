@@ -377,7 +377,7 @@ impl StateDocument {
         next.lease.fencing_token = self.next_token()?;
         next.lease.owner_id = None;
         next.lease.released_at = None;
-        next.lease.idle_before_seconds = 0;
+        next.lease.set_idle_before(Duration::ZERO);
         Ok(next)
     }
 
@@ -434,7 +434,7 @@ impl StateDocument {
     fn touch(&mut self, now: OffsetDateTime) {
         self.lease.heartbeat_at = Some(now);
         self.lease.expires_at = Some(now + Duration::from_secs(self.lease.ttl_seconds));
-        self.lease.idle_before_seconds = 0;
+        self.lease.set_idle_before(Duration::ZERO);
     }
 
     fn give_up(&mut self, now: OffsetDateTime, tick: Option<EndOfTick>) {
@@ -457,8 +457,7 @@ impl StateDocument {
     /// A write of somebody else must not make the holder look alive.
     pub(super) fn written_by_other(&self, age: LeaseAge) -> Self {
         let mut next = self.clone();
-        let idle = &mut next.lease.idle_before_seconds;
-        *idle = idle.saturating_add(age.since_write.as_secs());
+        next.lease.set_idle_before(self.idle(age));
         next
     }
 }

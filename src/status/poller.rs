@@ -325,7 +325,7 @@ impl Lease {
         if document.standing_for_nobody(age) == Standing::Free {
             return None;
         }
-        let idle = age.since_write.as_secs().saturating_add(lease.idle_before_seconds);
+        let idle = document.idle(age).as_secs();
         Some(Self {
             ttl_seconds: lease.ttl_seconds,
             left_seconds: lease.ttl_seconds.saturating_sub(idle),
@@ -577,12 +577,12 @@ mod tests {
         let rows = include_str!("../poller/outcome.rs").lines();
         for row in rows.filter_map(|line| line.strip_prefix("/// |")) {
             let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-            let expected = match cells.get(3) {
+            let expected = match cells.get(4) {
                 Some(&"ERROR") => Tone::Bad,
                 Some(&"WARN") => Tone::Warning,
                 _ => continue,
             };
-            let event = cells[2].trim_matches('`');
+            let event = cells[3].trim_matches('`');
             assert_eq!(tone(event), expected, "{event}");
             seen += 1;
         }

@@ -57,7 +57,9 @@ async fn all_comes_again_after_a_plan_that_was_agreed_to() {
     let plan = json(&dry);
     assert_eq!((&plan["rows_again"], &plan["rows_skipped"]), (&json!(4), &json!(0)), "{plan}");
     assert_eq!((&plan["from"], &plan["to"]), (&before["checkpoint"]["cursor"], &Json::Null));
-    bench.reset(&["to-beginning"], &[]).await.failed(2, "`--reason TEXT`");
+    let unasked = bench.reset(&["to-beginning"], &[]).await;
+    unasked.failed(2, "`--reason TEXT`");
+    assert!(unasked.rest.contains("come again, with the ids they had: 4 rows"), "{unasked:?}");
     bench.reset(&["to-beginning"], &["--yes"]).await.failed(2, "`--reason TEXT`");
     let unsure = bench.reset(&["to-beginning"], &WHY).await;
     unsure.failed(2, "add `--yes`");

@@ -51,6 +51,7 @@ mod state_sql;
 mod state_sql_ticks;
 mod statements;
 mod steps;
+mod stores;
 mod tick_faults;
 mod ticks;
 mod tidy;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Test binaries beside that of the library, as `cargo test --test` names them.
-const BINARIES: [&str; 3] = ["it", "host", "azurite"];
+const BINARIES: [&str; 5] = ["it", "host", "azurite", "sim", "demo"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -42,6 +42,22 @@ async fn ties_are_not_torn_by_the_end_of_a_batch() {
 }
 
 #[tokio::test]
+async fn the_row_behind_a_batch_only_says_whether_there_is_more() {
+    let world = AnyServer::with_flights(10).await;
+    for mode in [RowVersion, TimestampPk] {
+        let source = Mssql::new(world.flights(mode)).unwrap();
+        for (rows_max, expected, more) in [(9, 9, true), (10, 10, false), (11, 10, false)] {
+            let (events, says_more) = events(&source, None, rows_max).await;
+            assert_eq!((events.len(), says_more), (expected, more), "{mode} by {rows_max}");
+        }
+        // It was not delivered: it is the first of the next batch.
+        let (front, _) = events(&source, None, 9).await;
+        let (rest, _) = events(&source, Some(&front[8].cursor), 9).await;
+        assert_eq!(rest.len(), 1, "{mode}");
+    }
+}
+
+#[tokio::test]
 async fn a_retry_gets_the_rows_of_its_batch_and_no_others() {
     let world = AnyServer::with_flights(300).await;
     for mode in [RowVersion, TimestampPk] {

@@ -91,6 +91,24 @@ async fn conforms() {
 }
 
 #[tokio::test]
+async fn a_poller_has_one_row_for_its_document_and_one_for_its_marker() {
+    let world = World::start().await;
+    let store = world.store();
+    let marker = StateKey::Marker("orders".to_owned());
+    let etag = create(&store, &orders(), "1").await.unwrap();
+    create(&store, &marker, "{}").await.unwrap();
+    replace(&store, "2", &etag).await.unwrap();
+    let count = |filter: &str| {
+        let rows = format!("SELECT name FROM dbo.highwater_state WHERE app = N'app'{filter}");
+        world.database.execute(&rows).unwrap()
+    };
+    assert_eq!(count(""), 2, "however often they are written");
+    for key in [orders(), marker] {
+        assert_eq!(count(&format!(" AND name = N'{}'", key.path())), 1, "{key}");
+    }
+}
+
+#[tokio::test]
 async fn applications_share_a_table_and_nothing_else() {
     let world = World::start().await;
     let [shop, capital, ops] =

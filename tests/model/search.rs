@@ -1,6 +1,5 @@
 //! Breadth first over all worlds within the bounds, so that what is found first is shortest.
 
-use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::steps::{Bounds, Model};
 use crate::variants::Variant;
-use crate::witness::{Claim, Sight};
+use crate::witness::{Claim, Sights};
 use crate::words::describe;
 use crate::world::World;
 
@@ -18,7 +17,7 @@ pub(crate) struct Report {
     /// Most versions stored along any path.
     pub(crate) writes: u8,
     pub(crate) steps: usize,
-    pub(crate) sights: BTreeSet<Sight>,
+    pub(crate) sights: Sights,
     /// The first claim found broken, with the shortest way there in words.
     pub(crate) broken: Option<(Claim, Vec<String>)>,
     pub(crate) duration: Duration,
@@ -46,7 +45,7 @@ pub(crate) fn search(variant: Variant, bounds: Bounds, wanted: Option<Claim>) ->
         states: 1,
         writes: 0,
         steps: 0,
-        sights: BTreeSet::new(),
+        sights: Sights::default(),
         broken: None,
         duration: Duration::ZERO,
     };

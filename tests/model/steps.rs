@@ -1,10 +1,10 @@
 //! What a step does to the world, and what the witness makes of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::documents::{Batch, Change, Doc, Documents, Grant, What, Who};
 use crate::variants::Variant;
-use crate::witness::{Claim, Sight, admit, begin_era};
+use crate::witness::{Claim, Sight, Sights, admit, begin_era};
 use crate::world::{
     Answer, Asking, Condition, Delivery, Holding, Kind, Owner, Request, Role, Target, View, World,
     Write,
@@ -100,7 +100,7 @@ pub(crate) struct Model {
     /// Broken by the last step.
     pub(crate) broken: Vec<Claim>,
     /// Met so far.
-    pub(crate) sights: BTreeSet<Sight>,
+    pub(crate) sights: Sights,
     /// Whether a lone successor finishes, by what it depends on.
     pub(crate) finishing: BTreeMap<(Option<Doc>, Grant, u8), bool>,
 }
@@ -113,7 +113,7 @@ impl Model {
             bounds,
             documents: Documents::new(tokens_stay),
             broken: Vec::new(),
-            sights: BTreeSet::new(),
+            sights: Sights::default(),
             finishing: BTreeMap::new(),
         }
     }
@@ -154,12 +154,21 @@ impl Model {
             }
             Action::Crash { slot } => {
                 next.faults += 1;
+                if matches!(world.owner(slot), Owner::Holding(_)) {
+                    self.sights.insert(Sight::HolderDied);
+                }
                 next.end_tick(slot);
                 // It comes back under another id, or not at all.
                 next = next.rename(|name| if name == slot { Who::Gone } else { Who::Slot(name) });
             }
             Action::Intervene { kind } => self.intervene(&mut next, kind),
-            Action::LoseDocument => lose_document(&mut next),
+            Action::LoseDocument => {
+                let lost = world.stored.map(|doc| self.documents.facts(doc).grant);
+                if lost.is_some_and(|grant| grant.token > 0) {
+                    self.sights.insert(Sight::DocumentLost);
+                }
+                lose_document(&mut next);
+            }
             Action::Create { late } => self.create(&mut next, late),
         }
         self.forget_differences(&mut next);

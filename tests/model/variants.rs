@@ -28,11 +28,24 @@ pub(crate) enum Variant {
 }
 
 impl Variant {
+    /// Those that a test of this binary must find unsafe.
+    pub(crate) const UNSAFE: [Self; 8] = [
+        Self::NoIfMatch,
+        Self::VerifyThenBlindWrite,
+        Self::FreshTagOldContent,
+        Self::CheckpointFirst,
+        Self::UniqueOnlyFence,
+        Self::TokenStays,
+        Self::GenerationRestarts,
+        Self::GrantRidesOnCreation,
+    ];
+
     /// Returns the claims that this variant must be found to break; none where it is safe.
     pub(crate) fn breaks(self) -> &'static [Claim] {
         match self {
             Self::Faithful | Self::NoJudging => &[],
             Self::NoIfMatch | Self::VerifyThenBlindWrite | Self::FreshTagOldContent => &[
+                Claim::AVersionIsReplacedOnlyByWhoSawIt,
                 Claim::OnlyTheNewestHolderWrites,
                 Claim::TheTokenNeverGoesBack,
                 Claim::TheCheckpointNeverGoesBack,

@@ -1,5 +1,7 @@
 //! What must hold, as somebody sees it who sees everything and numbers the grants himself.
 
+use std::collections::BTreeMap;
+
 use highwater::state::{Fence, FencingToken, Generation};
 
 use crate::documents::{Batch, Change, Grant, What, rows_upto};
@@ -19,6 +21,19 @@ pub(crate) enum Claim {
     ALoneSuccessorCanFinish,
 }
 
+impl Claim {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::NothingIsSkipped,
+        Self::TheCheckpointNeverGoesBack,
+        Self::TheTokenNeverGoesBack,
+        Self::EachGrantHasATokenOfItsOwn,
+        Self::TheFenceHolds,
+        Self::OnlyTheNewestHolderWrites,
+        Self::AVersionIsReplacedOnlyByWhoSawIt,
+        Self::ALoneSuccessorCanFinish,
+    ];
+}
+
 /// What has to be met somewhere, or the search shows nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Sight {
@@ -35,11 +50,32 @@ pub(crate) enum Sight {
     LeaseLost,
     AllCommitted,
     CreationLandedLate,
+    /// A process died while it held the lease.
+    HolderDied,
+    PauseLanded,
+    ResetLanded,
+    /// A document under which leases had been granted.
+    DocumentLost,
+}
+
+/// What was met, and in how many steps.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sights(BTreeMap<Sight, u64>);
+
+impl Sights {
+    pub(crate) fn insert(&mut self, sight: Sight) {
+        *self.0.entry(sight).or_default() += 1;
+    }
+
+    /// Returns how many steps have met it.
+    pub(crate) fn count(&self, sight: Sight) -> u64 {
+        self.0.get(&sight).copied().unwrap_or(0)
+    }
 }
 
 impl Sight {
     /// The last of them takes two faults: an answer that is lost, and somebody who writes on top.
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::TwoHoldersAtOnce,
         Self::ZombieWriteLanded,
         Self::StaleDeliveryRefused,
@@ -50,6 +86,10 @@ impl Sight {
         Self::LeaseLost,
         Self::AllCommitted,
         Self::CreationLandedLate,
+        Self::HolderDied,
+        Self::PauseLanded,
+        Self::ResetLanded,
+        Self::DocumentLost,
         Self::LandedSinceGivenUp,
     ];
 
@@ -84,7 +124,9 @@ impl Model {
                 let superseded = number != seen.grants || seen.revoked;
                 break_if(superseded, Claim::OnlyTheNewestHolderWrites);
             }
-            Kind::Create | Kind::Pause | Kind::Resume | Kind::Reset => {}
+            Kind::Pause => self.sights.insert(Sight::PauseLanded),
+            Kind::Reset => self.sights.insert(Sight::ResetLanded),
+            Kind::Create | Kind::Resume => {}
         }
         break_if(!request.made_from_stored, Claim::AVersionIsReplacedOnlyByWhoSawIt);
         let before = world.stored.map_or(0, |doc| self.documents.facts(doc).checkpoint);

@@ -21,12 +21,25 @@ pub(crate) struct BadRows {
     seed: u64,
     percent: u64,
     kinds: &'static [Bad],
+    /// Those of a scenario, by version; where it has some, no others are bad.
+    these: &'static [(u64, Bad)],
     /// Whether the handler says which row it was.
     pub(crate) named: bool,
 }
 
 impl BadRows {
-    pub(crate) const NONE: Self = Self { seed: 0, percent: 0, kinds: &[], named: false };
+    pub(crate) const NONE: Self =
+        Self { seed: 0, percent: 0, kinds: &[], these: &[], named: false };
+
+    /// Rows of one kind, so many in a hundred.
+    pub(crate) const fn of_kind(seed: u64, percent: u64, kinds: &'static [Bad]) -> Self {
+        Self { seed, percent, kinds, ..Self::NONE }
+    }
+
+    /// Exactly these.
+    pub(crate) const fn these(these: &'static [(u64, Bad)]) -> Self {
+        Self { these, ..Self::NONE }
+    }
 
     pub(crate) fn draw(seed: u64, random: &mut Random) -> Self {
         const KINDS: [&[Bad]; 6] = [
@@ -41,12 +54,17 @@ impl BadRows {
             seed,
             percent: random.pick(&[0, 0, 3, 8, 15]),
             kinds: random.pick(&KINDS),
+            these: &[],
             named: random.chance(30),
         }
     }
 
     /// Returns what is wrong with the state of a row that has this version.
     pub(crate) fn of(self, version: u64) -> Option<Bad> {
+        if !self.these.is_empty() {
+            let found = self.these.iter().find(|(bad, _)| *bad == version);
+            return found.map(|(_, bad)| *bad);
+        }
         let mut random = Random::of(self.seed ^ version.rotate_left(32), 6);
         random.chance(self.percent).then(|| random.pick(self.kinds))
     }
@@ -57,5 +75,6 @@ impl BadRows {
         let told = |bad: &Bad| *bad != Bad::Deadly && self.named;
         policy.on_failure == OnFailure::Quarantine
             && self.kinds.iter().all(|bad| found || told(bad))
+            && (found || self.these.is_empty())
     }
 }

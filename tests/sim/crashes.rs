@@ -1,11 +1,15 @@
 //! A crash at every await of a tick, one after the other: what scripts meet by chance, in full.
+//!
+//! Of ticks that go well, of ticks that look for a row that is refused and set it aside, and of ticks whose
+//! handler fails.
 
 use std::time::Duration;
 
 use highwater::journal::JournalMode;
+use highwater::policy::{FailurePolicy, OnFailure};
 
-use crate::bad::BadRows;
-use crate::run::play;
+use crate::bad::{Bad, BadRows};
+use crate::run::{Run, play};
 use crate::script::{Op, Plan, Property};
 
 const SEEDS: u64 = 8;
@@ -15,13 +19,69 @@ const AWAITS_MAX: u64 = 2_000;
 const LONG: Op = Op::Wait(Duration::from_secs(3_600));
 const ROWS: [Op; 2] = [Op::Begin(8), Op::End { which: 0, commit: true }];
 
-/// Plays a world in which a tick dies at its n-th await, and returns whether it has as many.
+/// What becomes of the rows of the tick that dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rows {
+    Taken,
+    /// One or more are refused for good, found by halving, and set aside.
+    Refused,
+    /// One or more fail as in an outage: the tick ends in a failure that is written down.
+    Failing,
+}
+
+impl Rows {
+    fn plan(self, quiet: Plan, draw: u64) -> Plan {
+        let policy = FailurePolicy {
+            on_failure: OnFailure::Quarantine,
+            attempts_max: 3,
+            crashes_max: 3,
+            record_age_max: None,
+            bisect_on_error: true,
+        };
+        // Room for all calls that halving takes, and for one batch of all rows.
+        let mut limits = quiet.limits;
+        limits.batch_rows_max = 8;
+        limits.batch_bytes_max = 1 << 20;
+        limits.batches_max = None;
+        limits.tick_time_max = Duration::from_secs(900);
+        limits.handler_stop_after = Duration::from_secs(1_200);
+        match self {
+            Self::Taken => Plan { bad: BadRows::NONE, ..quiet },
+            Self::Refused => {
+                let bad = BadRows::of_kind(draw, 20, &[Bad::Refused]);
+                Plan { bad, policy, limits, ..quiet }
+            }
+            Self::Failing => {
+                let bad = BadRows::of_kind(draw, 20, &[Bad::Failing]);
+                let (on_failure, bisect_on_error) = (OnFailure::Retry, false);
+                let policy = FailurePolicy { on_failure, bisect_on_error, ..policy };
+                Plan { bad, policy, limits, ..quiet }
+            }
+        }
+    }
+
+    /// What a tick must meet that ends like this.
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Taken => "tick: committed",
+            Self::Refused => "policy: row set aside once refused",
+            Self::Failing => "tick: handler_failed",
+        }
+    }
+}
+
+/// Plays a world in which a tick dies at its n-th await.
 ///
 /// The next tick begins with a look at what the crash has left, before anybody writes again.
-fn dies(seed: u64, plan: &Plan, before: &[Op], awaits: u64) -> Option<Left> {
+fn dying(seed: u64, plan: &Plan, before: &[Op], awaits: u64) -> Run {
     let crash = [ROWS[0], ROWS[1], Op::Crash(0, awaits), Op::Tick(0), LONG, Op::Tick(0), LONG];
     let run = play(seed, plan, &[before, &crash].concat(), false);
     assert_eq!(run.violation, None, "seed {seed}, a crash at await {awaits}");
+    run
+}
+
+/// Returns what a tick that died has left, if it has as many awaits.
+fn left(run: &Run) -> Option<Left> {
     let saw = |kind| run.coverage.count(kind) > 0;
     saw("instance: crash in a tick").then(|| Left {
         behind: saw("journal: behind the document").into(),
@@ -36,31 +96,60 @@ struct Left {
     nothing: u64,
 }
 
+/// Lets the tick of a plan die at each of its awaits; returns how many those are.
+fn die_everywhere(seed: u64, plan: &Plan, before: &[Op], all: &mut Left) -> u64 {
+    let survived = (1..AWAITS_MAX).find(|awaits| {
+        let died = left(&dying(seed, plan, before, *awaits));
+        let Left { behind, nothing } = died.unwrap_or_default();
+        all.behind += behind;
+        all.nothing += nothing;
+        died.is_none()
+    });
+    let survived = survived.unwrap_or_else(|| panic!("seed {seed}: the tick never ends"));
+    assert!(survived > 10, "seed {seed}: {survived} awaits are too few for a batch");
+    survived - 1
+}
+
 /// The first tick of a poller, which makes its document, and a later one. Where nothing was awaited
 /// yet nothing has been sent, so it begins behind the first.
-#[test]
-fn a_crash_at_any_await_of_a_tick_loses_nothing() {
-    let (mut crashes, mut left) = (0, Left::default());
+fn check(rows: Rows) {
+    let (mut crashes, mut all) = (0, Left::default());
     for seed in 1..=SEEDS {
         let plan = Plan::of(seed, Property::Faults, None);
         // Every second tells all of it, so that ticks die between a commit and its line, too.
         let journal = if seed % 2 == 0 { JournalMode::Full } else { JournalMode::Commits };
         let (chain, remembers) = (seed % 4 < 2, seed % 3 == 0);
-        let quiet = Plan { fault_percent: 0, bad: BadRows::NONE, ..plan };
-        let plan = Plan { journal, chain, remembers, ..quiet };
+        let quiet = Plan { fault_percent: 0, journal, chain, remembers, ..plan };
         for before in [&[][..], &[ROWS[0], ROWS[1], Op::Tick(0), LONG]] {
-            let survived = (1..AWAITS_MAX).find(|awaits| {
-                let died = dies(seed, &plan, before, *awaits);
-                let Left { behind, nothing } = died.unwrap_or_default();
-                left.behind += behind;
-                left.nothing += nothing;
-                died.is_none()
-            });
-            let survived = survived.unwrap_or_else(|| panic!("seed {seed}: the tick never ends"));
-            assert!(survived > 10, "seed {seed}: {survived} awaits are too few for a batch");
-            crashes += survived - 1;
+            // The first draw of bad rows with which the tick, left alone, does what this is about.
+            let of_draw = |draw| rows.plan(quiet.clone(), draw);
+            let met =
+                |plan: &Plan, ops: &[Op]| play(seed, plan, ops, false).coverage.count(rows.kind());
+            let tick = [before, &[ROWS[0], ROWS[1], Op::Tick(0), LONG]].concat();
+            let shows = |plan: &Plan| {
+                let runs_well = rows == Rows::Taken && met(plan, &tick) > 0;
+                runs_well || met(plan, &tick) > met(plan, before)
+            };
+            let plan = (1..=100).map(of_draw).find(shows);
+            let plan = plan.unwrap_or_else(|| panic!("seed {seed}: no draw shows {rows:?}"));
+            crashes += die_everywhere(seed, &plan, before, &mut all);
         }
     }
-    println!("crashes: at every await of {} ticks, {crashes} in all, {left:?}", 2 * SEEDS);
-    assert!(left.behind > 0 && left.nothing > 0, "{left:?}");
+    println!("crashes: at every await of {} ticks, {rows:?}: {crashes} in all, {all:?}", 2 * SEEDS);
+    assert!(all.behind > 0 && all.nothing > 0, "{all:?}");
+}
+
+#[test]
+fn a_crash_at_any_await_of_a_tick_loses_nothing() {
+    check(Rows::Taken);
+}
+
+#[test]
+fn a_crash_at_any_await_of_a_tick_that_sets_rows_aside_loses_nothing() {
+    check(Rows::Refused);
+}
+
+#[test]
+fn a_crash_at_any_await_of_a_tick_whose_handler_fails_loses_nothing() {
+    check(Rows::Failing);
 }

@@ -36,6 +36,8 @@ pub(crate) struct Judge {
     written: BTreeMap<(i64, u64), u32>,
     /// The same since the document was last lost: all of it is to be delivered again then.
     written_since_loss: BTreeSet<(i64, u64)>,
+    /// Terms that had been granted when the document was last lost.
+    terms_before_loss: u64,
     /// Each batch's rows as they were first delivered.
     batches: BTreeMap<String, Vec<String>>,
     /// What was not taken, and what became of it.
@@ -52,6 +54,7 @@ struct Seen {
     owner_id: Option<String>,
     in_flight: Option<InFlight>,
     paused_by: Option<String>,
+    keeps: bool,
 }
 
 impl Seen {
@@ -77,6 +80,7 @@ impl Seen {
                 rows,
             }),
             paused_by: document["paused"]["by"].as_str().map(str::to_owned),
+            keeps: document["source_state"]["bound"].is_string(),
         }
     }
 }
@@ -136,6 +140,7 @@ impl Judge {
         self.checkpoint = 0;
         self.holder = None;
         self.written_since_loss.clear();
+        self.terms_before_loss = self.terms;
         self.failures.in_flight = None;
     }
 
@@ -170,6 +175,9 @@ impl Judge {
             }
             Landed::Other
         };
+        if seen.keeps {
+            self.saw.push("document: keeps what the source asked for");
+        }
         self.paused(seen.paused_by);
         self.failures.in_flight = seen.in_flight;
         self.checkpoint = seen.checkpoint;
@@ -245,7 +253,9 @@ impl Judge {
     ///
     /// In order means: whoever is written, all committed rows before it have been written already, or
     /// set aside, or have just failed alone in the same tick, so that those behind them are tried; or
-    /// this is the one row that is tried behind such a row.
+    /// this is the one row that is tried behind such a row. Already is since the document was last lost
+    /// for whoever was granted the lease since, who begins anew; a stale holder of the lost document goes
+    /// on where that was, and is judged by all that was ever written.
     pub(crate) fn rows_written(
         &mut self,
         (tick, term): (TickId, u64),
@@ -264,13 +274,21 @@ impl Judge {
             *self.written.entry((*key, *version)).or_default() += 1;
             self.written_since_loss.insert((*key, *version));
             let failures = &self.failures;
+            let begins_anew = term > self.terms_before_loss;
+            let is_written = |row: (i64, u64)| match begins_anew {
+                true => self.written_since_loss.contains(&row),
+                false => self.written.contains_key(&row),
+            };
             let skipped = table.iter().find(|(k, v)| {
                 **v < *version
-                    && !self.written.contains_key(&(**k, **v))
+                    && !is_written((**k, **v))
                     && !failures.is_set_aside(**v)
                     && !failures.has_failed_alone(tick, **v)
                     && !failures.is_probing(tick)
             });
+            if begins_anew && self.terms_before_loss > 0 {
+                self.saw.push("order: judged anew after a document was lost");
+            }
             if let Some((k, v)) = skipped {
                 let text = format!("row {key} at {version} came before row {k} at {v}");
                 self.object(text);

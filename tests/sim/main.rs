@@ -12,7 +12,8 @@
 //! ```
 //!
 //! A run prints how many seeds it ran, how fast, and how often each kind of trouble occurred; one that
-//! never occurred in a default run fails it. A failing seed is shrunk to a short script and told line
+//! never occurred in a default run fails it, be it of trouble or of what is met while nothing fails
+//! (`coverage.rs`). A failing seed is shrunk to a short script and told line
 //! by line; it then gets a name in `regressions.rs`.
 //!
 //! # What is simulated
@@ -25,7 +26,8 @@
 //! at times (`target.rs`); rows that it refuses, that fail, or that kill whoever handles them, each
 //! time (`bad.rs`); instances that are
 //! frozen, timers too, or die at any await and come back with a new name and no memory (`freeze.rs`;
-//! `crashes.rs` lets ticks die at each of their awaits in turn);
+//! `crashes.rs` lets ticks die at each of their awaits in turn: ones that go well, ones that look for a row
+//! that is refused and set it aside, and ones whose handler fails);
 //! an operator who pauses, resumes and breaks leases, and one who deletes the document, so that it is
 //! made again under a higher generation; the request that once created it may land again (`world.rs`);
 //! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`). A poller
@@ -46,7 +48,7 @@
 //! - A row is written before a committed row that lies before it, but for one that was set aside or has
 //!   just failed alone; a batch is out of order.
 //! - Checkpoint or (generation, token) go back, but for the checkpoint of a document that was deleted;
-//!   after that everything must be written again. A term begins under a grant that was used before; the
+//!   after that everything must be written again, in order. A term begins under a grant that was used before; the
 //!   checkpoint moves without the lease, or together with its taking; somebody writes over the lease of
 //!   another.
 //! - A fenced target takes a write of a term after one of a later term, or ends up different from the
@@ -90,6 +92,7 @@
 //! - margin removed
 //! - clock's grain ignored
 //! - idle time before a foreign write ignored
+//! - fractions of idle time lost at each foreign write
 //! - token not raised
 //! - released lease held on to
 //! - lapsed lease never taken
@@ -126,6 +129,8 @@
 //! - range read again remembered as all
 //! - rest of a batch committed with its front's mark
 //! - poller that never ran started by a tick
+//! - no row more asked for than a batch may have
+//! - documents of two applications under one path
 //! - answer that was cut moves the mark
 //! - answer that was cut not checked
 //! - reset keeps what was remembered
@@ -337,21 +342,22 @@
 //! - an idle tick counts rows
 //! - each tick that leaves rows counts them
 //!
-//! By hand, with the simulation alone, and the number of cases it took:
+//! By hand, with the simulation alone; in how many cases depends on how chance is drawn, which has changed
+//! since, so no numbers stand here. Those of the breaks of the surroundings are printed by each run.
 //!
 //! | break | caught by |
 //! |---|---|
-//! | `Fence::admit` lets everybody in | the target's terms, 2 cases; the race |
-//! | commit before handle | a row never written, 1 case; also while nothing fails, 2 |
-//! | `If-Match` ignored by the store | a used token, 2 cases; the checkpoint going back, calm, 4 |
-//! | token not raised at a grant | a used token, 2 cases; the race |
-//! | heartbeat removed | only while nothing fails: delivered twice, 76 cases |
-//! | a landed write not recognised by its `write_id` | delivered twice while nothing fails, 5 cases; the race |
-//! | delivery without its generation | the target's terms, 79 cases |
-//! | a bound of 30 s instead of 2 s past the ttl | the bound of a takeover after a kill, 4 cases |
-//! | a release that does not say so | a stopped holder's lease lapses, 1 case |
-//! | one row too many in an acknowledged prefix | a row never written, 23 cases |
-//! | a first document taken for one that vanished | an alarm without a cause, 37 cases; its regression |
+//! | `Fence::admit` lets everybody in | the target's terms; the race |
+//! | commit before handle | a row never written; also while nothing fails |
+//! | `If-Match` ignored by the store | a used token; the checkpoint going back while nothing fails |
+//! | token not raised at a grant | a used token; the race |
+//! | heartbeat removed | only while nothing fails: delivered twice |
+//! | a landed write not recognised by its `write_id` | delivered twice while nothing fails; the race |
+//! | delivery without its generation | the target's terms |
+//! | a bound of 30 s instead of 2 s past the ttl | the bound of a takeover after a kill |
+//! | a release that does not say so | a stopped holder's lease lapses |
+//! | one row too many in an acknowledged prefix | a row never written |
+//! | a first document taken for one that vanished | an alarm without a cause; its regression |
 //! | margin of a lapsed lease removed | not caught at 1,000: needs the worst clock at the worst moment |
 //! | heartbeat counted from the start of each hold | not caught: here every hold ends in a write |
 //! | a pause that makes a dead lease look alive | not caught: it costs time only; a unit test has it |
@@ -385,6 +391,7 @@ mod takeover;
 mod target;
 mod world;
 
+use self::coverage::{CALM, KINDS};
 use self::run::{explain, run_many, run_seed};
 use self::script::{Break, Property};
 use self::takeover::{Gone, Takeovers};
@@ -416,9 +423,12 @@ fn check(property: Property) {
     if let Some((seed, _)) = summary.failure {
         panic!("{}", explain(seed, property));
     }
-    let missing = summary.coverage.missing();
-    let complete = property == Property::Calm || cases < CASES || missing.is_empty();
-    assert!(complete, "kinds of trouble that never occurred: {missing:?}");
+    let kinds = if property == Property::Calm { CALM } else { KINDS };
+    let missing = summary.coverage.missing(kinds);
+    assert!(
+        cases < CASES || missing.is_empty(),
+        "kinds of trouble that never occurred: {missing:?}"
+    );
 }
 
 #[test]

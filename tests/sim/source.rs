@@ -183,6 +183,9 @@ impl SimSource {
         let state = SourceState::from_iter([("bound".to_owned(), bound.to_string().into())]);
         let is_news = self.world.plan.remembers && *window.state != state;
         let at_once = bound.is_multiple_of(2) && window.after.is_some();
+        if is_news {
+            self.world.with(|state| state.coverage.saw("source: asks to have something kept"));
+        }
         is_news.then_some(Remember { state, at_once })
     }
 }

@@ -57,6 +57,15 @@ pub(crate) fn judge(ledger: &Ledger, table: &[RowState]) -> Judgement {
     judgement
 }
 
+/// Each takeover came within its limit, and there was one to measure: a limit on nothing says nothing.
+pub(crate) fn judge_takeovers(after: &str, times: &[Duration], limit: Duration) -> Option<String> {
+    if times.is_empty() {
+        return Some(format!("no takeover after {after} was measured"));
+    }
+    let late = times.iter().find(|time| **time > limit);
+    late.map(|time| format!("a takeover after {after} took {time:?}, the limit is {limit:?}"))
+}
+
 /// The copy equals its source, and nothing was applied to it twice.
 pub(crate) fn judge_copy(copied: &Copied) -> Vec<String> {
     let Copied { unlike, applied, again, noted } = copied;
@@ -438,5 +447,16 @@ mod tests {
         assert_eq!(history.judge(&[]).after_kill, [Duration::from_millis(7_005)]);
         history.fault(Kind::Freeze, 3_000, 4_000);
         assert!(history.judge(&[]).after_kill.is_empty());
+    }
+
+    #[test]
+    fn a_limit_on_takeovers_is_broken_by_a_late_one_and_by_none_at_all() {
+        let (soon, late) = (Duration::from_secs(7), Duration::from_secs(23));
+        let limit = Duration::from_secs(22);
+        assert_eq!(judge_takeovers("a kill", &[soon, limit], limit), None);
+        let text = judge_takeovers("a kill", &[soon, late], limit).unwrap();
+        assert!(text.contains("a takeover after a kill took 23s"), "{text}");
+        let text = judge_takeovers("SIGTERM", &[], limit).unwrap();
+        assert_eq!(text, "no takeover after SIGTERM was measured");
     }
 }

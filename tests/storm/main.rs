@@ -54,7 +54,7 @@ use highwater::devdb::{Database, Options, Server};
 use tokio::time::{Instant, sleep};
 
 use crate::instances::{COPY, Instances, NAMES, Settings, TTL};
-use crate::judge::{judge, judge_copy};
+use crate::judge::{judge, judge_copy, judge_takeovers};
 use crate::ledger::Shared;
 use crate::receiver::Receiver;
 use crate::report::Report;
@@ -144,15 +144,9 @@ fn conclude(
     ledger.read(|ledger| {
         let mut judgement = judge(ledger, &states);
         judgement.violations.extend(judge_copy(&table::copied(database)));
-        for (what, times, limit) in [
-            ("a kill", &judgement.after_kill, TTL + LAPSE + ALLOWANCE),
-            ("SIGTERM", &judgement.after_terminate, ALLOWANCE),
-        ] {
-            if let Some(time) = times.iter().find(|time| **time > limit) {
-                let text = format!("a takeover after {what} took {time:?}");
-                judgement.violations.push(text);
-            }
-        }
+        let after_kill = judge_takeovers("a kill", &judgement.after_kill, TTL + LAPSE + ALLOWANCE);
+        let after_stop = judge_takeovers("SIGTERM", &judgement.after_terminate, ALLOWANCE);
+        judgement.violations.extend(after_kill.into_iter().chain(after_stop));
         print(ledger, &judgement);
         let is_good = judgement.lost.is_empty() && judgement.violations.is_empty();
         if !is_good {

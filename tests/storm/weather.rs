@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::instances::{COPY, Instances, NAMES, TTL};
-use crate::ledger::{Kind, Shared};
+use crate::ledger::{Call, End, Kind, Ledger, Shared};
 use crate::rng::Rng;
 use crate::storage::Storage;
 
@@ -53,6 +53,8 @@ const DECK: [Card; 15] = [
 
 /// A call comes within this: a lease lapses first, as a rule.
 const CALL_MAX: Duration = Duration::from_secs(20);
+/// Tries of a kill in the calm: one may come after its call's commit.
+const CALM_KILLS_MAX: u32 = 5;
 /// A copy is made within this, unless storage stands still.
 const COPY_MAX: Duration = Duration::from_secs(5);
 
@@ -81,6 +83,26 @@ impl Weather<'_> {
         }
         self.calm().await;
         self.database.clear();
+        self.kill_in_the_calm().await;
+    }
+
+    /// Kills a holder with nothing else going on, and waits for its successor's call: a storm may be too
+    /// dense, or too short, for any takeover in it to be measured.
+    async fn kill_in_the_calm(&mut self) {
+        for _ in 0..CALM_KILLS_MAX {
+            let Some(worker) = self.caller().await else { continue };
+            let fault = self.instances.kill(worker).await;
+            self.look_at_the_lease(fault, worker).await;
+            let holder = |ledger: &Ledger| ledger.faults[fault].term_after;
+            let Some((term, true)) = self.ledger.read(holder) else { continue };
+            let next = |ledger: &Ledger| {
+                let is_next = |call: &&Call| call.term > term && call.end == End::Answered;
+                ledger.calls.iter().find(is_next).map(|_| ())
+            };
+            if self.ledger.wait(CALL_MAX, next).await.is_some() {
+                return;
+            }
+        }
     }
 
     /// Waits until nothing is done to storage any more.

@@ -233,6 +233,46 @@ async fn a_plan_needs_the_source_and_a_copy_that_is_put_back_does_not() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_import_a_reset_and_a_broken_lease_each_clear_the_owner_and_raise_the_token() {
+    for command in ["import", "reset", "lease break"] {
+        let journaled = Journaled::new(JournalMode::Full);
+        let poller = delivered(&journaled).await;
+        let copy = journaled.world.document().await;
+        journaled.world.source.put(7, "new");
+        journaled.world.handler.then_take(Duration::from_secs(1000));
+        let killed = tokio::time::timeout(Duration::from_secs(5), tick(&poller)).await;
+        assert!(killed.is_err(), "the tick was to be killed while it runs");
+        let before = journaled.world.document().await;
+        let holder = before.holder("a");
+        assert!(before.is_held_by(&holder), "{command}: somebody has the lease");
+        sleep(40).await;
+
+        let cli = journaled.instance("cli");
+        let present = cli.present().await.unwrap();
+        match command {
+            "import" => {
+                cli.restore(&copy, &present, (Happened::Imported, ANN)).await.unwrap();
+            }
+            "reset" => {
+                let plan = plan(&cli, ResetTo::Beginning).await;
+                cli.reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
+            }
+            _ => {
+                let broken = Box::pin(cli.break_lease(&present, false, ANN)).await.unwrap();
+                assert!(broken.is_some(), "{command}");
+            }
+        }
+        let after = journaled.world.document().await;
+        assert_eq!(after.lease.owner_id, None, "{command}");
+        assert!(after.lease.fencing_token > before.lease.fencing_token, "{command}");
+        let now = after.lease.acquired_at.unwrap();
+        assert!(after.renew(&holder, now).is_err(), "{command}: nothing of the holder lands");
+        tick(&journaled.instance("b")).await.unwrap();
+        assert_eq!(journaled.world.handler.ids().last(), Some(&7), "{command}: free at once");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_is_broken_by_its_next_token_and_its_holder_writes_nothing_more() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = delivered(&journaled).await;

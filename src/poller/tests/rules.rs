@@ -203,14 +203,81 @@ impl Handler for Silent {
     }
 }
 
+/// One that never answers, and has a time-out of its own.
+#[derive(Debug)]
+struct Mute(Duration);
+
+#[async_trait::async_trait]
+impl Handler for Mute {
+    async fn handle(&self, _: Delivery<'_>) -> Result<(), HandlerError> {
+        let answer = tokio::time::timeout(self.0, std::future::pending::<()>()).await;
+        answer.map_err(|_elapsed| HandlerError::Retryable("timed out".to_owned()))
+    }
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_never_reports_progress_is_not_judged_by_it() {
+async fn a_handler_that_never_reports_progress_is_left_to_its_own_time_out() {
     let handler_stall_max = Some(Duration::from_secs(20));
     let world = World::with(Limits { handler_stall_max, ..limits() });
     world.source.fill(1);
     let mut poller = world.instance("a");
-    poller.handler = Arc::new(Silent(Duration::from_secs(100)));
+    let time_out = Duration::from_secs(100);
+    poller.handler = Arc::new(Mute(time_out));
+    let began_at = Instant::now();
+    let failed = tick(&poller).await;
+    let own = |reason: &str| reason == "timed out";
+    assert!(
+        matches!(&failed, Err(TickError::Handler(HandlerError::Retryable(reason))) if own(reason)),
+        "{failed:?}"
+    );
+    assert_eq!(began_at.elapsed(), time_out, "not at the 20 s of the stall guard");
+    sleep(2).await;
+    poller.handler = Arc::new(Silent(time_out));
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_in_flight_record_rides_on_the_acquiring_write() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    let (memory, store) = (world.memory.clone(), world.store.clone());
+    let seen = Arc::new(Mutex::new(None));
+    let at_work = seen.clone();
+    world.handler.then(async move {
+        let key = StateKey::Document("p".to_owned());
+        let bytes = memory.load(&key).await.unwrap().stored.unwrap().bytes;
+        *at_work.lock().unwrap() = Some((store.take_calls(), decode("p", &bytes).unwrap()));
+        Ok(())
+    });
+    tick(&poller).await.unwrap();
+    let (written, document) = seen.lock().unwrap().take().unwrap();
+    assert_eq!(written, calls(0, 1, 0), "one write before the handler, and no other");
+    let received = world.handler.received().pop().unwrap();
+    assert_eq!(document.lease.fencing_token.0, received.fence.1, "it granted the lease");
+    let in_flight = document.in_flight.unwrap();
+    assert_eq!((in_flight.batch_id.as_str(), in_flight.rows), (received.batch_id.as_str(), 3));
+    assert_eq!(in_flight.after, document.checkpoint.cursor, "behind the checkpoint it was read at");
+}
+
+#[tokio::test(start_paused = true)]
+async fn sizing_is_advice_and_never_changed_silently() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    // Each tick takes longer than the lease lives and than ticks are apart: `doctor` would warn.
+    for _ in 0..8 {
+        world.source.fill(25);
+        for _ in 0..3 {
+            world.handler.then_take(TTL * 2);
+        }
+        tick(&poller).await.unwrap();
+    }
+    let document = world.document().await;
+    let advice = crate::doctor::sizing::Sizing::of(&document, TTL).unwrap();
+    assert!(advice.suggested_ttl_seconds > TTL.as_secs(), "{advice:?}");
+    assert_eq!(document.lease.ttl_seconds, TTL.as_secs(), "what was set holds");
+    let sizes: Vec<_> = world.handler.received().iter().map(|call| call.ids.len()).collect();
+    assert_eq!(sizes[sizes.len() - 3..], [10, 10, 5], "and so does the size of a batch");
 }
 
 #[tokio::test(start_paused = true)]

@@ -123,6 +123,24 @@ impl Watched {
         total
     }
 
+    /// Returns how often a histogram of seconds was told something with this attribute.
+    pub(super) fn timed(&self, metric: &str, (key, value): (&str, &str)) -> u64 {
+        self.provider.force_flush().unwrap();
+        let Some(last) = self.exporter.get_finished_metrics().unwrap().pop() else { return 0 };
+        let metrics = last.scope_metrics().flat_map(ScopeMetrics::metrics);
+        let mut total = 0;
+        for found in metrics.filter(|found| found.name() == metric) {
+            let AggregatedMetrics::F64(MetricData::Histogram(told)) = found.data() else {
+                continue;
+            };
+            let matching = told.data_points().filter(|point| {
+                point.attributes().any(|a| a.key.as_str() == key && a.value.as_str() == value)
+            });
+            total += matching.map(|point| point.count()).sum::<u64>();
+        }
+        total
+    }
+
     /// Returns what a counter that goes up and down stands at.
     pub(super) fn stands_at(&self, metric: &str) -> i64 {
         self.provider.force_flush().unwrap();
@@ -152,7 +170,7 @@ impl Watched {
         told.next().flatten()
     }
 
-    fn failures(&self, error: &str) -> u64 {
+    pub(super) fn failures(&self, error: &str) -> u64 {
         self.counted("failures_total", Some(("error.type", error)))
     }
 
@@ -224,6 +242,20 @@ fn assert_taken_over(watched: &Watched, rows_again: u64) {
     assert_eq!(watched.counted("failures_total", None), 0);
 }
 
+/// What is delivered again, as the metrics tell it: leases taken over from the dead, and rows of what the
+/// document knows to be another attempt. A lease that was broken by hand is neither.
+fn assert_again(watched: &Watched, takeovers: u64, rows_again: u64) {
+    assert_eq!(watched.counted("highwater.recovery.takeovers", None), takeovers);
+    assert_eq!(watched.counted("highwater.rows.redelivered", None), rows_again);
+}
+
+/// Writes under a stale token that were refused: by the target, and by the state document.
+fn assert_refused(watched: &Watched, by_target: u64, by_state: u64) {
+    for (by, count) in [("target", by_target), ("state", by_state)] {
+        assert_eq!(watched.counted("highwater.fence.rejections", Some(("by", by))), count, "{by}");
+    }
+}
+
 /// Nothing failed, so nothing is logged above INFO.
 fn assert_quiet(watched: &Watched) {
     assert_eq!(watched.counted("failures_total", None), 0);
@@ -249,7 +281,7 @@ async fn w1_handler_success_commit_failure() {
     sleep(40).await;
     tick(&elsewhere(world, "b")).await.unwrap();
     assert_whole_batch_again(world);
-    assert_eq!(watched.counted("highwater.rows.redelivered", None), 3);
+    assert_again(&watched, 1, 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -310,6 +342,8 @@ async fn w4_lease_lost_during_processing() {
     assert_eq!(world.document().await.checkpoint.metadata.row_count, 1);
     tick(&world.instance("b")).await.unwrap();
     assert_whole_batch_again(world);
+    assert_again(&watched, 0, 0);
+    assert_refused(&watched, 0, 1);
 }
 
 /// Grants the lease to somebody else, who gives it up at once.
@@ -344,9 +378,11 @@ async fn w5_commit_response_timeout() {
         let deliveries = world.handler.received().len();
         if persisted {
             assert_eq!((outcome, deliveries), (TickOutcome::Idle, 2), "resolved by the reload");
+            assert_again(&watched, 0, 0);
         } else {
             assert_eq!((outcome, deliveries), (TickOutcome::Committed { more: false }, 3));
             assert_whole_batch_again(world);
+            assert_again(&watched, 1, 3);
         }
     }
 }
@@ -460,6 +496,7 @@ async fn s5_5_handler_raises() {
     sleep(2).await;
     tick(&poller).await.unwrap();
     assert_whole_batch_again(world);
+    assert_again(&watched, 0, 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -477,6 +514,8 @@ async fn s5_6_checkpoint_commit_fails_lease_lost() {
     watched.assert_failed_once("lease_lost", "WARN", "LostLeaseError");
     tick(&world.instance("b")).await.unwrap();
     assert_whole_batch_again(world);
+    assert_again(&watched, 0, 0);
+    assert_refused(&watched, 0, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -495,6 +534,8 @@ async fn s5_7_checkpoint_commit_fails_other() {
     // This process reclaims its own lease at once.
     tick(&poller).await.unwrap();
     assert_whole_batch_again(world);
+    // Its own lease is no dead one's, and nobody has counted an attempt.
+    assert_again(&watched, 0, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -530,7 +571,14 @@ async fn s5_9_poison_batch() {
     let in_flight = world.document().await.in_flight.unwrap();
     assert_eq!((in_flight.attempt, in_flight.last_error.as_deref()), (3, Some("422")));
     assert_eq!(watched.failures("HandlerError"), 3);
+    assert_eq!(watched.counted("failures_total", None), 3, "one each attempt, and no other");
+    assert_again(&watched, 0, 6);
     assert_eq!(watched.count_of("handler_failed"), 3);
+    let logged = watched.logged("handler_failed");
+    assert_eq!(
+        (logged["level"].as_str(), logged["error.type"].as_str()),
+        ("ERROR", "HandlerError")
+    );
     let received = world.handler.received();
     assert!(received.iter().all(|call| call.batch_id == received[0].batch_id), "{received:?}");
     let lines = watched.capture.0.lock().unwrap();
@@ -559,6 +607,8 @@ async fn s5_9_poison_batch_that_is_quarantined() {
     let logged = watched.logged("row_quarantined");
     assert_eq!((logged["level"].as_str(), logged["reason"].as_str()), ("ERROR", "refused"));
     assert_eq!(watched.count_of("row_quarantined"), 1);
+    assert_eq!(watched.counted("failures_total", None), 0, "the tick has not failed");
+    assert_again(&watched, 0, 0);
     assert_eq!(watched.counted("highwater.rows.quarantined", Some(("reason", "refused"))), 1);
     let keys = world.memory.list().await.unwrap();
     assert_eq!(keys.iter().filter(|key| matches!(key, StateKey::Quarantined { .. })).count(), 1);
@@ -586,6 +636,7 @@ async fn s5_9_poison_batch_that_stops_the_poller() {
     tick(&world.instance("b")).await.unwrap();
     let received = world.handler.received();
     assert_eq!(received[calls_before].ids, [2], "then the row comes again");
+    assert_again(&watched, 0, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -636,6 +687,7 @@ async fn seed_000_handler_succeeds_cas_write_fails() {
     sleep(40).await;
     tick(&world.instance("b")).await.unwrap();
     assert_whole_batch_again(world);
+    assert_again(&watched, 1, 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -665,6 +717,7 @@ async fn seed_000_cas_write_response_timeout() {
         }
         assert_eq!(tick(&elsewhere(world, "b")).await.unwrap(), TickOutcome::Idle);
         assert_eq!(world.handler.ids(), [0, 1, 2, 3], "it had persisted: nothing comes again");
+        assert_again(&watched, 0, 0);
     }
 }
 
@@ -674,7 +727,38 @@ async fn seed_000_lease_expires_and_another_instance_takes_over() {
     let world = &watched.world;
     let poller = world.seasoned("a").await;
     world.source.fill(3);
-    // The holder is cut off from storage until its lease has lapsed and passed on.
+    let other = elsewhere(world, "b");
+    let store = world.store.clone();
+    // The handler is done in time, and the commit under way so long that the lease lapses and passes on.
+    world.handler.then(async move {
+        store.break_next(Call::Store, Fault::Slow(Duration::from_secs(60)));
+        Ok(())
+    });
+    world.handler.then_take(Duration::from_secs(60));
+    world.store.take_calls();
+    let (stale, ()) = tokio::join!(tick(&poller), async {
+        sleep(40).await;
+        tick(&other).await.unwrap();
+    });
+    assert!(matches!(stale, Err(TickError::LeaseLost(LeaseError::Lost(_)))), "{stale:?}");
+    let Calls { puts, refused, .. } = world.store.take_calls();
+    assert_eq!((puts, refused), (1, 1), "it was granted the lease, and its commit was refused");
+    watched.assert_failed_once("lease_lost", "WARN", "LostLeaseError");
+    assert_refused(&watched, 0, 1);
+    assert_whole_batch_again(world);
+    assert_again(&watched, 1, 3);
+    let document = world.document().await;
+    assert_eq!(document.lease.owner_id.as_deref(), Some("b"), "nothing of the stale owner landed");
+    assert_eq!(document.checkpoint.metadata.row_count, 3, "the new owner's");
+}
+
+#[tokio::test(start_paused = true)]
+async fn seed_000_lease_expires_while_its_holder_is_cut_off() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    // No renewal gets through: the handler is stopped at the deadline, before the lease passes on.
     let other = elsewhere(world, "b");
     let store = world.store.clone();
     world.handler.then(async move {
@@ -691,6 +775,8 @@ async fn seed_000_lease_expires_and_another_instance_takes_over() {
     assert!(matches!(stale, Err(TickError::LeaseLost(LeaseError::Lapsed))), "{stale:?}");
     watched.assert_failed_once("lease_lost", "WARN", "LostLeaseError");
     assert_whole_batch_again(world);
+    assert_again(&watched, 1, 3);
+    assert_refused(&watched, 0, 0);
     assert_eq!(world.document().await.checkpoint.metadata.row_count, 3, "the new owner's");
 }
 
@@ -714,6 +800,8 @@ async fn seed_000_heartbeat_cas_failure() {
     assert_eq!((world.store.take_calls().puts, world.handler.finished()), (1, 1));
     tick(&world.instance("b")).await.unwrap();
     assert_whole_batch_again(world);
+    assert_again(&watched, 0, 0);
+    assert_refused(&watched, 0, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -736,8 +824,10 @@ async fn seed_003_split_execution() {
     assert_eq!((logged["stale_token"].as_str(), logged["current_token"].as_str()), ("2", "9"));
     assert_eq!(logged["reason"], "token_mismatch");
     sleep(40).await;
+    assert_refused(&watched, 1, 0);
     tick(&world.instance("b")).await.unwrap();
     assert_whole_batch_again(world);
+    assert_again(&watched, 1, 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -764,8 +854,10 @@ async fn seed_003_split_execution_while_a_renewal_is_in_the_air() {
     watched.assert_failed_once("stale_write_blocked", "WARN", "LostLeaseError");
     assert_eq!(watched.count_of("lease_lost"), 0, "the same loss, told once");
     assert_eq!(world.store.take_calls().puts, 1, "nothing is written after a loss");
+    assert_refused(&watched, 1, 0);
     tick(&world.instance("b")).await.unwrap();
     assert_whole_batch_again(world);
+    assert_again(&watched, 0, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -809,6 +901,7 @@ async fn seed_003_zombie_worker() {
     sleep(2).await;
     tick(&world.instance("b")).await.unwrap();
     assert_whole_batch_again(world);
+    assert_again(&watched, 0, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -852,7 +945,7 @@ async fn seed_003_double_completion() {
     watched.assert_failed_once("commit_failed", "ERROR", "CommitError");
     // The second took its lapsed, unreleased lease over: both delivered, and one completed.
     assert_whole_batch_again(world);
-    assert_eq!(watched.counted("highwater.recovery.takeovers", None), 1);
+    assert_again(&watched, 1, 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -869,6 +962,7 @@ async fn seed_003_orphan_no_lease_but_running() {
     assert_eq!(tick(&world.instance("b")).await.unwrap(), TickOutcome::Committed { more: false });
     assert!(world.document().await.in_flight.is_none());
     assert_whole_batch_again(world);
+    assert_again(&watched, 0, 0);
     assert_quiet(&watched);
 }
 
@@ -893,6 +987,7 @@ async fn seed_003_orphan_timer_that_was_never_stored() {
     sleep(40).await;
     tick(&elsewhere(world, "b")).await.unwrap();
     assert_whole_batch_again(world);
+    assert_again(&watched, 1, 3);
 }
 
 #[tokio::test(start_paused = true)]

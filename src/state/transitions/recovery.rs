@@ -8,7 +8,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 
 use super::{LeaseAge, Refusal, Standing};
-use crate::state::{RecentTick, StateDocument};
+use crate::state::{LeaseRecord, RecentTick, StateDocument};
 
 /// The owner id of whoever judges a lease without ever holding one.
 const NOBODY: &str = "";
@@ -19,7 +19,7 @@ const RECOVERED: &str = "recovered";
 impl StateDocument {
     /// Returns how long the holder has not written, by the service's clock alone.
     pub fn idle(&self, age: LeaseAge) -> Duration {
-        Duration::from_secs(self.lease.idle_before_seconds) + age.since_write
+        self.lease.idle_before().saturating_add(age.since_write)
     }
 
     /// Tells how the lease stands for whoever does not ask for it.
@@ -77,6 +77,20 @@ impl StateDocument {
         next.in_flight.as_mut()?.next_attempt_at = None;
         next.note(recovered("in_flight_orphaned", now));
         Some(next)
+    }
+}
+
+impl LeaseRecord {
+    /// Returns how old the holder's last write already was when somebody else wrote.
+    pub fn idle_before(&self) -> Duration {
+        let rest = Duration::from_nanos(self.idle_before_nanos.into());
+        Duration::from_secs(self.idle_before_seconds).saturating_add(rest)
+    }
+
+    /// Notes it to the nanosecond: of many writes that follow each other fast, each would lose a part.
+    pub(super) fn set_idle_before(&mut self, idle: Duration) {
+        self.idle_before_seconds = idle.as_secs();
+        self.idle_before_nanos = idle.subsec_nanos();
     }
 }
 

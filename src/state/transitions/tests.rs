@@ -136,6 +136,29 @@ fn a_foreign_write_does_not_keep_a_dead_lease_alive() {
 }
 
 #[test]
+fn foreign_writes_however_frequent_do_not_keep_a_dead_lease_alive() {
+    let paused = Paused {
+        by: "eve".to_owned(),
+        reason: "r".to_owned(),
+        at: NOW,
+        extra: serde_json::Map::new(),
+    };
+    let soon = LeaseAge { since_write: Duration::from_millis(900), ..age(0) };
+    let (mut document, _) = held_by("a");
+    // Each comes 0.9 s after the one before; the lease lapses at 124 s.
+    for write in 1..=137 {
+        document = document.pause(paused.clone(), soon);
+        // As the next one to write reads it.
+        document = decode("orders", &encode(&document)).unwrap();
+        let held = matches!(document.standing("b", age(0)), Standing::Held { .. });
+        assert!(held, "123.3 s are not 124: write {write}");
+    }
+    document = document.pause(paused, soon);
+    assert_eq!(document.standing("b", age(0)), Standing::Lapsed, "124.2 s");
+    assert_eq!(document.lease.idle_before(), Duration::from_millis(124_200));
+}
+
+#[test]
 fn a_write_of_the_holder_sets_the_idle_time_back() {
     let (document, holder) = held_by("a");
     let observed = Observed {

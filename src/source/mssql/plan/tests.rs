@@ -45,7 +45,7 @@ fn plan(settings: &SourceSettings) -> Result<Plan, FetchError> {
     let origin = Origin::of(settings).unwrap();
     let filter = crate::source::mssql::origin::filter(settings).unwrap();
     let columns = [
-        column("id", "int"),
+        Column { primary: settings.cursor_column.is_none(), ..column("id", "int") },
         column("rv", "timestamp"),
         column("at", "smalldatetime"),
         column("place", "geography"),
@@ -121,6 +121,30 @@ fn parameters_follow_the_order_of_the_text() {
             Param::BigInt(2),
         ]
     );
+}
+
+#[test]
+fn a_fetch_asks_for_one_row_more_than_a_batch_may_have() {
+    for (mode, cursor) in [
+        (CursorMode::RowVersion, "rv"),
+        (CursorMode::TimestampPk, "at"),
+        (CursorMode::IntegerPk, "id"),
+        (CursorMode::ChangeTracking, "id"),
+    ] {
+        let settings = match mode {
+            CursorMode::ChangeTracking => {
+                SourceSettings { cursor_column: None, ..listed(mode, cursor) }
+            }
+            _ => listed(mode, cursor),
+        };
+        let plan = plan(&settings).unwrap();
+        for (rows_max, asked) in [(1, 2), (10, 11), (1_000, 1_001)] {
+            let window = FetchWindow { after: None, upto: None, rows_max, state: &NOTHING };
+            let (sql, params) = plan.statement(window).unwrap();
+            assert!(sql.contains("SELECT TOP (@P1) "), "{sql}");
+            assert_eq!(params[0], Param::BigInt(asked), "{mode} by {rows_max}");
+        }
+    }
 }
 
 #[test]
