@@ -105,7 +105,7 @@ impl<'a> Lease<'a> {
         Box::pin(Self::take(context, base, granted)).await
     }
 
-    async fn take(
+    async fn ask(
         context: LeaseContext<'a>,
         base: &Snapshot,
         granted: Result<StateDocument, Refusal>,

@@ -5,6 +5,7 @@
 //! `highwater.<thing>.<what>`. `docs/telemetry.md` lists them all, and a test holds it to this.
 
 mod azfdb;
+mod database;
 mod standing;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter, UpDownCounter};
 use tokio::time::Instant;
 
 use self::azfdb::Azfdb;
+pub use self::database::DatabaseCalls;
 pub(crate) use self::standing::Standing;
 use self::standing::StandingMetrics;
 
@@ -99,6 +101,7 @@ pub(crate) struct Behind {
 struct LeaseMetrics {
     active: UpDownCounter<i64>,
     acquire_duration: Histogram<f64>,
+    attempts: Counter<u64>,
     remaining: Histogram<f64>,
     heartbeats: Counter<u64>,
     expirations: Counter<u64>,
@@ -365,6 +368,11 @@ impl Metrics {
         self.leases.active.add(change, &[named(poller)]);
     }
 
+    /// Counts how asking for a lease ended.
+    pub(crate) fn lease_asked(&self, poller: &str, outcome: &'static str) {
+        self.leases.attempts.add(1, &[named(poller), KeyValue::new("outcome", outcome)]);
+    }
+
     /// Notes how long a lease that was granted was asked for.
     pub(crate) fn lease_acquired(&self, poller: &str, duration: Duration) {
         self.leases.acquire_duration.record(duration.as_secs_f64(), &[named(poller)]);
@@ -445,6 +453,7 @@ impl LeaseMetrics {
                 .with_unit("{lease}")
                 .build(),
             acquire_duration: seconds("highwater.lease.acquire.duration"),
+            attempts: counter("highwater.lease.acquire.attempts", "{attempt}"),
             remaining: seconds("highwater.lease.remaining"),
             heartbeats: counter("highwater.lease.heartbeats", "{heartbeat}"),
             expirations: counter("highwater.lease.expirations", "{lease}"),

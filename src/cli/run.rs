@@ -112,7 +112,8 @@ fn timers(
             "Function `{name}` runs at `{text}`, UTC"
         );
         ticks |= matches!(does, Function::Tick(_));
-        timers.push(Timer { function: name.clone(), schedule, work: work(name, does, process) });
+        let (function, work) = (name.clone(), work(name, &text, does, process));
+        timers.push(Timer { function, schedule, work });
     }
     if !ticks {
         let names: Vec<&str> = app.pollers.keys().map(String::as_str).collect();
@@ -127,18 +128,18 @@ fn timers(
     Ok(timers)
 }
 
-fn work(function: &str, does: Function, process: &Process) -> Work {
-    let (function, process) = (function.to_owned(), process.clone());
+fn work(function: &str, schedule: &str, does: Function, process: &Process) -> Work {
+    let (process, timer) = (process.clone(), (function.to_owned(), schedule.to_owned()));
     Arc::new(move || {
-        let (function, process) = (function.clone(), process.clone());
+        let (timer, process) = (timer.clone(), process.clone());
         match &does {
             Function::Tick(poller) => {
                 let poller = Arc::clone(poller);
-                Box::pin(async move { process.tick(&function, &poller).await })
+                Box::pin(async move { process.tick(&timer, &poller).await })
             }
             Function::Recovery(controller) => {
                 let controller = Arc::clone(controller);
-                Box::pin(async move { process.recover(&function, &controller).await })
+                Box::pin(async move { process.recover(&timer, &controller).await })
             }
             Function::Status(_) => Box::pin(std::future::ready(())),
         }
@@ -147,23 +148,28 @@ fn work(function: &str, does: Function, process: &Process) -> Work {
 
 impl Process {
     /// Runs a tick, and exports what it told before the next one is due.
-    async fn tick(&self, function: &str, poller: &Poller) {
+    async fn tick(&self, (function, schedule): &(String, String), poller: &Poller) {
         let invocation_id = Uuid::new_v4().to_string();
         let span = error_span!("tick", poller.name = poller.name(), invocation_id);
         let stop = self.stop.child();
         let request = TickRequest { invocation_id, traceparent: None, stop };
-        let invoked = Invoked::of(function, &request, self.is_first());
+        let invoked = Invoked {
+            schedule: Some(schedule),
+            ..Invoked::of(function, &request, self.is_first())
+        };
         let exported = invoked.span(&self.telemetry);
         let report = poller.tick(&request).instrument(exported.clone()).instrument(span).await;
         note(exported, poller, &report);
         self.telemetry.flush().await;
     }
 
-    async fn recover(&self, function: &str, controller: &Controller) {
+    async fn recover(&self, (function, schedule): &(String, String), controller: &Controller) {
         let invocation_id = Uuid::new_v4().to_string();
         let span = error_span!("recovery", invocation_id);
         let is_first = self.is_first();
-        let invoked = Invoked { function, id: &invocation_id, traceparent: None, is_first };
+        let schedule = Some(schedule.as_str());
+        let (id, traceparent) = (invocation_id.as_str(), None);
+        let invoked = Invoked { function, id, schedule, traceparent, is_first };
         let exported = invoked.span(&self.telemetry);
         let run = Box::pin(controller.invoke()).instrument(exported.clone());
         let ended = run.instrument(span).await;

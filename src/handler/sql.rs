@@ -49,6 +49,7 @@ use super::{Beside, Delivery, Handler, HandlerError};
 use crate::config::{LedgerConfig, SqlHandlerConfig};
 use crate::error::ErrorKind;
 use crate::event::EventId;
+use crate::metrics::DatabaseCalls;
 use crate::mssql::ident::{NameError, QualifiedName};
 use crate::mssql::{Connection, Param, Retries, RetryTerms, SqlError, Transaction};
 use crate::state::{Fence, FencingToken, Generation, StaleWrite};
@@ -112,6 +113,7 @@ pub struct Sql {
     tables: Tables,
     names: Names,
     state: Mutex<State>,
+    calls: DatabaseCalls,
 }
 
 #[derive(Debug)]
@@ -178,7 +180,8 @@ impl Sql {
             described: None,
             forget_at: Instant::now(),
         };
-        Ok(Self { app: app.to_owned(), config, tables, names, state: Mutex::new(state) })
+        let calls = DatabaseCalls::new("BATCH", Some(names.target.clone()));
+        Ok(Self { app: app.to_owned(), config, tables, names, state: Mutex::new(state), calls })
     }
 
     /// Logs in with tokens of `credential` where the connection string asks for tokens.
@@ -436,14 +439,17 @@ impl Handler for Sql {
         let limit = self.config.timeout;
         let connection = &self.config.connection;
         let at = (connection.host.as_str(), connection.port);
-        let table = self.tables.target.to_string();
-        let span = traced::write_rows(&table, connection.database.as_deref(), at);
+        let span = traced::write_rows(&self.names.target, connection.database.as_deref(), at);
+        let began_at = Instant::now();
         let write = async {
             timeout(limit, self.deliver(&mut state, &delivery)).await.unwrap_or_else(|_elapsed| {
                 Err(HandlerError::Retryable(format!("the batch was not written within {limit:?}")))
             })
         };
-        traced::within(span, write).await
+        let written = traced::within(span, write).await;
+        let error = written.as_ref().err().map(|error| error.name().to_owned());
+        self.calls.took(delivery.poller, began_at.elapsed(), error);
+        written
     }
 }
 

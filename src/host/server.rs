@@ -248,6 +248,7 @@ async fn recover(
     let invoked = Invoked {
         function,
         id: &invocation_id,
+        schedule: None,
         traceparent: invocation.traceparent.as_deref(),
         is_first: shared.is_cold.swap(false, Ordering::Relaxed),
     };

@@ -1,9 +1,11 @@
 //! The span of one invocation, as the conventions for functions have it:
 //! <https://opentelemetry.io/docs/specs/semconv/faas/faas-spans/>
 
+use time::format_description::well_known::Rfc3339;
 use tracing::Span;
 use tracing::field::Empty;
 
+use crate::clock::{Clock as _, SystemClock};
 use crate::poller::{Poller, TickReport, TickRequest, outcome_row};
 use crate::telemetry::Telemetry;
 use crate::trace::span;
@@ -15,6 +17,8 @@ pub(crate) struct Invoked<'a> {
     pub(crate) function: &'a str,
     /// Id of the invocation.
     pub(crate) id: &'a str,
+    /// When it runs, as the function says, where that is known.
+    pub(crate) schedule: Option<&'a str>,
     /// The caller's span, where it has told one.
     pub(crate) traceparent: Option<&'a str>,
     /// Whether it is the first one of this process.
@@ -30,6 +34,8 @@ impl Invoked<'_> {
             otel.kind = "server",
             traceparent = self.traceparent,
             faas.trigger = "timer",
+            faas.cron = self.schedule,
+            faas.time = SystemClock.now().format(&Rfc3339).ok(),
             faas.invocation_id = self.id,
             faas.coldstart = self.is_first,
             cloud.resource_id = telemetry.function_id(self.function),
@@ -46,7 +52,7 @@ impl<'a> Invoked<'a> {
     /// Returns the invocation that asks for a tick.
     pub(crate) fn of(function: &'a str, request: &'a TickRequest, is_first: bool) -> Self {
         let traceparent = request.traceparent.as_deref();
-        Self { function, id: &request.invocation_id, traceparent, is_first }
+        Self { function, id: &request.invocation_id, schedule: None, traceparent, is_first }
     }
 }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Lease, LeaseContext, Snapshot};
+use super::{Acquired, Lease, LeaseContext, LeaseError, Snapshot};
 use crate::metrics::{FoundBy, Metrics};
-use crate::state::Standing;
+use crate::state::{Refusal, Standing, StateDocument};
 
 /// Counts a lease as held for as long as it lives.
 #[derive(Debug)]
@@ -48,6 +48,28 @@ pub(super) fn granted(context: LeaseContext<'_>, base: &Snapshot, duration: Dura
         }
     }
     Active::begin(context)
+}
+
+impl<'a> Lease<'a> {
+    /// Asks for a lease that the document in hand may grant, and counts how that ended. What was refused
+    /// without a write was not asked for.
+    pub(super) async fn take(
+        context: LeaseContext<'a>,
+        base: &Snapshot,
+        granted: Result<StateDocument, Refusal>,
+    ) -> Result<Acquired<'a>, LeaseError> {
+        let asked = Self::ask(context, base, granted).await;
+        let outcome = match &asked {
+            Ok(Acquired::Held(_)) => "acquired",
+            Ok(Acquired::Conflict) => "conflict",
+            Ok(Acquired::Refused(_)) => return asked,
+            Err(_) => "error",
+        };
+        if let Some(metrics) = context.instance.metrics() {
+            metrics.lease_asked(context.key.poller(), outcome);
+        }
+        asked
+    }
 }
 
 impl Lease<'_> {

@@ -15,7 +15,7 @@ use tracing::{Level, debug, error, info, warn};
 
 use super::batch::Batch;
 use super::outcome::rfc3339;
-use super::{Poller, TickError, TickOutcome, TickReport, TickRequest, outcome_row};
+use super::{Poller, Skipped, TickError, TickOutcome, TickReport, TickRequest, outcome_row};
 use crate::cursor::Cursor;
 use crate::error::chain;
 use crate::event::BatchId;
@@ -395,6 +395,9 @@ impl<'a> Observation<'a> {
         {
             metrics.write_rejected(&self.poller.name, by);
         }
+        if matches!(result, Ok(TickOutcome::Skipped(Skipped::Held { .. }))) {
+            metrics.lease_asked(&self.poller.name, "busy");
+        }
         metrics.tick(&self.poller.name, row.outcome, failure, duration);
         if let (Ok(TickOutcome::Committed { .. } | TickOutcome::Idle), Some(at)) =
             (&result, self.service_time)
@@ -418,13 +421,13 @@ impl<'a> Observation<'a> {
                 format!("committed {} rows in {} batches{aside}{waiting}", self.rows, self.batches)
             }
             Ok(TickOutcome::Idle) => "nothing new".to_owned(),
-            Ok(TickOutcome::Skipped(super::Skipped::AlreadyRunning)) => {
+            Ok(TickOutcome::Skipped(Skipped::AlreadyRunning)) => {
                 "skipped: already running".to_owned()
             }
-            Ok(TickOutcome::Skipped(super::Skipped::Held { owner_id })) => {
+            Ok(TickOutcome::Skipped(Skipped::Held { owner_id })) => {
                 format!("skipped: lease held by `{owner_id}`")
             }
-            Ok(TickOutcome::Skipped(super::Skipped::Conflict)) => {
+            Ok(TickOutcome::Skipped(Skipped::Conflict)) => {
                 "skipped: another instance was first".to_owned()
             }
             Ok(TickOutcome::BackingOff { until }) => {

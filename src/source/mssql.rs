@@ -50,6 +50,7 @@ use tokio::time::sleep;
 use crate::config::{Filter, OnSchemaChange, Relation, SourceClock, SqlConnection};
 use crate::cursor::{Cursor, CursorMode, SourceFingerprint};
 use crate::error::ErrorKind;
+use crate::metrics::DatabaseCalls;
 use crate::mssql::ident::quote;
 use crate::mssql::{Connection, Param, Retries, RetryTerms, SqlError};
 use crate::partition::Partition;
@@ -116,6 +117,7 @@ pub struct Mssql {
     decided: OnceLock<Decided>,
     retry: RetryTerms,
     state: Mutex<State>,
+    calls: DatabaseCalls,
     #[cfg(any(test, feature = "test-util"))]
     unbounded: bool,
 }
@@ -174,6 +176,7 @@ impl Mssql {
             let shape = origin.shape(&settings, filter.as_ref(), &choice);
             decided.get_or_init(|| Decided { choice, shape });
         }
+        let calls = DatabaseCalls::new("SELECT", origin.table().map(ToString::to_string));
         let connection = Connection::new(settings.connection.clone(), None);
         let state =
             Mutex::new(State { connection, plan: None, rows_fit: None, told_of_query: false });
@@ -185,6 +188,7 @@ impl Mssql {
             decided,
             retry: RetryTerms::NEVER,
             state,
+            calls,
             #[cfg(any(test, feature = "test-util"))]
             unbounded: false,
         })

@@ -126,6 +126,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
             "doctor",
             "error",
             "event",
+            "metrics",
             "mssql",
             "partition",
             "source",
@@ -174,7 +175,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "handler::sql",
-        &["config", "error", "event", "handler", "mssql", "state"],
+        &["config", "error", "event", "handler", "metrics", "mssql", "state"],
         &["azure_core", "base64", "tiberius", "tokio::sync"],
     ),
     ("handler::stdout", &["error", "event", "handler"], &["tokio::io", "tokio::sync"]),
@@ -204,7 +205,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "host",
-        &["error", "page", "poller", "recovery", "status", "telemetry", "trace"],
+        &["clock", "error", "page", "poller", "recovery", "status", "telemetry", "trace"],
         &["axum", "hyper", "tokio::net", "tokio::spawn", "tokio::sync"],
     ),
     ("project", &["config", "schedule"], &[]),

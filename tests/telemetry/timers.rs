@@ -41,6 +41,8 @@ async fn a_tick_without_the_host_is_a_trace_too() {
         assert!(tick["parent_span_id"].is_null(), "{tick:#}");
         assert_eq!(attribute(tick, "faas.coldstart"), is_first, "{tick:#}");
         assert_eq!(attribute(tick, "poller.name"), "nightly");
+        assert_eq!(attribute(tick, "faas.cron"), "* * * * * *");
+        assert!(attribute(tick, "faas.time").as_str().unwrap().ends_with('Z'), "{tick:#}");
         let within = |name: &str| {
             let mut named = spans.iter().filter(|span| span["name"] == name);
             named.any(|span| span["trace_id"] == tick["trace_id"])

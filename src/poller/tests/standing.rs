@@ -54,3 +54,29 @@ async fn rows_that_wait_are_counted_where_a_tick_leaves_some_and_only_now_and_th
     assert_eq!(behind(), Some(1.0), "what is not taken waits");
     assert_eq!(watched.logged("handler_failed")["rows_behind"], "1");
 }
+
+#[tokio::test(start_paused = true)]
+async fn each_way_that_asking_for_a_lease_can_end_is_counted() {
+    let watched = Watched::of(World::new());
+    let world = &watched.world;
+    let asked =
+        |outcome| watched.counted("highwater.lease.acquire.attempts", Some(("outcome", outcome)));
+    let poller = world.seasoned("a").await;
+    let before = (asked("acquired"), asked("conflict"));
+    tick(&poller).await.unwrap();
+    assert_eq!((asked("acquired"), asked("conflict")), before, "an idle tick asks for none");
+    world.source.put(1, "second");
+    tick(&poller).await.unwrap();
+    assert_eq!((asked("acquired"), asked("busy")), (before.0 + 1, 0));
+    let other = world.instance("b");
+    world.source.put(2, "third");
+    world.handler.then({
+        let other = Arc::new(other);
+        async move {
+            assert!(matches!(tick(&other).await, Ok(TickOutcome::Skipped(Skipped::Held { .. }))));
+            Ok(())
+        }
+    });
+    tick(&poller).await.unwrap();
+    assert_eq!((asked("busy"), asked("error")), (1, 0));
+}
