@@ -230,9 +230,25 @@ fn short_hex(hash: &[u8]) -> String {
     hex(hash.get(..16).unwrap_or(hash))
 }
 
+/// Returns a number with its noun, as people read it: `1 row`, `2 batches`.
+pub(crate) fn counted(number: u64, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        _ if noun.ends_with("ch") => format!("{number} {noun}es"),
+        _ => format!("{number} {noun}s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_is_not_many() {
+        let all = [(0, "row"), (1, "row"), (1, "batch"), (2, "batch")];
+        let all = all.map(|(number, noun)| counted(number, noun));
+        assert_eq!(all, ["0 rows", "1 row", "1 batch", "2 batches"]);
+    }
     use crate::cursor::RowVersion;
 
     fn cursor(version: u64, id: i64) -> Cursor {

@@ -81,6 +81,10 @@ impl StateStore for LoggedStore {
     }
 
     async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
+        Ok(self.list_counted().await?.0)
+    }
+
+    async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError> {
         let began_at = Instant::now();
         let span = span!(
             "state list",
@@ -88,7 +92,7 @@ impl StateStore for LoggedStore {
             highwater.state.answer = Empty,
             error.type = Empty,
         );
-        let result = self.0.list().instrument(span.clone()).await;
+        let result = self.0.list_counted().instrument(span.clone()).await;
         note(&span, &result);
         let (answer, duration_ms) = (answer(&result), ms(began_at.elapsed()));
         debug!(event = "state_listed", answer, duration_ms, "Listed the keys: {answer}");
