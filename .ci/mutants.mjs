@@ -86,6 +86,9 @@ const BLOB = "src/handler/blob.rs";
 const MESSAGE = "src/handler/queue/message.rs";
 const DURABLE_REPLY = "src/handler/durable/reply.rs";
 const EXEC_REPLY = "src/handler/exec/reply.rs";
+const EXPORT = "src/telemetry/export.rs";
+const HTTP_SPAN = "src/handler/http/traced.rs";
+const BEHIND = "src/poller/behind.rs";
 const LANES = "src/handler/http/lanes.rs";
 const REPLY = "src/handler/http/reply.rs";
 const SIGN = "src/handler/http/sign.rs";
@@ -386,6 +389,11 @@ const BREAKS = [
   ["form without the page's token counts", PAGE_SERVER, "if !is_token(", "if false && !is_token("],
   ["done unconfirmed from the page", PAGE_SERVER, "if field(\"confirm\") != \"yes\" {", "if false && field(\"confirm\") != \"yes\" {"],
   ["status page for everybody", PROJECT, "if !matches!(level, Some(\"function\" | \"admin\")) {", "if level.is_none() {"],
+  ["a tick waits for a collector that hangs", EXPORT, "timeout(FLUSH_TIME_MAX, wait)", "timeout(FLUSH_TIME_MAX * 100, wait)"],
+  ["each tick waits for a collector that hangs", EXPORT, "self.is_stuck.store(true, Ordering::Relaxed);", ""],
+  ["a whole address is in a span", HTTP_SPAN, "server.address = url.host_str(),", "server.address = url.as_str(),"],
+  ["an idle tick counts rows", BEHIND, "Ok(TickOutcome::Idle) => Some(false),", "Ok(TickOutcome::Idle) => Some(true),"],
+  ["each tick that leaves rows counts them", BEHIND, "if !in_time || !memory.may_count(counting.interval) {", "if !in_time {"],
 ];
 
 const UNOPTIMISED = ["--config", "profile.dev.package.highwater.opt-level=0"];
@@ -398,7 +406,7 @@ const words = process.argv.slice(2);
 const CHOSEN_BY = "BROKEN_RULE";
 const SUITE_TIME_MAX = 600_000;
 
-const MODULES = ["state::", "lease::", "poller::", "event::", "handler::", "normalize::", "source::", "policy::", "quarantine::", "mssql::", "sql_connection::", "token::", "patient::", "elf::", "user_password::", "tsql::", "filter::", "audit::", "journal::", "recovery::", "range::", "page::", "project::"];
+const MODULES = ["state::", "lease::", "poller::", "event::", "handler::", "normalize::", "source::", "policy::", "quarantine::", "mssql::", "sql_connection::", "token::", "patient::", "elf::", "user_password::", "tsql::", "filter::", "audit::", "journal::", "recovery::", "range::", "page::", "project::", "telemetry::", "trace::"];
 // What takes most of the time is asked last, and not at all where no break is about it.
 const SLOW = [
   "journal::tests::a_crash_between_a_write_and_its_append",

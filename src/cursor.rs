@@ -133,6 +133,18 @@ impl Cursor {
         integer(&self.value)
     }
 
+    /// Returns the leading part as a number, where the mode counts positions.
+    pub fn number(&self) -> Option<i64> {
+        match self.mode {
+            CursorMode::RowVersion => i64::try_from(self.value.parse::<RowVersion>().ok()?.0).ok(),
+            CursorMode::IntegerPk => self.integer_value().ok(),
+            CursorMode::ChangeTracking => {
+                self.value.parse::<TrackedPosition>().ok().map(|at| at.version)
+            }
+            CursorMode::TimestampPk => None,
+        }
+    }
+
     /// Compares the leading parts; `None` where the two are not of one kind.
     ///
     /// Equal leading parts say nothing of the rows' order: their keys are for the server to compare.

@@ -13,6 +13,7 @@ pub mod stdout;
 mod storage;
 #[cfg(test)]
 pub(crate) mod testing;
+mod traced;
 mod tries;
 
 use std::fmt;

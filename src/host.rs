@@ -8,6 +8,7 @@
 
 mod call;
 pub mod server;
+pub(crate) mod traced;
 
 use serde::Serialize;
 use serde_json::Value as Json;

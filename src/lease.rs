@@ -105,7 +105,7 @@ impl<'a> Lease<'a> {
         Box::pin(Self::take(context, base, granted)).await
     }
 
-    async fn take(
+    async fn ask(
         context: LeaseContext<'a>,
         base: &Snapshot,
         granted: Result<StateDocument, Refusal>,
@@ -301,7 +301,7 @@ impl<'a> Lease<'a> {
         let apply = move |document: &StateDocument, holder: &Holder| {
             document.commit(holder, commit.clone())
         };
-        self.write(Some(Happened::BatchComplete), &apply, Some(&batch_id), self.last_moment()).await
+        self.write(Some(Happened::BatchComplete), &apply, Some(&batch_id), self.committing()).await
     }
 
     /// Commits a prefix and records the failure of the rest, giving the lease up, in one write.
@@ -318,7 +318,7 @@ impl<'a> Lease<'a> {
         let apply = move |document: &StateDocument, holder: &Holder| {
             document.commit(holder, commit.clone())?.fail(holder, failure.clone())
         };
-        self.write(Some(Happened::BatchComplete), &apply, Some(&batch_id), self.last_moment()).await
+        self.write(Some(Happened::BatchComplete), &apply, Some(&batch_id), self.committing()).await
     }
 
     /// Announces the batch that is to be handled, where the acquisition did not know it.

@@ -5,6 +5,8 @@
 //! `highwater.<thing>.<what>`. `docs/telemetry.md` lists them all, and a test holds it to this.
 
 mod azfdb;
+mod database;
+mod standing;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,6 +18,9 @@ use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter, UpDownCounter};
 use tokio::time::Instant;
 
 use self::azfdb::Azfdb;
+pub use self::database::DatabaseCalls;
+pub(crate) use self::standing::Standing;
+use self::standing::StandingMetrics;
 
 /// Name of the meter.
 const SCOPE: &str = "highwater";
@@ -50,6 +55,7 @@ pub struct Metrics {
     commit_duration: Histogram<f64>,
     batch_size: Histogram<u64>,
     leases: LeaseMetrics,
+    standing: StandingMetrics,
     fetched: Counter<u64>,
     behind: Gauge<u64>,
     held_back: Gauge<u64>,
@@ -68,6 +74,8 @@ struct OnePoller {
     source: String,
     /// When a tick did not fail for the last time, or the first one began.
     success_at: Instant,
+    /// How old the checkpoint was, and when that was so.
+    checkpoint: Option<(Duration, Instant)>,
 }
 
 impl Known {
@@ -93,6 +101,8 @@ pub(crate) struct Behind {
 struct LeaseMetrics {
     active: UpDownCounter<i64>,
     acquire_duration: Histogram<f64>,
+    attempts: Counter<u64>,
+    remaining: Histogram<f64>,
     heartbeats: Counter<u64>,
     expirations: Counter<u64>,
     requeues: Counter<u64>,
@@ -190,6 +200,7 @@ impl Metrics {
             behind: positions("highwater.lag.positions"),
             held_back: positions("highwater.lag.held_back"),
             retention_left: positions("highwater.retention.left"),
+            standing: StandingMetrics::new(meter, Arc::clone(&known)),
             known,
             leases: LeaseMetrics::new(meter),
             azfdb: None,
@@ -211,8 +222,24 @@ impl Metrics {
             }
             return;
         }
-        let new = OnePoller { source: source.to_owned(), success_at: Instant::now() };
-        known.insert(poller.to_owned(), new);
+        let (source, success_at) = (source.to_owned(), Instant::now());
+        known.insert(poller.to_owned(), OnePoller { source, success_at, checkpoint: None });
+        drop(known);
+        self.count_from_zero(poller);
+    }
+
+    /// Makes the counters of what comes once in a while: one that begins with its first count has no
+    /// increase that an alert could see.
+    fn count_from_zero(&self, poller: &str) {
+        for reason in ["refused", "attempts", "crashes"] {
+            self.quarantined.add(0, &[named(poller), KeyValue::new("reason", reason)]);
+        }
+        for by in [RefusedBy::Target, RefusedBy::State] {
+            self.leases.rejections.add(0, &[named(poller), KeyValue::new("by", by.as_str())]);
+        }
+        for counter in [&self.late, &self.not_audited, &self.journal_failures] {
+            counter.add(0, &[named(poller)]);
+        }
     }
 
     /// Calls `tell` with the other instruments and the poller's source, where those are wanted.
@@ -341,9 +368,19 @@ impl Metrics {
         self.leases.active.add(change, &[named(poller)]);
     }
 
+    /// Counts how asking for a lease ended.
+    pub(crate) fn lease_asked(&self, poller: &str, outcome: &'static str) {
+        self.leases.attempts.add(1, &[named(poller), KeyValue::new("outcome", outcome)]);
+    }
+
     /// Notes how long a lease that was granted was asked for.
     pub(crate) fn lease_acquired(&self, poller: &str, duration: Duration) {
         self.leases.acquire_duration.record(duration.as_secs_f64(), &[named(poller)]);
+    }
+
+    /// Notes how much was left of a lease when a commit began.
+    pub(crate) fn lease_remaining(&self, poller: &str, left: Duration) {
+        self.leases.remaining.record(left.as_secs_f64(), &[named(poller)]);
     }
 
     /// Counts a renewal.
@@ -416,6 +453,8 @@ impl LeaseMetrics {
                 .with_unit("{lease}")
                 .build(),
             acquire_duration: seconds("highwater.lease.acquire.duration"),
+            attempts: counter("highwater.lease.acquire.attempts", "{attempt}"),
+            remaining: seconds("highwater.lease.remaining"),
             heartbeats: counter("highwater.lease.heartbeats", "{heartbeat}"),
             expirations: counter("highwater.lease.expirations", "{lease}"),
             requeues: counter("highwater.recovery.requeues", "{batch}"),

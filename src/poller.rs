@@ -20,6 +20,7 @@ mod ahead;
 mod anew;
 mod audit;
 mod batch;
+mod behind;
 mod call;
 mod deliver;
 mod divide;
@@ -59,6 +60,7 @@ use tokio::time::Instant;
 
 use self::audit::Auditor;
 use self::batch::{Batch, Fetched, Next, Position};
+use self::behind::Counting;
 use self::deliver::Hand;
 pub use self::divide::SeedError;
 pub use self::duplicate::CloneError;
@@ -170,6 +172,8 @@ pub struct Poller {
     through_pause: bool,
     /// Set where closed windows are read again.
     audit: Option<Auditor>,
+    /// Set where rows that wait are counted.
+    counting: Option<Counting>,
     /// How long the last commit took, plus one; 0 for none.
     last_commit_ms: AtomicU64,
     /// What the last tick knew; locked while a tick runs, so a second one sees that.
@@ -231,6 +235,7 @@ impl Poller {
             asks_kin: false,
             through_pause: false,
             audit: None,
+            counting: None,
             last_commit_ms: AtomicU64::new(0),
             memory: Mutex::default(),
         }
@@ -263,6 +268,8 @@ impl Poller {
             Ok(mut memory) => {
                 let result = Box::pin(self.run(&mut memory, &mut seen)).await;
                 self.append_to_journal().await;
+                let behind = self.tell_standing(&mut memory, &result, seen.began_at()).await;
+                seen.note_rows_behind(behind);
                 result
             }
             Err(_) => Ok(TickOutcome::Skipped(Skipped::AlreadyRunning)),
@@ -277,6 +284,7 @@ impl Poller {
     ) -> Result<TickOutcome, TickError> {
         for _ in 0..ACQUIRE_TRIES_MAX {
             let mut base = self.load(memory).await?;
+            memory.begin(&base);
             if let Some(outcome) = self.hindrance(&base) {
                 return Ok(outcome);
             }

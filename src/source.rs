@@ -160,8 +160,8 @@ pub trait Source: fmt::Debug + Send + Sync {
         Err(FetchError::new(ErrorKind::Configuration, reason))
     }
 
-    /// Returns how many rows `window` holds, but at most its `rows_max`: for people who plan something. The
-    /// window has an end.
+    /// Returns how many rows `window` holds, but at most its `rows_max`: for people who plan something. In a
+    /// window without an end also those are counted that may not be read yet.
     ///
     /// # Errors
     ///

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use tracing::{Instrument as _, error, error_span, info, warn};
@@ -17,10 +18,12 @@ use crate::clock::SystemClock;
 use crate::config::Vars;
 use crate::error::chain;
 use crate::host::server::Function;
+use crate::host::traced::{Invoked, note, note_recovery};
 use crate::page::{Authority, Served};
 use crate::poller::{Poller, StopSignal, TickRequest};
 use crate::project;
 use crate::recovery::Controller;
+use crate::telemetry::Telemetry;
 use crate::timers::{Timer, Work, drive};
 
 #[derive(Debug, Args)]
@@ -45,7 +48,9 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let telemetry = start(vars);
     let app = App::build(vars)?;
     let stop = StopSignal::new();
-    let timers = timers(vars, &app, options, &stop)?;
+    let process =
+        Process { stop: stop.clone(), telemetry, is_cold: Arc::new(AtomicBool::new(true)) };
+    let timers = timers(vars, &app, options, &process)?;
     let page = match options.status {
         None => None,
         Some(address) => {
@@ -64,15 +69,24 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     if let Some(page) = page {
         page.close().await;
     }
-    telemetry.flush().await;
+    process.telemetry.flush().await;
     Ok(Exit::Done)
+}
+
+/// What all timers share.
+#[derive(Clone)]
+struct Process {
+    stop: StopSignal,
+    telemetry: Telemetry,
+    /// Whether nothing has run yet.
+    is_cold: Arc<AtomicBool>,
 }
 
 fn timers(
     vars: &dyn Vars,
     app: &App,
     options: &Options,
-    stop: &StopSignal,
+    process: &Process,
 ) -> Result<Vec<Timer>, Failed> {
     let wrong = |error: &dyn std::error::Error| Failed::new(Exit::Settings, chain(error));
     let folder = project::functions_folder(&options.from);
@@ -98,7 +112,8 @@ fn timers(
             "Function `{name}` runs at `{text}`, UTC"
         );
         ticks |= matches!(does, Function::Tick(_));
-        timers.push(Timer { function: name.clone(), schedule, work: work(does, stop) });
+        let (function, work) = (name.clone(), work(name, &text, does, process));
+        timers.push(Timer { function, schedule, work });
     }
     if !ticks {
         let names: Vec<&str> = app.pollers.keys().map(String::as_str).collect();
@@ -113,37 +128,65 @@ fn timers(
     Ok(timers)
 }
 
-fn work(does: Function, stop: &StopSignal) -> Work {
-    let stop = stop.clone();
+fn work(function: &str, schedule: &str, does: Function, process: &Process) -> Work {
+    let (process, timer) = (process.clone(), (function.to_owned(), schedule.to_owned()));
     Arc::new(move || {
-        let invocation_id = Uuid::new_v4().to_string();
+        let (timer, process) = (timer.clone(), process.clone());
         match &does {
             Function::Tick(poller) => {
-                Box::pin(tick(Arc::clone(poller), invocation_id, stop.child()))
+                let poller = Arc::clone(poller);
+                Box::pin(async move { process.tick(&timer, &poller).await })
             }
             Function::Recovery(controller) => {
-                Box::pin(recover(Arc::clone(controller), invocation_id))
+                let controller = Arc::clone(controller);
+                Box::pin(async move { process.recover(&timer, &controller).await })
             }
             Function::Status(_) => Box::pin(std::future::ready(())),
         }
     })
 }
 
-async fn tick(poller: Arc<Poller>, invocation_id: String, stop: StopSignal) {
-    let span = error_span!("tick", poller.name = poller.name(), invocation_id);
-    let request = TickRequest { invocation_id, traceparent: None, stop };
-    drop(poller.tick(&request).instrument(span).await);
-}
+impl Process {
+    /// Runs a tick, and exports what it told before the next one is due.
+    async fn tick(&self, (function, schedule): &(String, String), poller: &Poller) {
+        let invocation_id = Uuid::new_v4().to_string();
+        let span = error_span!("tick", poller.name = poller.name(), invocation_id);
+        let stop = self.stop.child();
+        let request = TickRequest { invocation_id, traceparent: None, stop };
+        let invoked = Invoked {
+            schedule: Some(schedule),
+            ..Invoked::of(function, &request, self.is_first())
+        };
+        let exported = invoked.span(&self.telemetry);
+        let report = poller.tick(&request).instrument(exported.clone()).instrument(span).await;
+        note(exported, poller, &report);
+        self.telemetry.flush().await;
+    }
 
-async fn recover(controller: Arc<Controller>, invocation_id: String) {
-    let span = error_span!("recovery", invocation_id);
-    if let Err(error) = Box::pin(controller.invoke()).instrument(span).await {
-        let reason = chain(&error);
-        error!(
-            event = "recovery_failed",
-            invocation_id,
-            error = reason,
-            "The recovery controller came to no end: {reason}"
-        );
+    async fn recover(&self, (function, schedule): &(String, String), controller: &Controller) {
+        let invocation_id = Uuid::new_v4().to_string();
+        let span = error_span!("recovery", invocation_id);
+        let is_first = self.is_first();
+        let schedule = Some(schedule.as_str());
+        let (id, traceparent) = (invocation_id.as_str(), None);
+        let invoked = Invoked { function, id, schedule, traceparent, is_first };
+        let exported = invoked.span(&self.telemetry);
+        let run = Box::pin(controller.invoke()).instrument(exported.clone());
+        let ended = run.instrument(span).await;
+        note_recovery(exported, &ended);
+        if let Err(error) = ended {
+            let reason = chain(&error);
+            error!(
+                event = "recovery_failed",
+                invocation_id,
+                error = reason,
+                "The recovery controller came to no end: {reason}"
+            );
+        }
+        self.telemetry.flush().await;
+    }
+
+    fn is_first(&self) -> bool {
+        self.is_cold.swap(false, Ordering::Relaxed)
     }
 }

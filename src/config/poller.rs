@@ -27,6 +27,8 @@ pub(super) const FUNCTIONS: &str = "HIGHWATER__FUNCTIONS__";
 /// page.
 const RESERVED: [&str; 2] = ["HIGHWATER_RECOVERY", "HIGHWATER_STATUS"];
 
+/// Most rows that may be set to be counted.
+const COUNT_ROWS_MAX: u32 = 1_000_000;
 /// Most rows that one batch may be set to hold.
 const BATCH_ROWS_MAX: u32 = 100_000;
 /// A function time-out must leave this much.
@@ -113,6 +115,8 @@ pub struct LimitsConfig {
     pub handler_stall_max: Option<Duration>,
     /// Time after which no further batch is started; below the function's time-out.
     pub tick_time_max: Duration,
+    /// Most rows that are counted behind the checkpoint; 0 for none.
+    pub count_rows_max: usize,
 }
 
 /// What settings of a poller are checked against.
@@ -299,6 +303,7 @@ fn read_limits(
     let batches_max = reader.read_if_set(&settings::BATCHES_MAX, at, parse::number(1..=u32::MAX));
     let stall_max = reader.read(&settings::HANDLER_STALL_MAX, at, parse::duration);
     let tick_time_max = read_tick_time_max(reader, segment, function_timeout);
+    let counted = reader.read(&settings::COUNT_ROWS_MAX, at, parse::number(0..=COUNT_ROWS_MAX));
     Some(LimitsConfig {
         batch_rows_max: usize::try_from(rows?).unwrap_or(usize::MAX),
         batch_bytes_max: bytes?,
@@ -306,6 +311,7 @@ fn read_limits(
         batches_max,
         handler_stall_max: stall_max.map(|limit| (!limit.is_zero()).then_some(limit))?,
         tick_time_max: tick_time_max?,
+        count_rows_max: usize::try_from(counted?).unwrap_or(usize::MAX),
     })
 }
 

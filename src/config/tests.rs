@@ -83,6 +83,7 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__FOLLOW_INTERVAL = 100ms
     HIGHWATER__POLLERS__ORDERS__STATE_REFRESH = 1m
     HIGHWATER__POLLERS__ORDERS__STATUS_INTERVAL = 0
+    HIGHWATER__POLLERS__ORDERS__COUNT_ROWS_MAX = 250
     HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN = 500ms
     HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MAX = 1h
     HIGHWATER__POLLERS__ORDERS__ON_FAILURE = stop
@@ -238,6 +239,7 @@ fn defaults_are_those_of_the_table() {
                             120s,
                         ),
                         tick_time_max: 240s,
+                        count_rows_max: 10000,
                     },
                     flow: Flow {
                         prefetch: true,
@@ -380,6 +382,7 @@ fn a_full_example_of_a_poller_reads_back() {
                     30s,
                 ),
                 tick_time_max: 540s,
+                count_rows_max: 250,
             },
             flow: Flow {
                 prefetch: false,

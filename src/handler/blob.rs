@@ -32,6 +32,7 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use super::storage::Resource;
+use super::traced;
 use super::tries::Tries;
 use super::{Delivery, Handler, HandlerError};
 use crate::azure::{Answer, BlobService, ConnectError, Failure};
@@ -132,7 +133,15 @@ impl Blob {
 #[async_trait]
 impl Handler for Blob {
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
-        let name = name(&delivery);
+        let span = traced::create_blob(&self.container_name);
+        traced::within(span, self.create_or_retry(&delivery)).await
+    }
+}
+
+impl Blob {
+    /// Writes the blob of a batch, with as many tries as it may take.
+    async fn create_or_retry(&self, delivery: &Delivery<'_>) -> Result<(), HandlerError> {
+        let name = name(delivery);
         let mut tries = Tries::up_to(self.tries_max);
         // Each round that goes on counts a try.
         loop {
@@ -140,7 +149,7 @@ impl Handler for Blob {
             let created = timeout(self.timeout + GRACE, create).await;
             let created = created.unwrap_or_else(|_elapsed| Err(self.resource().timed_out()));
             let Err(error) = created else { return Ok(()) };
-            tries.after(error, &delivery).await?;
+            tries.after(error, delivery).await?;
         }
     }
 }

@@ -27,9 +27,11 @@ use azure_storage_queue::QueueClient;
 use azure_storage_queue::models::{QueueClientSendMessageOptions, QueueMessage};
 use tokio::sync::{Mutex, OnceCell};
 use tokio::time::timeout;
+use tracing::Span;
 
 use self::message::{Messages, Oversize};
 use super::storage::Resource;
+use super::traced;
 use super::tries::Tries;
 use super::{Delivery, Handler, HandlerError};
 use crate::azure::{ConnectError, Failure, QueueService};
@@ -136,14 +138,21 @@ impl Queue {
 #[async_trait]
 impl Handler for Queue {
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
+        traced::within(traced::send(&self.config.queue), self.send_all(delivery)).await
+    }
+}
+
+impl Queue {
+    async fn send_all(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         let mut remembered = self.sent.lock().await;
         let before = remembered.as_ref().filter(|(batch, _)| batch == delivery.batch_id);
         let mut sent = before.map_or(0, |(_, events)| *events);
         let rest = delivery.events.get(sent..).unwrap_or_default();
         let limit = self.config.message_events_max;
-        for message in Messages::new(rest, limit, self.config.encoding) {
+        for (message, count) in Messages::new(rest, limit, self.config.encoding).zip(1_i64..) {
             let message = message.map_err(|oversize| refused(&oversize, sent))?;
             self.send(&message.text, &delivery).await?;
+            Span::current().record("messaging.batch.message_count", count);
             sent += message.events;
             // At once, as the delivery may be dropped at the next await.
             *remembered = Some((delivery.batch_id.clone(), sent));

@@ -43,11 +43,13 @@ use tiberius::{ColumnData, Row};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::traced;
 use super::tries::told_again;
 use super::{Beside, Delivery, Handler, HandlerError};
 use crate::config::{LedgerConfig, SqlHandlerConfig};
 use crate::error::ErrorKind;
 use crate::event::EventId;
+use crate::metrics::DatabaseCalls;
 use crate::mssql::ident::{NameError, QualifiedName};
 use crate::mssql::{Connection, Param, Retries, RetryTerms, SqlError, Transaction};
 use crate::state::{Fence, FencingToken, Generation, StaleWrite};
@@ -111,6 +113,7 @@ pub struct Sql {
     tables: Tables,
     names: Names,
     state: Mutex<State>,
+    calls: DatabaseCalls,
 }
 
 #[derive(Debug)]
@@ -177,7 +180,8 @@ impl Sql {
             described: None,
             forget_at: Instant::now(),
         };
-        Ok(Self { app: app.to_owned(), config, tables, names, state: Mutex::new(state) })
+        let calls = DatabaseCalls::new("BATCH", Some(names.target.clone()));
+        Ok(Self { app: app.to_owned(), config, tables, names, state: Mutex::new(state), calls })
     }
 
     /// Logs in with tokens of `credential` where the connection string asks for tokens.
@@ -437,9 +441,19 @@ impl Handler for Sql {
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         let mut state = self.state.lock().await;
         let limit = self.config.timeout;
-        timeout(limit, self.deliver(&mut state, &delivery)).await.unwrap_or_else(|_elapsed| {
-            Err(HandlerError::Retryable(format!("the batch was not written within {limit:?}")))
-        })
+        let connection = &self.config.connection;
+        let at = (connection.host.as_str(), connection.port);
+        let span = traced::write_rows(&self.names.target, connection.database.as_deref(), at);
+        let began_at = Instant::now();
+        let write = async {
+            timeout(limit, self.deliver(&mut state, &delivery)).await.unwrap_or_else(|_elapsed| {
+                Err(HandlerError::Retryable(format!("the batch was not written within {limit:?}")))
+            })
+        };
+        let written = traced::within(span, write).await;
+        let error = written.as_ref().err().map(|error| error.name().to_owned());
+        self.calls.took(delivery.poller, began_at.elapsed(), error);
+        written
     }
 }
 

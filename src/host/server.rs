@@ -18,16 +18,15 @@ use axum::routing::{get, post};
 use hyper::ext::ReasonPhrase;
 use tokio::net::TcpListener;
 use tokio::sync::RwLock;
-use tracing::field::Empty;
-use tracing::{Instrument as _, Span, error, error_span, info, warn};
+use tracing::{Instrument as _, error, error_span, info, warn};
 
+use super::traced::{Invoked, note, note_recovery};
 use super::{INVOCATION_ID_HEADER, Invocation, InvocationResponse, call};
 use crate::error::chain;
 use crate::poller::{Poller, StopSignal, TickReport, TickRequest, outcome_row};
 use crate::recovery::Controller;
 use crate::status::Board;
 use crate::telemetry::Telemetry;
-use crate::trace;
 
 /// What the functions of this process do.
 #[derive(Debug)]
@@ -164,7 +163,7 @@ async fn invoke(
         Ok(invocation) => match asked {
             Function::Tick(poller) => run(&shared, &function, Arc::clone(poller), invocation).await,
             Function::Recovery(controller) => {
-                recover(&shared, Arc::clone(controller), invocation).await
+                recover(&shared, &function, Arc::clone(controller), invocation).await
             }
             Function::Status(board) => {
                 let outputs = call::status(board, &body).await;
@@ -207,7 +206,8 @@ async fn run(
     let span = error_span!("tick", poller.name = name, invocation_id);
     let running = Arc::clone(&shared.ticks).read_owned().await;
     let telemetry = shared.service.telemetry.clone();
-    let exported = exported_span(shared, function, &request);
+    let is_first = shared.is_cold.swap(false, Ordering::Relaxed);
+    let exported = Invoked::of(function, &request, is_first).span(&telemetry);
     let tick = async move {
         let report = poller.tick(&request).instrument(exported.clone()).await;
         note(exported, &poller, &report);
@@ -234,50 +234,29 @@ async fn run(
     }
 }
 
-/// Returns the span of an invocation that is exported, as the conventions for functions have it.
-fn exported_span(shared: &Shared, function: &str, request: &TickRequest) -> Span {
-    let id = shared.service.telemetry.function_id(function);
-    trace::span!(
-        "tick",
-        otel.name = function,
-        otel.kind = "server",
-        traceparent = request.traceparent,
-        faas.trigger = "timer",
-        faas.invocation_id = request.invocation_id,
-        faas.coldstart = shared.is_cold.swap(false, Ordering::Relaxed),
-        cloud.resource_id = id,
-        poller.name = Empty,
-        outcome = Empty,
-        rows = Empty,
-        batches = Empty,
-        error.type = Empty,
-    )
-}
-
-/// Notes on an exported span how its tick ended, and ends it.
-fn note(span: Span, poller: &Poller, report: &TickReport) {
-    let row = outcome_row(&report.result);
-    span.record("poller.name", poller.name());
-    span.record("outcome", row.outcome);
-    span.record("rows", report.rows);
-    span.record("batches", report.batches);
-    if let Some(error) = row.error.filter(|_| report.result.is_err()) {
-        span.record("error.type", error);
-    }
-    drop(span);
-}
-
 /// Runs the controller in a task of its own, as a tick.
 async fn recover(
     shared: &Shared,
+    function: &str,
     controller: Arc<Controller>,
     invocation: Invocation,
 ) -> Response<Body> {
     let invocation_id = invocation.id;
     let span = error_span!("recovery", invocation_id);
     let running = Arc::clone(&shared.ticks).read_owned().await;
+    let telemetry = shared.service.telemetry.clone();
+    let invoked = Invoked {
+        function,
+        id: &invocation_id,
+        schedule: None,
+        traceparent: invocation.traceparent.as_deref(),
+        is_first: shared.is_cold.swap(false, Ordering::Relaxed),
+    };
+    let exported = invoked.span(&telemetry);
     let run = async move {
-        let ended = controller.invoke().await;
+        let ended = controller.invoke().instrument(exported.clone()).await;
+        note_recovery(exported, &ended);
+        telemetry.flush().await;
         drop(running);
         ended
     };

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use time::Date;
 use tokio::time::{Instant, sleep, timeout_at};
-use tracing::warn;
+use tracing::field::Empty;
+use tracing::{Instrument as _, warn};
 
 use super::store::length;
 use super::{Append, Appended, JournalStore, Part};
 use crate::state::StoreError;
+use crate::trace::span;
 
 /// Appends to one poller's journal.
 ///
@@ -53,7 +55,16 @@ impl Appender {
     pub async fn append(&mut self, append: &Append) -> Result<(), StoreError> {
         let until = Instant::now() + TIME_MAX;
         let begins_day = self.end.as_ref().is_none_or(|(part, _)| part.day != append.day);
-        let appended = match timeout_at(until, self.append_until_taken(append)).await {
+        let bytes = i64::try_from(append.bytes.len()).unwrap_or(i64::MAX);
+        let span = span!(
+            "journal append",
+            otel.kind = "client",
+            poller.name = self.poller,
+            highwater.journal.bytes = bytes,
+            error.type = Empty,
+        );
+        let taken = self.append_until_taken(append).instrument(span.clone());
+        let appended = match timeout_at(until, taken).await {
             Ok(appended) => appended,
             Err(_elapsed) => Err(StoreError::Unknown {
                 key: self.poller.clone(),
@@ -62,6 +73,7 @@ impl Appender {
         };
         self.anew = false;
         if appended.is_err() {
+            span.record("error.type", "JournalAppendError");
             self.end = None;
         } else if begins_day {
             // Where it takes too long today it is tried again tomorrow.

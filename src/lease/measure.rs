@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{LeaseContext, Snapshot};
+use tokio::time::Instant;
+
+use super::{Acquired, Lease, LeaseContext, LeaseError, Snapshot};
 use crate::metrics::{FoundBy, Metrics};
-use crate::state::Standing;
+use crate::state::{Refusal, Standing, StateDocument};
 
 /// Counts a lease as held for as long as it lives.
 #[derive(Debug)]
@@ -46,6 +48,40 @@ pub(super) fn granted(context: LeaseContext<'_>, base: &Snapshot, duration: Dura
         }
     }
     Active::begin(context)
+}
+
+impl<'a> Lease<'a> {
+    /// Asks for a lease that the document in hand may grant, and counts how that ended. What was refused
+    /// without a write was not asked for.
+    pub(super) async fn take(
+        context: LeaseContext<'a>,
+        base: &Snapshot,
+        granted: Result<StateDocument, Refusal>,
+    ) -> Result<Acquired<'a>, LeaseError> {
+        let asked = Self::ask(context, base, granted).await;
+        let outcome = match &asked {
+            Ok(Acquired::Held(_)) => "acquired",
+            Ok(Acquired::Conflict) => "conflict",
+            Ok(Acquired::Refused(_)) => return asked,
+            Err(_) => "error",
+        };
+        if let Some(metrics) = context.instance.metrics() {
+            metrics.lease_asked(context.key.poller(), outcome);
+        }
+        asked
+    }
+}
+
+impl Lease<'_> {
+    /// Measures how much is left of the lease, as a commit begins; returns until when that may look for
+    /// an answer.
+    pub(super) fn committing(&self) -> Instant {
+        if let Some(metrics) = self.context.instance.metrics() {
+            let left = self.deadline().saturating_duration_since(Instant::now());
+            metrics.lease_remaining(self.context.key.poller(), left);
+        }
+        self.last_moment()
+    }
 }
 
 /// A renewal that is under way: one that does not end well counts as failed, dropped ones too.

@@ -19,13 +19,15 @@ pub struct Snapshot {
     date: OffsetDateTime,
     /// When that answer arrived, on our monotonic clock.
     read_at: Instant,
+    /// How many bytes the document has in the store; 0 where nothing is stored.
+    bytes: usize,
 }
 
 impl Snapshot {
     /// Returns what stands for a document that is not stored.
     pub fn absent(blank: StateDocument, date: OffsetDateTime) -> Self {
-        let document = Arc::new(blank);
-        Self { document, etag: None, last_modified: date, date, read_at: Instant::now() }
+        let (document, read_at) = (Arc::new(blank), Instant::now());
+        Self { document, etag: None, last_modified: date, date, read_at, bytes: 0 }
     }
 
     /// Reads what a store answered at `date`.
@@ -35,8 +37,9 @@ impl Snapshot {
     /// [`FormatError`] if the document cannot be used.
     pub fn read(key: &StateKey, stored: Stored, date: OffsetDateTime) -> Result<Self, FormatError> {
         let document = Arc::new(decode(key.poller(), &stored.bytes)?);
-        let Stored { etag, last_modified, .. } = stored;
-        Ok(Self { document, etag: Some(etag), last_modified, date, read_at: Instant::now() })
+        let Stored { etag, last_modified, bytes } = stored;
+        let (etag, bytes) = (Some(etag), bytes.len());
+        Ok(Self { document, etag, last_modified, date, read_at: Instant::now(), bytes })
     }
 
     /// Returns `document` as what would replace this one.
@@ -44,14 +47,15 @@ impl Snapshot {
         Self { document: Arc::new(document), ..self }
     }
 
-    /// Returns the document as just written.
-    pub(crate) fn written(document: StateDocument, written: Written) -> Self {
+    /// Returns the document as just written, in so many `bytes`.
+    pub(crate) fn written(document: StateDocument, written: Written, bytes: usize) -> Self {
         Self {
             document: Arc::new(document),
             etag: Some(written.etag),
             last_modified: written.date,
             date: written.date,
             read_at: Instant::now(),
+            bytes,
         }
     }
 
@@ -63,6 +67,11 @@ impl Snapshot {
     /// Returns the document alone.
     pub(crate) fn into_document(self) -> StateDocument {
         Arc::unwrap_or_clone(self.document)
+    }
+
+    /// Returns how many bytes the document has in the store.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Returns the service's time: its last answer plus our monotonic time since.

@@ -55,7 +55,7 @@ impl World {
         let blank = StateDocument::blank("p", fingerprint.clone());
         let written = self.memory.store(&self.key, encode(&blank), Precondition::Absent).await;
         let begun = StateDocument::new("p", fingerprint, Generation(1));
-        Snapshot::written(blank, written.unwrap()).with(begun)
+        Snapshot::written(blank, written.unwrap(), 0).with(begun)
     }
 
     async fn try_acquire<'a>(&'a self, instance: &'a Instance) -> Acquired<'a> {

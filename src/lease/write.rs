@@ -187,8 +187,10 @@ impl Writer<'_> {
 
     async fn put(self, document: &StateDocument, etag: &ETag) -> Result<Snapshot, StoreError> {
         let precondition = Precondition::Matches(etag.clone());
-        let written = self.store.store(self.key, encode(document), precondition).await?;
-        Ok(Snapshot::written(document.clone(), written))
+        let encoded = encode(document);
+        let bytes = encoded.len();
+        let written = self.store.store(self.key, encoded, precondition).await?;
+        Ok(Snapshot::written(document.clone(), written, bytes))
     }
 
     /// Reads the document, again and again until the deadline: a read that fails says nothing.

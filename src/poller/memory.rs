@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tracing::warn;
 
 use super::outcome::{refused_outcome, rfc3339};
 use super::{LoadError, Poller, TickError, TickOutcome};
-use crate::cursor::SourceFingerprint;
+use crate::cursor::{Cursor, SourceFingerprint, SourceState};
 use crate::error::chain;
 use crate::journal::Happened;
 use crate::lease::{Lease, Snapshot};
@@ -26,6 +27,10 @@ pub(super) struct Memory {
     idle_ticks: u64,
     /// How far behind the last read was.
     lag: Lag,
+    /// The checkpoint that the last tick began with, and what its source had asked to keep.
+    began: (Option<Cursor>, SourceState),
+    /// When rows that wait were counted last.
+    counted_at: Option<Instant>,
 }
 
 impl Memory {
@@ -61,6 +66,33 @@ impl Memory {
     /// Takes back that a tick was idle: it goes on, or has delivered before.
     pub(super) fn uncount_idle_tick(&mut self) {
         self.idle_ticks = self.idle_ticks.saturating_sub(1);
+    }
+
+    /// Returns the document as this process knows it last.
+    pub(super) fn snapshot(&self) -> Option<&Snapshot> {
+        self.snapshot.as_ref()
+    }
+
+    /// Notes where a tick begins.
+    pub(super) fn begin(&mut self, base: &Snapshot) {
+        let document = &base.document;
+        self.began = (document.checkpoint.cursor.clone(), document.source_state.clone());
+    }
+
+    /// Returns the checkpoint behind which rows wait, as it is known last, and what goes with it.
+    pub(super) fn behind(&self) -> (Option<Cursor>, SourceState) {
+        let Some(snapshot) = &self.snapshot else { return self.began.clone() };
+        let document = &snapshot.document;
+        (document.checkpoint.cursor.clone(), document.source_state.clone())
+    }
+
+    /// Whether rows may be counted again; notes that they are.
+    pub(super) fn may_count(&mut self, interval: Duration) -> bool {
+        let due = self.counted_at.is_none_or(|at| at.elapsed() >= interval);
+        if due {
+            self.counted_at = Some(Instant::now());
+        }
+        due
     }
 
     /// Returns how many ticks were idle since the last delivery, and starts over.
@@ -298,11 +330,13 @@ impl Poller {
         memory.forget();
         let Some(etag) = base.etag else { return };
         let precondition = Precondition::Matches(etag);
-        if let Ok(written) = self.store.store(&self.key, encode(&document), precondition).await {
+        let encoded = encode(&document);
+        let bytes = encoded.len();
+        if let Ok(written) = self.store.store(&self.key, encoded, precondition).await {
             if has_news {
                 self.tell_of_note(&document, written.date);
             }
-            memory.know(Some(Snapshot::written(document, written)));
+            memory.know(Some(Snapshot::written(document, written, bytes)));
         }
     }
 

@@ -16,7 +16,7 @@ use tracing::{Level, debug, error, info, warn};
 use self::took::Noted;
 use super::batch::{Batch, Noting};
 use super::outcome::rfc3339;
-use super::{Poller, TickError, TickOutcome, TickReport, TickRequest, outcome_row};
+use super::{Poller, Skipped, TickError, TickOutcome, TickReport, TickRequest, outcome_row};
 use crate::cursor::Cursor;
 use crate::error::chain;
 use crate::event::{BatchId, counted};
@@ -43,6 +43,7 @@ pub(super) struct Observation<'a> {
     idle_before: u64,
     fencing_token: u64,
     lag: Lag,
+    rows_behind: Option<u64>,
     service_time: Option<OffsetDateTime>,
     timings: Vec<(&'static str, Duration)>,
     /// What was noted at the end of an earlier lease of the tick, and since when the present one is told.
@@ -74,6 +75,7 @@ impl<'a> Observation<'a> {
             idle_before: 0,
             fencing_token: 0,
             lag: Lag::default(),
+            rows_behind: None,
             service_time: None,
             timings: Vec::new(),
             noted: Noted::now(),
@@ -112,6 +114,11 @@ impl<'a> Observation<'a> {
 
     pub(super) fn note_time(&mut self, at: OffsetDateTime) {
         self.service_time = Some(at);
+    }
+
+    /// Notes how many rows wait, where that is known.
+    pub(super) fn note_rows_behind(&mut self, rows: Option<u64>) {
+        self.rows_behind = rows;
     }
 
     /// Returns how far behind the last read found the poller.
@@ -392,6 +399,9 @@ impl<'a> Observation<'a> {
         {
             metrics.write_rejected(&self.poller.name, by);
         }
+        if matches!(result, Ok(TickOutcome::Skipped(Skipped::Held { .. }))) {
+            metrics.lease_asked(&self.poller.name, "busy");
+        }
         metrics.tick(&self.poller.name, row.outcome, failure, duration);
         if let (Ok(TickOutcome::Committed { .. } | TickOutcome::Idle), Some(at)) =
             (&result, self.service_time)
@@ -416,13 +426,13 @@ impl<'a> Observation<'a> {
                 format!("committed {rows} in {batches}{aside}{waiting}")
             }
             Ok(TickOutcome::Idle) => "nothing new".to_owned(),
-            Ok(TickOutcome::Skipped(super::Skipped::AlreadyRunning)) => {
+            Ok(TickOutcome::Skipped(Skipped::AlreadyRunning)) => {
                 "skipped: already running".to_owned()
             }
-            Ok(TickOutcome::Skipped(super::Skipped::Held { owner_id })) => {
+            Ok(TickOutcome::Skipped(Skipped::Held { owner_id })) => {
                 format!("skipped: lease held by `{owner_id}`")
             }
-            Ok(TickOutcome::Skipped(super::Skipped::Conflict)) => {
+            Ok(TickOutcome::Skipped(Skipped::Conflict)) => {
                 "skipped: another instance was first".to_owned()
             }
             Ok(TickOutcome::BackingOff { until }) => {
@@ -458,6 +468,7 @@ impl<'a> Observation<'a> {
                     lag_positions = self.lag.positions,
                     held_back = self.lag.held_back,
                     retention_left = self.lag.retention_left,
+                    rows_behind = self.rows_behind,
                     $($stale)*
                     "{summary}"
                 )

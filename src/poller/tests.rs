@@ -27,6 +27,7 @@ mod reset;
 mod restore;
 mod rules;
 mod size;
+mod standing;
 mod steps;
 mod time_over;
 mod windows;

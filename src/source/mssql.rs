@@ -54,6 +54,7 @@ use tokio::time::sleep;
 use crate::config::{Filter, OnSchemaChange, Relation, SourceClock, SqlConnection};
 use crate::cursor::{Cursor, CursorMode, SourceFingerprint};
 use crate::error::ErrorKind;
+use crate::metrics::DatabaseCalls;
 use crate::mssql::ident::quote;
 use crate::mssql::{Connection, Param, Retries, RetryTerms, SqlError};
 use crate::partition::Partition;
@@ -124,6 +125,7 @@ pub struct Mssql {
     state: Mutex<State>,
     /// The buffer of rows that were delivered, for those of the next fetch.
     spare: std::sync::Mutex<String>,
+    calls: DatabaseCalls,
     #[cfg(any(test, feature = "test-util"))]
     unbounded: bool,
 }
@@ -182,6 +184,7 @@ impl Mssql {
             let shape = origin.shape(&settings, filter.as_ref(), &choice);
             decided.get_or_init(|| Decided { choice, shape });
         }
+        let calls = DatabaseCalls::new("SELECT", origin.table().map(ToString::to_string));
         let connection = Connection::new(settings.connection.clone(), None);
         let state =
             Mutex::new(State { connection, plan: None, rows_fit: None, told_of_origin: false });
@@ -194,6 +197,7 @@ impl Mssql {
             retry: RetryTerms::NEVER,
             state,
             spare: std::sync::Mutex::default(),
+            calls,
             #[cfg(any(test, feature = "test-util"))]
             unbounded: false,
         })

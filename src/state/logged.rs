@@ -86,7 +86,14 @@ impl StateStore for LoggedStore {
 
     async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError> {
         let began_at = Instant::now();
-        let result = self.0.list_counted().await;
+        let span = span!(
+            "state list",
+            otel.kind = "client",
+            highwater.state.answer = Empty,
+            error.type = Empty,
+        );
+        let result = self.0.list_counted().instrument(span.clone()).await;
+        note(&span, &result);
         let (answer, duration_ms) = (answer(&result), ms(began_at.elapsed()));
         debug!(event = "state_listed", answer, duration_ms, "Listed the keys: {answer}");
         result
@@ -94,7 +101,15 @@ impl StateStore for LoggedStore {
 
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
         let began_at = Instant::now();
-        let result = self.0.remove(key, etag).await;
+        let span = span!(
+            "state remove",
+            otel.kind = "client",
+            highwater.state.key = %key,
+            highwater.state.answer = Empty,
+            error.type = Empty,
+        );
+        let result = self.0.remove(key, etag).instrument(span.clone()).await;
+        note(&span, &result);
         let (answer, duration_ms) = (answer(&result), ms(began_at.elapsed()));
         debug!(event = "state_removed", %key, answer, duration_ms, "Removed `{key}`: {answer}");
         result

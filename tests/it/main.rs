@@ -18,6 +18,7 @@ mod documents;
 mod flights;
 mod infra;
 mod journal_sql;
+mod lag;
 mod limits;
 mod named_server;
 mod notices;

@@ -23,7 +23,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("state", &["cursor", "event", "partition", "trace"], &[]),
     ("policy", &[], &[]),
     ("schedule", &[], &["croner"]),
-    ("journal", &["cursor", "event", "state"], &[]),
+    ("journal", &["cursor", "event", "state", "trace"], &[]),
     (
         "config",
         &["cursor", "journal", "partition", "policy", "state"],
@@ -81,7 +81,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["futures_util"],
     ),
     // Adapters: a port, their own crate, and nothing of each other.
-    ("journal::appender", &["state"], &[]),
+    ("journal::appender", &["state", "trace"], &[]),
     ("journal::conformance", &["state"], &["tokio::spawn"]),
     ("journal::file", &["state"], &[]),
     ("journal::memory", &["state"], &[]),
@@ -126,6 +126,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
             "doctor",
             "error",
             "event",
+            "metrics",
             "mssql",
             "partition",
             "source",
@@ -139,6 +140,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("handler::envelope", &["event", "handler"], &[]),
     ("handler::testing::raw", &[], &["tokio::io", "tokio::net", "tokio::spawn"]),
     ("handler::storage", &["azure", "handler"], &[]),
+    ("handler::traced", &["handler", "trace"], &[]),
     (
         "handler::blob",
         &["azure", "config", "event", "handler"],
@@ -173,7 +175,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "handler::sql",
-        &["config", "error", "event", "handler", "mssql", "state"],
+        &["config", "error", "event", "handler", "metrics", "mssql", "state"],
         &["azure_core", "base64", "tiberius", "tokio::sync"],
     ),
     ("handler::stdout", &["error", "event", "handler"], &["tokio::io", "tokio::sync"]),
@@ -203,7 +205,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "host",
-        &["error", "page", "poller", "recovery", "status", "telemetry", "trace"],
+        &["clock", "error", "page", "poller", "recovery", "status", "telemetry", "trace"],
         &["axum", "hyper", "tokio::net", "tokio::spawn", "tokio::sync"],
     ),
     ("project", &["config", "schedule"], &[]),

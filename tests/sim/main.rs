@@ -358,6 +358,11 @@
 //! - form without the page's token counts
 //! - done unconfirmed from the page
 //! - status page for everybody
+//! - a tick waits for a collector that hangs
+//! - each tick waits for a collector that hangs
+//! - a whole address is in a span
+//! - an idle tick counts rows
+//! - each tick that leaves rows counts them
 //!
 //! By hand, with the simulation alone; in how many cases depends on how chance is drawn, which has changed
 //! since, so no numbers stand here. Those of the breaks of the surroundings are printed by each run.

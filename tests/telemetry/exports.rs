@@ -149,6 +149,11 @@ async fn a_failed_tick_has_failed_spans() {
         assert_eq!(span["status"]["code"], "STATUS_CODE_ERROR", "{span:#}");
     }
     assert_eq!(attribute(named(&spans, "nightly"), "error.type"), "FetchError");
+    let metrics = collector.metrics().await;
+    let calls = metrics.iter().find(|metric| metric["name"] == "db.client.operation.duration");
+    let call = &calls.unwrap()["histogram"]["data_points"][0];
+    let error = attribute(named(&spans, "SELECT dbo.missing"), "error.type");
+    assert!(error.is_string() && attribute(call, "error.type") == error, "{call:#}");
     let failed = collector.event("fetch_failed").await;
     assert_eq!(failed["severity_text"], "ERROR");
 }
@@ -229,9 +234,21 @@ async fn metrics_are_those_of_the_page_with_their_units() {
         ("highwater.rows.fetched", 6),
         ("azfdb_events_total", 3),
         ("azfdb_batches_total", 1),
+        // The first one finds no document, and makes it.
+        ("highwater.lease.acquire.attempts", 2),
     ] {
         assert_eq!(sum(name), expected, "{name}");
     }
+    let calls = metrics.iter().find(|metric| metric["name"] == "db.client.operation.duration");
+    let call = &calls.unwrap()["histogram"]["data_points"][0];
+    for (name, value) in [
+        ("db.system.name", "microsoft.sql_server"),
+        ("db.operation.name", "SELECT"),
+        ("db.collection.name", "dbo.orders"),
+    ] {
+        assert_eq!(attribute(call, name), value, "{call:#}");
+    }
+    assert!(attribute(call, "error.type").is_null(), "{call:#}");
     let last = |name: &str| {
         let metric = metrics.iter().rfind(|metric| metric["name"] == name);
         metric.unwrap_or_else(|| panic!("no {name}"))["gauge"]["data_points"][0].clone()

@@ -24,3 +24,4 @@ mod page;
 #[path = "../host/receiver.rs"]
 mod receiver;
 mod scrapes;
+mod timers;

@@ -80,6 +80,11 @@ pub(in crate::config) const SOURCE_AUDIT_AFTER: Setting = Setting::new(
     Words("off"),
     "`timestamp+pk`, `integer+pk`: how long after their delivery rows are read again, to find and deliver those that were committed later than `SETTLE`.",
 );
+pub(in crate::config) const COUNT_ROWS_MAX: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__COUNT_ROWS_MAX",
+    Text("10000"),
+    "Most rows that are counted behind the checkpoint where a tick leaves some, at most every `STATUS_INTERVAL`; `0` for none.",
+);
 pub(in crate::config) const SOURCE_START: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__START",
     Text("beginning"),

@@ -42,3 +42,33 @@ pub(super) fn note_result(span: &Span, result: &Result<(), HandlerError>) {
         span.record("error.type", error.name());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::trace::{Collected, Sampler, SpanLayer};
+
+    #[test]
+    fn of_an_address_only_the_host_is_told() {
+        let collected = Arc::new(Collected::default());
+        let layer = SpanLayer {
+            spans: Some(Arc::clone(&collected)),
+            logs: None,
+            sampler: Sampler::default(),
+            clock: Arc::new(SystemClock),
+        };
+        let subscriber = tracing_subscriber::registry().with(layer);
+        let url = Url::parse("https://cleo:s3cret@target.example/h00k?code=k3y").unwrap();
+        tracing::subscriber::with_default(subscriber, || drop(span(&url, 1)));
+        let spans = format!("{:?}", collected.take_spans());
+        assert!(spans.contains("target.example"), "{spans}");
+        for secret in ["cleo", "s3cret", "h00k", "k3y"] {
+            assert!(!spans.contains(secret), "`{secret}` is in {spans}");
+        }
+    }
+}

@@ -154,6 +154,22 @@ impl Watched {
         total
     }
 
+    /// Returns what a gauge tells, in whatever kind of number.
+    pub(super) fn gauge(&self, metric: &str) -> Option<f64> {
+        self.provider.force_flush().unwrap();
+        let last = self.exporter.get_finished_metrics().unwrap().pop()?;
+        let metrics = last.scope_metrics().flat_map(ScopeMetrics::metrics);
+        let mut told = metrics.filter(|found| found.name() == metric).map(|found| {
+            match found.data() {
+                AggregatedMetrics::F64(data) => text(data),
+                AggregatedMetrics::U64(data) => text(data),
+                AggregatedMetrics::I64(data) => text(data),
+            }
+            .and_then(|text| text.parse().ok())
+        });
+        told.next().flatten()
+    }
+
     pub(super) fn failures(&self, error: &str) -> u64 {
         self.counted("failures_total", Some(("error.type", error)))
     }
@@ -169,6 +185,12 @@ impl Watched {
         assert_eq!(self.counted("failures_total", poller), 1, "one name in logs and metrics");
         assert_eq!(self.counted("failures_total", None), 1, "and no other");
     }
+}
+
+/// Returns the first number that a gauge tells.
+fn text<T: Copy + ToString>(data: &MetricData<T>) -> Option<String> {
+    let MetricData::Gauge(gauge) = data else { return None };
+    gauge.data_points().next().map(|point| point.value().to_string())
 }
 
 /// Makes the store unreachable for writes from within the handler: the commit fails, and the release.

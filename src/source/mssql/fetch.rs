@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::config::OnSchemaChange;
@@ -29,9 +30,10 @@ impl Mssql {
         state: &mut State,
         window: FetchWindow<'_>,
     ) -> Result<Rows, FetchError> {
-        let span = self.fetch_span();
+        let (span, began_at) = (self.fetch_span(), Instant::now());
         let rows = self.try_fetch(state, window).instrument(span.clone()).await;
-        traced::note(&span, &rows);
+        let error = traced::note(&span, &rows);
+        self.calls.took(&self.settings.poller, began_at.elapsed(), error);
         rows
     }
 

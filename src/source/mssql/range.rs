@@ -61,9 +61,11 @@ impl Plan {
     /// Returns the statement and parameters that count the rows of a window, but at most so many.
     fn past_count(&self, window: FetchWindow<'_>) -> Result<(String, Vec<Param>), FetchError> {
         let (conditions, _order, params) = self.past(window)?;
+        // All rows of the table have none.
+        let where_ = if conditions.is_empty() { conditions } else { format!("WHERE {conditions}") };
         let sql = format!(
             "SELECT COUNT_BIG(*) AS [__rows] FROM (SELECT TOP (@P1) 1 AS [__one] FROM {} AS t\n\
-             WHERE {conditions}) AS w;",
+             {where_}) AS w;",
             self.quoted
         );
         Ok((sql, params))

@@ -42,11 +42,12 @@ impl Mssql {
     }
 }
 
-/// Notes on a span what came of its read.
-pub(super) fn note(span: &Span, result: &Result<Rows, FetchError>) {
+/// Notes on a span what came of its read; returns what it failed with, as the conventions want it told.
+pub(super) fn note(span: &Span, result: &Result<Rows, FetchError>) -> Option<String> {
     match result {
         Ok(rows) => {
             span.record("db.response.returned_rows", rows.rows.len());
+            None
         }
         Err(error) => {
             let number = error.of_sql().and_then(crate::mssql::SqlError::number);
@@ -54,7 +55,9 @@ pub(super) fn note(span: &Span, result: &Result<Rows, FetchError>) {
             if let Some(number) = &number {
                 span.record("db.response.status_code", number.as_str());
             }
-            span.record("error.type", number.as_deref().unwrap_or(error.kind.as_str()));
+            let error = number.unwrap_or_else(|| error.kind.as_str().to_owned());
+            span.record("error.type", error.as_str());
+            Some(error)
         }
     }
 }

@@ -1,0 +1,89 @@
+//! Where a poller stands: its checkpoint, its document, and the rows that wait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use opentelemetry::metrics::{Gauge, Meter};
+use tokio::time::Instant;
+
+use super::{Known, Metrics, named};
+
+/// What a tick knows of its state document when it ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// Size of the stored document.
+    pub(crate) bytes: u64,
+    /// Leading part of the checkpoint, where the mode counts positions.
+    pub(crate) position: Option<i64>,
+    /// How long ago the checkpoint has moved, by the storage service's clock.
+    pub(crate) checkpoint_age: Option<Duration>,
+}
+
+/// Instruments that tell it.
+pub(super) struct StandingMetrics {
+    bytes: Gauge<u64>,
+    position: Gauge<i64>,
+    rows_behind: Gauge<u64>,
+}
+
+impl StandingMetrics {
+    pub(super) fn new(meter: &Meter, known: Arc<Known>) -> Self {
+        age_of_checkpoint(meter, known);
+        let position = meter.i64_gauge("highwater.checkpoint.position").with_unit("{position}");
+        Self {
+            bytes: meter.u64_gauge("highwater.state.bytes").with_unit("By").build(),
+            position: position.build(),
+            rows_behind: meter.u64_gauge("highwater.rows.behind").with_unit("{row}").build(),
+        }
+    }
+}
+
+impl Metrics {
+    /// Notes where a poller stands at the end of a tick.
+    pub(crate) fn stands(&self, poller: &str, standing: &Standing) {
+        let attributes = [named(poller)];
+        self.standing.bytes.record(standing.bytes, &attributes);
+        if let Some(position) = standing.position {
+            self.standing.position.record(position, &attributes);
+        }
+        if let Some(known) = self.known.lock().get_mut(poller) {
+            known.checkpoint = standing.checkpoint_age.map(|age| (age, Instant::now()));
+        }
+    }
+
+    /// Notes how many rows wait behind the checkpoint, as far as they were counted.
+    pub(crate) fn rows_behind(&self, poller: &str, rows: u64) {
+        self.standing.rows_behind.record(rows, &[named(poller)]);
+    }
+}
+
+/// Returns how old is by now what had an age then.
+fn age_now((age, at): (Duration, Instant)) -> Duration {
+    age + at.elapsed()
+}
+
+/// Makes the gauge that goes on growing while no tick moves the checkpoint.
+fn age_of_checkpoint(meter: &Meter, known: Arc<Known>) {
+    let gauge = meter.f64_observable_gauge("highwater.checkpoint.age").with_unit("s");
+    let gauge = gauge.with_callback(move |observer| {
+        for (poller, known) in &*known.lock() {
+            if let Some(seen) = known.checkpoint {
+                observer.observe(age_now(seen).as_secs_f64(), &[named(poller)]);
+            }
+        }
+    });
+    // The meter keeps what it calls.
+    let _kept_by_meter = gauge.build();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_checkpoint_grows_older_while_no_tick_tells_of_it() {
+        let seen = (Duration::from_secs(100), Instant::now());
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert_eq!(age_now(seen), Duration::from_secs(120));
+    }
+}

@@ -1,0 +1,138 @@
+//! How many rows wait behind the checkpoint, and where that stands.
+//!
+//! # Why so
+//!
+//! A tick that came to the end of its source knows that no row waits, for nothing. Only where one ended with rows
+//! waiting are they counted: after the lease is given up, now and then, up to a limit, and in a time of its own. So
+//! idle ticks, and all that keep up, make no request for it.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+use tracing::debug;
+
+use super::memory::Memory;
+use super::{Poller, TickError, TickOutcome};
+use crate::cursor::Cursor;
+use crate::error::chain;
+use crate::metrics::Standing;
+use crate::source::FetchWindow;
+
+/// Longest time that a count may take: a tick waits for it.
+const COUNT_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// How rows that wait are counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counting {
+    /// Most rows that are counted.
+    pub(super) rows_max: usize,
+    /// Shortest time between two counts.
+    pub(super) interval: Duration,
+}
+
+/// Returns whether rows wait, as far as the end of a tick tells it.
+fn rows_wait(result: &Result<TickOutcome, TickError>) -> Option<bool> {
+    match result {
+        Ok(TickOutcome::Idle) => Some(false),
+        Ok(TickOutcome::Committed { more }) => Some(*more),
+        Err(TickError::Handler(_) | TickError::OutOfTime) => Some(true),
+        Ok(
+            TickOutcome::Skipped(_) | TickOutcome::BackingOff { .. } | TickOutcome::Paused { .. },
+        )
+        | Err(_) => None,
+    }
+}
+
+impl Poller {
+    /// Counts the rows that wait where a tick leaves some: up to `rows_max`, at most every `interval`.
+    #[must_use]
+    pub fn counting_behind(self, rows_max: usize, interval: Duration) -> Self {
+        let counting = Counting { rows_max, interval };
+        Self { counting: (rows_max > 0 && !interval.is_zero()).then_some(counting), ..self }
+    }
+
+    /// Tells where the poller stands at the end of a tick; returns how many rows wait, where that is known
+    /// anew.
+    pub(super) async fn tell_standing(
+        &self,
+        memory: &mut Memory,
+        result: &Result<TickOutcome, TickError>,
+        began_at: Instant,
+    ) -> Option<u64> {
+        if let Some(snapshot) = memory.snapshot() {
+            let checkpoint = &snapshot.document.checkpoint;
+            let age = checkpoint.updated_at.map(|at| snapshot.now() - at);
+            let standing = Standing {
+                bytes: u64::try_from(snapshot.bytes()).unwrap_or(u64::MAX),
+                position: checkpoint.cursor.as_ref().and_then(Cursor::number),
+                checkpoint_age: age.map(|age| Duration::try_from(age).unwrap_or_default()),
+            };
+            self.metrics.stands(&self.name, &standing);
+        }
+        let counting = self.counting?;
+        let rows = if rows_wait(result)? {
+            Box::pin(self.count_behind(memory, counting, began_at)).await?
+        } else {
+            0
+        };
+        self.metrics.rows_behind(&self.name, rows);
+        Some(rows)
+    }
+
+    async fn count_behind(
+        &self,
+        memory: &mut Memory,
+        counting: Counting,
+        began_at: Instant,
+    ) -> Option<u64> {
+        let in_time = began_at.elapsed() + COUNT_TIME_MAX < self.limits.handler_stop_after;
+        if !in_time || !memory.may_count(counting.interval) {
+            return None;
+        }
+        let (after, state) = memory.behind();
+        let window = FetchWindow {
+            after: after.as_ref(),
+            upto: None,
+            rows_max: counting.rows_max,
+            state: &state,
+        };
+        let reason = match timeout(COUNT_TIME_MAX, self.source.count(window)).await {
+            Ok(Ok(rows)) => return Some(rows),
+            Ok(Err(error)) => chain(&error),
+            Err(_elapsed) => format!("not counted within {COUNT_TIME_MAX:?}"),
+        };
+        debug!(
+            event = "rows_not_counted",
+            poller.name = self.name,
+            error = reason,
+            "Rows that wait for poller `{}` could not be counted: {reason}",
+            self.name
+        );
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handler::HandlerError;
+    use crate::poller::Skipped;
+    use crate::source::FetchError;
+
+    #[test]
+    fn only_ends_that_know_of_rows_say_so() {
+        let refused = || HandlerError::Retryable("HTTP 503".to_owned());
+        let fetch = || FetchError::new(crate::error::ErrorKind::Transient, "gone");
+        for (result, expected) in [
+            (Ok(TickOutcome::Idle), Some(false)),
+            (Ok(TickOutcome::Committed { more: false }), Some(false)),
+            (Ok(TickOutcome::Committed { more: true }), Some(true)),
+            (Ok(TickOutcome::Skipped(Skipped::AlreadyRunning)), None),
+            (Err(TickError::Handler(refused())), Some(true)),
+            (Err(TickError::OutOfTime), Some(true)),
+            (Err(TickError::Fetch(fetch())), None),
+        ] {
+            assert_eq!(rows_wait(&result), expected, "{result:?}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Where a poller stands, as numbers.
+
+use super::windows::Watched;
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_tick_tells_size_position_and_age() {
+    let watched = Watched::of(World::new());
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    let key = StateKey::Document("p".to_owned());
+    let stored = world.memory.load(&key).await.unwrap().stored.unwrap();
+    let number = |n: usize| f64::from(u32::try_from(n).unwrap());
+    assert_eq!(watched.gauge("highwater.state.bytes"), Some(number(stored.bytes.len())));
+    let first = watched.gauge("highwater.checkpoint.position").unwrap();
+    world.source.put(1, "second");
+    tick(&poller).await.unwrap();
+    assert_eq!(watched.gauge("highwater.checkpoint.position"), Some(first + 1.0));
+    assert_eq!(watched.measured("highwater.lease.remaining").0, 2, "one for each commit");
+    sleep(100).await;
+    tick(&poller).await.unwrap();
+    // The exporter's thread has another clock: what has passed since the tick is not in it.
+    let age = watched.gauge("highwater.checkpoint.age").unwrap();
+    assert!((99.0..102.0).contains(&age), "idle ticks do not move it: {age}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_that_wait_are_counted_where_a_tick_leaves_some_and_only_now_and_then() {
+    let one_batch = Limits { batches_max: Some(1), ..limits() };
+    let watched = Watched::of(World::with(one_batch));
+    let world = &watched.world;
+    let interval = Duration::from_secs(60);
+    let poller = world.instance("a").counting_behind(7, interval);
+    let behind = || watched.gauge("highwater.rows.behind");
+    for id in 0..13 {
+        world.source.put(id, "new");
+    }
+    tick(&poller).await.unwrap();
+    assert_eq!(behind(), Some(3.0));
+    for id in 13..40 {
+        world.source.put(id, "new");
+    }
+    tick(&poller).await.unwrap();
+    assert_eq!(behind(), Some(3.0), "it was counted a moment ago");
+    sleep(60).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(behind(), Some(7.0), "no more than that are counted");
+    tick(&poller).await.unwrap();
+    assert_eq!(behind(), Some(0.0), "the end is known without a count");
+    sleep(60).await;
+    world.source.put(41, "new");
+    world.handler.then(async { Err(HandlerError::Retryable("HTTP 503".to_owned())) });
+    tick(&poller).await.unwrap_err();
+    assert_eq!(behind(), Some(1.0), "what is not taken waits");
+    assert_eq!(watched.logged("handler_failed")["rows_behind"], "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_way_that_asking_for_a_lease_can_end_is_counted() {
+    let watched = Watched::of(World::new());
+    let world = &watched.world;
+    let asked =
+        |outcome| watched.counted("highwater.lease.acquire.attempts", Some(("outcome", outcome)));
+    let poller = world.seasoned("a").await;
+    let before = (asked("acquired"), asked("conflict"));
+    tick(&poller).await.unwrap();
+    assert_eq!((asked("acquired"), asked("conflict")), before, "an idle tick asks for none");
+    world.source.put(1, "second");
+    tick(&poller).await.unwrap();
+    assert_eq!((asked("acquired"), asked("busy")), (before.0 + 1, 0));
+    let other = world.instance("b");
+    world.source.put(2, "third");
+    world.handler.then({
+        let other = Arc::new(other);
+        async move {
+            assert!(matches!(tick(&other).await, Ok(TickOutcome::Skipped(Skipped::Held { .. }))));
+            Ok(())
+        }
+    });
+    tick(&poller).await.unwrap();
+    assert_eq!((asked("busy"), asked("error")), (1, 0));
+}

@@ -1,0 +1,80 @@
+//! How far behind a poller is, as the server itself tells it in the modes that count.
+
+use highwater::cursor::CursorMode::{ChangeTracking, RowVersion};
+use highwater::cursor::{Cursor, SourceState};
+use highwater::source::mssql::Mssql;
+use highwater::source::{FetchWindow, Lag, Source as _};
+
+use crate::any_server::AnyServer;
+use crate::sql::events;
+use crate::ticks::Ticks;
+
+/// What a read at the checkpoint tells.
+async fn lag(ticks: &Ticks) -> Lag {
+    let document = ticks.document().await;
+    let window = FetchWindow {
+        after: document.checkpoint.cursor.as_ref(),
+        upto: None,
+        rows_max: 10,
+        state: &document.source_state,
+    };
+    Mssql::new(ticks.settings.clone()).unwrap().fetch(window).await.unwrap().lag
+}
+
+#[tokio::test]
+async fn numbers_are_held_back_until_they_have_settled_and_behind_after_that() {
+    let table = "CREATE TABLE dbo.t (id int IDENTITY NOT NULL PRIMARY KEY, note nvarchar(9) NULL)";
+    let mut ticks = Ticks::numbered(table).await;
+    ticks.run("INSERT INTO dbo.t (note) VALUES ('a'), ('b'), ('c')").await;
+    ticks.tick_at(0).await;
+    ticks.run("INSERT INTO dbo.t (note) VALUES ('d'), ('e')").await;
+    assert_eq!(ticks.tick_at(5).await.0, [1, 2, 3]);
+    ticks.at(6).await;
+    let numbers = |positions, held_back| Lag { positions, held_back, ..Lag::default() };
+    assert_eq!(lag(&ticks).await, numbers(Some(0), Some(2)));
+    ticks.at(10).await;
+    assert_eq!(lag(&ticks).await, numbers(Some(2), Some(0)));
+}
+
+#[tokio::test]
+async fn versions_are_behind_until_they_are_read_and_left_until_they_are_cleaned_up() {
+    let table = "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, note nvarchar(9) NULL); \
+                 ALTER TABLE dbo.t ENABLE CHANGE_TRACKING";
+    let needs = "a clean-up of changes on demand";
+    let mut ticks = Ticks::embedded(table, ChangeTracking, needs).await;
+    ticks.at(0).await.run("INSERT INTO dbo.t VALUES (1, 'a')").await;
+    ticks.tick().await;
+    let first = lag(&ticks).await;
+    assert_eq!((first.time, first.positions, first.held_back), (None, Some(0), None));
+    for note in ["b", "c", "d"] {
+        ticks.run(&format!("UPDATE dbo.t SET note = '{note}'")).await;
+    }
+    let behind = lag(&ticks).await;
+    assert_eq!((behind.positions, behind.retention_left), (Some(3), first.retention_left));
+    let at = ticks.document().await.checkpoint.cursor;
+    let source = Mssql::new(ticks.settings.clone()).unwrap();
+    assert_eq!(rows_behind(&source, at.as_ref(), 9).await, 1, "one row, however often it changed");
+    ticks.tick().await;
+    let caught_up = lag(&ticks).await;
+    assert!(caught_up.positions < behind.positions, "{caught_up:?}");
+    assert!(caught_up.retention_left > behind.retention_left, "{caught_up:?}");
+    ticks.world.database().forget_changes("dbo.t").unwrap();
+    let left = lag(&ticks).await.retention_left;
+    assert_eq!(left, Some(0), "the next cleaning up loses what is not read by then");
+}
+
+async fn rows_behind(source: &Mssql, after: Option<&Cursor>, rows_max: usize) -> u64 {
+    let window = FetchWindow { after, upto: None, rows_max, state: &SourceState::new() };
+    source.count(window).await.unwrap()
+}
+
+#[tokio::test]
+async fn rows_are_counted_to_their_end_or_up_to_a_limit() {
+    let world = AnyServer::with_flights(10).await;
+    let source = Mssql::new(world.flights(RowVersion)).unwrap();
+    let (all, _) = events(&source, None, 100).await;
+    assert_eq!(rows_behind(&source, None, 100).await, 10);
+    let at = Some(&all[6].cursor);
+    assert_eq!(rows_behind(&source, at, 100).await, 3);
+    assert_eq!(rows_behind(&source, at, 2).await, 2);
+}
