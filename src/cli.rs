@@ -36,10 +36,12 @@ mod version;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use tokio::runtime::Runtime;
 
 use self::output::{Exit, Failed, end};
 use crate::app::App;
@@ -129,8 +131,20 @@ enum Command {
     Race(crate::race::Options),
 }
 
-/// Runs the command that the arguments name.
-pub async fn run() -> ExitCode {
+/// Runs the command that the arguments name, on a runtime of its own.
+///
+/// The future is boxed, and driven here: the program's own crate would hold all that a command may
+/// await once more for each kind of runtime, some megabytes.
+pub fn main() -> ExitCode {
+    let runtime = match Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return end(Err(Failed::new(Exit::Failed, chain(&error)))),
+    };
+    let command: Pin<Box<dyn Future<Output = ExitCode>>> = Box::pin(run());
+    runtime.block_on(command)
+}
+
+async fn run() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {

@@ -10,8 +10,8 @@
 //! URLs lose their query and user, and what stands under an unknown name is not shown at all.
 //!
 //! A setting that holds only blanks counts as not set, so that a template may pass an empty
-//! parameter. Settings of a handler kind or a store that is not chosen are left alone, so that one
-//! setting switches a poller to `stdout` and back.
+//! parameter. Settings of a handler kind that is not chosen are mistakes, but with `stdout`, so that one
+//! setting switches a poller to it and back; those of a store that is not chosen are left alone.
 //!
 //! Nothing here connects to anything.
 
@@ -62,7 +62,7 @@ pub use self::sql_connection::{Encrypt, SqlAuth, SqlConnection, connection_keys_
 pub use self::state::StateConfig;
 pub(crate) use self::storage_connection::{DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY};
 pub use self::storage_connection::{StorageConnection, StorageService};
-pub(crate) use self::tsql::{check_database, check_query};
+pub(crate) use self::tsql::{check_database, check_query, connected_database};
 pub(crate) use self::unknown::closest;
 pub use self::vars::{LocalSettings, LocalSettingsError, ProcessVars, Vars};
 

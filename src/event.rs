@@ -219,10 +219,26 @@ fn short_hex(hash: &[u8]) -> String {
     hex(hash.get(..16).unwrap_or(hash))
 }
 
+/// Returns a number with its noun, as people read it: `1 row`, `2 batches`.
+pub(crate) fn counted(number: u64, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        _ if noun.ends_with("ch") => format!("{number} {noun}es"),
+        _ => format!("{number} {noun}s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cursor::{KeyValues, RowVersion};
+
+    #[test]
+    fn one_is_not_many() {
+        let all = [(0, "row"), (1, "row"), (1, "batch"), (2, "batch")];
+        let all = all.map(|(number, noun)| counted(number, noun));
+        assert_eq!(all, ["0 rows", "1 row", "1 batch", "2 batches"]);
+    }
 
     fn cursor(version: u64, id: i64) -> Cursor {
         let mut key = KeyValues::new();

@@ -183,6 +183,15 @@ pub enum HandlerError {
     Fenced(#[from] StaleWrite),
 }
 
+fn named_step(step: &str) -> String {
+    format!("step `{step}`: ")
+}
+
+/// Whether the text of an error says that it comes from this step of a handler chain.
+pub(crate) fn is_of_step(error: &str, step: &str) -> bool {
+    error.contains(&named_step(step))
+}
+
 impl HandlerError {
     /// Returns a name for what went wrong, one of few, as attributes want it.
     pub fn name(&self) -> &'static str {
@@ -201,7 +210,7 @@ impl HandlerError {
 
     /// Returns the same error with the step of a handler chain that it comes from in front.
     pub(crate) fn in_step(self, step: &str) -> Self {
-        let named = |reason: String| format!("step `{step}`: {reason}");
+        let named = |reason: String| format!("{}{reason}", named_step(step));
         match self {
             Self::Retryable(reason) => Self::Retryable(named(reason)),
             Self::Throttled { reason, retry_after } => {

@@ -46,7 +46,7 @@ pub use self::file::FileJournal;
 pub use self::fold::{Finding, Folded, fold, read_lines};
 pub use self::history::{Filter, History, Line};
 pub use self::memory::MemoryJournal;
-pub use self::record::{Append, Recorder, Seen};
+pub use self::record::{Append, Numbering, Recorder, Seen};
 pub use self::sql::SqlJournal;
 pub use self::store::{Appended, JournalStore, Part};
 pub use self::verify::{Difference, Verdict, verify};

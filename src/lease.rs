@@ -115,8 +115,7 @@ impl<'a> Lease<'a> {
             Err(refusal) => return Ok(Acquired::Refused(refusal)),
         };
         document.write_id = context.instance.next_write_id();
-        let mode = recorder(context).mode();
-        mode.number(Happened::LeaseAcquired, &mut document);
+        recorder(context).numbering().number(Happened::LeaseAcquired, &mut document);
         let holder = document.holder(context.instance.owner_id());
         let renewed_at = Instant::now();
         let until = context.stop_at.min(renewed_at + context.terms.ttl / 2);
@@ -431,7 +430,7 @@ impl<'a> Lease<'a> {
         until: Instant,
     ) -> Result<(), LeaseError> {
         let (holder, marked, remember) = (&self.holder, self.marked, self.remember.take());
-        let mode = recorder(self.context).mode();
+        let numbering = recorder(self.context).numbering();
         let audited = self.audited.as_ref();
         let change = |document: &StateDocument| {
             // Before new windows are merged with them.
@@ -442,7 +441,7 @@ impl<'a> Lease<'a> {
                 next.source_state.clone_from(state);
             }
             if let Some(event) = Happened::told(event, document, &next) {
-                mode.number(event, &mut next);
+                numbering.number(event, &mut next);
             }
             Ok(next)
         };

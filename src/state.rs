@@ -151,6 +151,10 @@ pub struct StateDocument {
     /// Number of the last journal entry.
     #[serde(default)]
     pub journal_seq: u64,
+    /// Whether the journal is known to have had entries, so that one without any was removed, or is
+    /// another. A process notes it with the first write after an append of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub journal_told: bool,
     /// Whether the marker that outlives this document has been written.
     #[serde(default)]
     pub marked: bool,
@@ -194,6 +198,7 @@ impl StateDocument {
             source_state: Map::new(),
             audit: Audit::default(),
             journal_seq: 0,
+            journal_told: false,
             marked: false,
             replay_id: None,
             range: None,

@@ -32,10 +32,10 @@ use std::sync::Arc;
 
 use opentelemetry_sdk::metrics::{SdkMeterProvider, Temporality};
 use tracing::{Level, Metadata, error, warn};
-use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::Registry;
+use tracing_subscriber::filter::{LevelFilter, Targets, filter_fn};
 use tracing_subscriber::fmt::writer::MakeWriterExt as _;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
-use tracing_subscriber::{EnvFilter, Registry};
 use uuid::Uuid;
 
 use self::export::{Exporter, Parts};
@@ -123,8 +123,10 @@ async fn scrape(address: SocketAddr, reader: Reader) {
     }
 }
 
-fn env_filter(filter: &str) -> EnvFilter {
-    EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"))
+/// Targets and levels are all that a filter may name: one that also knew values of fields would bring
+/// an engine of regular expressions, half a megabyte of the program.
+fn targets(filter: &str) -> Targets {
+    filter.parse().unwrap_or_else(|_| Targets::new().with_default(LevelFilter::INFO))
 }
 
 fn is_span_to_export(metadata: &Metadata<'_>) -> bool {
@@ -147,7 +149,7 @@ where
         .with_writer(streams)
         // It would be told by `eprintln!`, which panics where the host is gone with both pipes.
         .log_internal_errors(false)
-        .with_filter(env_filter(filter).and(filter_fn(|metadata| !is_span_to_export(metadata))))
+        .with_filter(targets(filter).and(filter_fn(|metadata| !is_span_to_export(metadata))))
 }
 
 /// Returns the layer that collects what is exported; `None` where that is neither spans nor logs.
@@ -166,7 +168,7 @@ where
         return None;
     }
     let layer = SpanLayer { spans, logs, sampler: settings.sampler, clock: Arc::new(SystemClock) };
-    let events = env_filter(filter).and(filter_fn(|metadata| {
+    let events = targets(filter).and(filter_fn(|metadata| {
         let sender = metadata.target().split("::").next().unwrap_or_default();
         metadata.is_event() && !SENDERS.contains(&sender)
     }));

@@ -145,12 +145,12 @@ async fn resume_one(
     let resuming = poller.resume(operator).await?;
     let was = match &resuming {
         Resuming::Resumed { was } => Some(was),
-        Resuming::NotPaused { .. } => None,
+        Resuming::BackOffEnded { .. } | Resuming::NotPaused => None,
     };
     let report = Report {
         poller: name,
         paused: false,
-        changed: was.is_some(),
+        changed: resuming != Resuming::NotPaused,
         by: was.map(|was| was.by.as_str()),
         reason: was.map(|was| was.reason.as_str()),
         at: was.map(|was| was.at),
@@ -163,11 +163,11 @@ async fn resume_one(
             was.by,
             was.reason
         ),
-        Resuming::NotPaused { backing_off_until: None } => format!("{name}: is not paused"),
-        Resuming::NotPaused { backing_off_until: Some(until) } => format!(
-            "{name}: is not paused; its failed batch is tried again from {} on",
+        Resuming::BackOffEnded { until } => format!(
+            "{name}: was not paused; its failed batch, which was to wait until {}, is tried by the next tick",
             time_text(*until)
         ),
+        Resuming::NotPaused => format!("{name}: is not paused"),
     }));
     Ok(())
 }

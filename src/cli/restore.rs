@@ -76,6 +76,7 @@ pub(super) async fn rebuild(vars: &dyn Vars, options: &Options) -> Result<Exit, 
         Verdict::DocumentIsOlder { .. }
         | Verdict::Differs(_)
         | Verdict::NotBegun { .. }
+        | Verdict::Removed { .. }
         | Verdict::NoDocument
         | Verdict::NoHistory => {}
     }

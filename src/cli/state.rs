@@ -164,6 +164,7 @@ async fn verify(vars: &dyn Vars, options: &PollerOptions) -> Result<Exit, Failed
         | Verdict::BegunAnew { .. }
         | Verdict::DocumentIsOlder { .. }
         | Verdict::NotBegun { .. }
+        | Verdict::Removed { .. }
         | Verdict::NoDocument
         | Verdict::NoHistory => None,
     };
@@ -192,6 +193,7 @@ fn name_of(examined: &Examined) -> &'static str {
         Verdict::DocumentIsOlder { .. } => "document_is_older",
         Verdict::Differs(_) => "differs",
         Verdict::NotBegun { .. } => "not_begun",
+        Verdict::Removed { .. } => "removed",
         Verdict::NoDocument if examined.present.document.is_err() => "damaged",
         Verdict::NoDocument => "no_document",
         Verdict::NoHistory => "no_history",
@@ -237,6 +239,11 @@ pub(super) fn words(examined: &Examined) -> String {
         Verdict::NotBegun { writes } => format!(
             "the journal has no entry to begin with yet, and the document has had writes 1 to {writes}: \
              an append failed, a crash came before it, or the journal was removed or is kept elsewhere"
+        ),
+        Verdict::Removed { writes } => format!(
+            "the journal has no entry, though it has told of this document before, which has had writes 1 \
+             to {writes}: it was removed, or is kept elsewhere now; put it back, or let `highwater journal \
+             compact` begin it anew"
         ),
         Verdict::NoHistory => "the journal has no entry to begin with".to_owned(),
     }

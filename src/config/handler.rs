@@ -22,9 +22,10 @@ pub use self::http::{Authorities, BodyForm, HttpAuth, HttpConfig};
 pub use self::queue::{MessageEncoding, QueueConfig};
 pub use self::sql::{LedgerConfig, SqlHandlerConfig};
 use super::FUNCTION_TIMEOUT_RESERVE;
+use super::mistake::{Mistake, Shown};
 use super::parse::{self, Expected, show_duration};
 use super::read::Reader;
-use super::settings;
+use super::settings::{self, SETTINGS, Setting};
 
 /// Most tries of one request within one tick.
 const TRIES_MAX: u32 = 10;
@@ -50,7 +51,7 @@ pub enum HandlerConfig {
     Stdout,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Blob,
     Durable,
@@ -62,21 +63,73 @@ enum Kind {
     Stdout,
 }
 
+/// The kinds by name, the chain last.
+const KINDS: [(&str, Kind); 8] = [
+    ("http", Kind::Http),
+    ("sql", Kind::Sql),
+    ("queue", Kind::Queue),
+    ("blob", Kind::Blob),
+    ("durable", Kind::Durable),
+    ("exec", Kind::Exec),
+    ("stdout", Kind::Stdout),
+    ("fanout", Kind::Fanout),
+];
+
+/// Where the settings of a handler begin in [`SETTINGS`].
+const HANDLER: &str = "HIGHWATER__POLLERS__<NAME>__HANDLER__";
+
+/// Returns the names of the kinds that a setting of a handler is for, as the table says it at the head of
+/// its sentences; none where it is for all.
+fn kinds_of(setting: &Setting) -> Vec<&'static str> {
+    let heads = setting.about.split(". ").filter_map(|sentence| sentence.split_once(": "));
+    let names = heads.flat_map(|(head, _)| head.split(", "));
+    names
+        .filter_map(|name| KINDS.iter().map(|(kind, _)| *kind).find(|kind| *kind == name))
+        .collect()
+}
+
+/// Notes settings that belong to other kinds than the one that is chosen: whoever set them expects them to
+/// do something. With `stdout` they are left alone, so that one setting switches a poller to it and back.
+fn report_of_others(reader: &mut Reader<'_>, segment: &str, kind: Kind) {
+    let at = Some(segment);
+    let chosen = KINDS.iter().find(|(_, known)| *known == kind).map_or("", |(name, _)| *name);
+    if kind == Kind::Stdout {
+        return;
+    }
+    let names = reader.names();
+    for setting in SETTINGS.iter().filter(|setting| setting.name.starts_with(HANDLER)) {
+        let kinds = kinds_of(setting);
+        if kinds.is_empty() || kinds.contains(&chosen) || kinds == ["stdout"] {
+            continue;
+        }
+        let name = setting.name_for(at);
+        let (begin, is_family) = match name.split_once("<STEP>") {
+            Some((begin, _)) => (begin, true),
+            None => (name.as_str(), false),
+        };
+        let is_it = |set: &&String| if is_family { set.starts_with(begin) } else { *set == begin };
+        for set in names.iter().filter(is_it) {
+            reader.note(Mistake {
+                setting: set.clone(),
+                shown: Shown::Secret,
+                expected: format!(
+                    "nothing, as `{}` is `{chosen}` and this is for `{}`",
+                    settings::HANDLER_KIND.name_for(at),
+                    kinds.join("`, `")
+                ),
+                hint: Some("remove it, or choose that kind".to_owned()),
+            });
+        }
+    }
+}
+
 pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HandlerConfig> {
     let is_step = segment.contains('/');
-    let kinds = [
-        ("http", Kind::Http),
-        ("sql", Kind::Sql),
-        ("queue", Kind::Queue),
-        ("blob", Kind::Blob),
-        ("durable", Kind::Durable),
-        ("exec", Kind::Exec),
-        ("stdout", Kind::Stdout),
-        ("fanout", Kind::Fanout),
-    ];
     // A chain in a chain would need results of its own.
-    let kinds = if is_step { kinds.get(..kinds.len() - 1).unwrap_or_default() } else { &kinds };
-    match reader.read(&settings::HANDLER_KIND, Some(segment), parse::one_of(kinds))? {
+    let kinds = if is_step { KINDS.get(..KINDS.len() - 1).unwrap_or_default() } else { &KINDS };
+    let kind = reader.read(&settings::HANDLER_KIND, Some(segment), parse::one_of(kinds))?;
+    report_of_others(reader, segment, kind);
+    match kind {
         Kind::Fanout => fanout::read(reader, segment).map(HandlerConfig::Fanout),
         Kind::Http => http::read(reader, segment).map(|http| HandlerConfig::Http(Box::new(http))),
         Kind::Blob => blob::read(reader, segment).map(HandlerConfig::Blob),

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
 
 use super::mistake::Shown;
 
@@ -247,7 +247,7 @@ pub(super) fn container_name(text: &str) -> Result<String, Expected> {
 
 /// Reads a filter for `tracing`.
 pub(super) fn log_filter(text: &str) -> Result<String, Expected> {
-    match EnvFilter::try_new(text) {
+    match text.parse::<Targets>() {
         Ok(_) => Ok(text.to_owned()),
         Err(error) => Err(Expected::new("a log filter such as `info` or `warn,highwater=debug`")
             .hint(error.to_string())),

@@ -201,8 +201,11 @@ pub(super) const FUNCTION_TIMEOUT: Setting = Setting::new(
 /// Only warnings of libraries: a failed storage request is logged by them as information, and by us
 /// as the failure that it is.
 pub(crate) const LOG_DEFAULT: &str = "warn,highwater=info";
-pub(super) const LOG: Setting =
-    Setting::new("HIGHWATER__LOG", Text(LOG_DEFAULT), "What is logged, as a filter of `tracing`.");
+pub(super) const LOG: Setting = Setting::new(
+    "HIGHWATER__LOG",
+    Text(LOG_DEFAULT),
+    "What is logged, as a filter of `tracing` that names targets and levels.",
+);
 pub(super) const METRICS_ADDRESS: Setting = Setting::new(
     "HIGHWATER__METRICS__ADDRESS",
     Words("none"),

@@ -69,22 +69,6 @@ const FULL: &str = "
     API_KEY = hunter2hunter2
     HIGHWATER__POLLERS__ORDERS__HANDLER__CA = certificates/company.pem
     HIGHWATER__POLLERS__ORDERS__HANDLER__STALL_MAX = 30s
-    HIGHWATER__POLLERS__ORDERS__HANDLER__COMMAND = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__CONNECTION = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__TABLE = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__KEY = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__COLUMNS = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__DELETES = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__FENCE_TABLE = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__LEDGER = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__LEDGER_TABLE = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__LEDGER_DAYS = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__CONTAINER = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__QUEUE = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__ORCHESTRATOR = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__SYSTEM_KEY = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__MESSAGE_EVENTS_MAX = left alone
-    HIGHWATER__POLLERS__ORDERS__HANDLER__MESSAGE_ENCODING = left alone
     HIGHWATER__POLLERS__ORDERS__LEASE__TTL = 60s
     HIGHWATER__POLLERS__ORDERS__LEASE__FIRST = true
     HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX = 500
@@ -105,6 +89,28 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__JOURNAL = full
     HIGHWATER__POLLERS__ORDERS__JOURNAL_RETENTION = 0
     HIGHWATER__POLLERS__ORDERS__PARTITIONS = 1
+";
+
+/// Settings of handlers of other kinds than the full example's.
+const OTHER_KINDS: &str = "
+    HIGHWATER__POLLERS__ORDERS__HANDLER__COMMAND = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__CONNECTION = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__TABLE = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__KEY = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__COLUMNS = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__DELETES = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__FENCE_TABLE = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__LEDGER = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__LEDGER_TABLE = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__LEDGER_DAYS = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__CONTAINER = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__QUEUE = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__ORCHESTRATOR = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__SYSTEM_KEY = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__MESSAGE_EVENTS_MAX = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__MESSAGE_ENCODING = another
+    HIGHWATER__POLLERS__ORDERS__HANDLER__STEPS = warehouse, notify
+    HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__KIND = stdout
 ";
 
 /// Reads `NAME = value` lines; a later line wins.
@@ -451,12 +457,10 @@ fn every_setting_of_the_table_is_in_the_full_example() {
         HIGHWATER__STATE__JOURNAL_TABLE = j
         HIGHWATER__POLLERS__ORDERS__SOURCE__QUERY = SELECT 1
         HIGHWATER__POLLERS__ORDERS__SOURCE__COLUMNS_EXCLUDED = note
-        HIGHWATER__POLLERS__ORDERS__HANDLER__STEPS = warehouse, notify
-        HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__KIND = stdout
         HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_AUDIENCE = api://orders
         HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_CLIENT_ID = 11111111-2222-3333-4444-555555555555
     ";
-    let full = vars(&[FULL, others]);
+    let full = vars(&[FULL, OTHER_KINDS, others]);
     for setting in SETTINGS {
         let of_poller = setting.name_for(Some("ORDERS")).replace("<PARAM>", "LEAST");
         let of_poller = of_poller.replace("<STEP>__<SETTING>", "NOTIFY__KIND");
@@ -601,6 +605,32 @@ fn settings_are_checked_against_each_other() {
             setting `HIGHWATER__POLLERS__STOCK__SOURCE__CONNECTION` is `(not shown)`, expected the name of a setting
               hint: put the connection string into a setting of its own, and that setting's name here
         "#]],
+    );
+}
+
+#[test]
+fn settings_of_another_kind_of_handler_are_mistakes_but_beside_stdout() {
+    let orders = "HIGHWATER__POLLERS__ORDERS__HANDLER__";
+    let errors = Config::from_vars(&vars(&[FULL, OTHER_KINDS])).unwrap_err();
+    let named: Vec<&str> = errors.0.iter().map(|mistake| mistake.setting.as_str()).collect();
+    let expected = vars(&[OTHER_KINDS]);
+    assert_eq!(named, expected.keys().map(String::as_str).collect::<Vec<_>>());
+    let text = errors.to_string().replace(orders, "…");
+    for expected in [
+        "`…SYSTEM_KEY` is `(not shown)`, expected nothing, as `…KIND` is `http` and this is for `durable`\n",
+        "`…CONNECTION` is `(not shown)`, expected nothing, as `…KIND` is `http` and this is for `queue`, \
+         `blob`, `sql`\n  hint: remove it, or choose that kind",
+        "`…STEP__NOTIFY__KIND` is `(not shown)`, expected nothing, as `…KIND` is `http` and this is for `fanout`",
+    ] {
+        assert!(text.contains(expected), "{text}");
+    }
+    read(&[FULL, OTHER_KINDS, &format!("{orders}KIND = stdout")]);
+    let queue =
+        format!("{orders}KIND = queue\n{orders}QUEUE = changes\n{orders}URL = https://a.example\n");
+    let errors = Config::from_vars(&vars(&[MINIMAL, &queue])).unwrap_err().to_string();
+    assert!(
+        errors.starts_with(&format!("1 mistake in the settings\nsetting `{orders}URL` is")),
+        "{errors}"
     );
 }
 

@@ -5,7 +5,7 @@
 
 mod database;
 
-pub(crate) use database::check_database;
+pub(crate) use database::{check_database, connected_database};
 
 /// Hints by which a read takes rows that are not committed, or passes by rows that are locked.
 /// <https://learn.microsoft.com/sql/t-sql/queries/hints-transact-sql-table>
@@ -133,6 +133,13 @@ pub(crate) fn check_query(text: &str) -> Result<(), String> {
                 .to_owned());
         }
         Some(_) | None => return Err("it does not begin with `SELECT`".to_owned()),
+    }
+    if tokens.iter().any(|token| token.text == "{") {
+        return Err(
+            "there is a `{` in it, which begins an escape of ODBC, and what it stands for is not \
+                    known here: write the join or function in T-SQL"
+                .to_owned(),
+        );
     }
     if let Some(token) = tokens.iter().find(|token| token.kind == Kind::Variable) {
         return Err(format!(
@@ -275,6 +282,7 @@ mod tests {
             "SELECT a, ROW_NUMBER() OVER (PARTITION BY b ORDER BY c) AS n FROM t",
             "SELECT a FROM t ORDER BY a OFFSET 0 ROWS",
             "SELECT [order], \"by\" FROM t",
+            "SELECT [{], '{oj' AS x FROM t -- {oj",
             "SELECT [nolock], 'READPAST' AS \"READPAST\" FROM t -- WITH (NOLOCK)",
         ] {
             assert_eq!(check_query(text), Ok(()), "{text}");
@@ -297,6 +305,8 @@ mod tests {
             ("SELECT a FROM t WITH (NOLOCK)", "the hint `NOLOCK`"),
             ("SELECT a FROM t (readpast, rowlock)", "the hint `readpast`"),
             ("SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WITH(ReadUncommitted))", "come twice"),
+            ("SELECT a FROM {oj x.dbo.t LEFT OUTER JOIN u ON t.i = u.i}", "an escape of ODBC"),
+            ("SELECT a, {fn NOW()} AS now FROM t", "an escape of ODBC"),
             ("SELECT a FROM t) AS x, (SELECT 1 AS y", "was not opened"),
             ("SELECT a FROM (t", "is not closed"),
             ("SELECT 'a FROM t", "a string is not closed"),

@@ -211,7 +211,7 @@ impl Parser<'_> {
     }
 
     fn select(&mut self) -> Result<Statement, SqlError> {
-        let query = self.query(None)?;
+        let query = self.query()?;
         let (sql, columns) = (query.sql(), query.columns());
         if query.targets.is_empty() {
             return Ok(Statement::Query { sql, columns });

@@ -78,8 +78,12 @@ pub fn fingerprint(document: &StateDocument, configured: &SourceFingerprint) -> 
     Finding::error(
         check,
         format!("the state is of another source: `{stored}`, the settings describe `{configured}`"),
-        "restore the settings that give a checkpoint its meaning (server, database, table, mode, cursor, \
-         key, filter), or give the poller a new name to start over",
+        format!(
+            "restore the settings that give a checkpoint its meaning (server, database, table, mode, \
+             cursor, key, filter), or agree to the new source with `highwater reset {} to-beginning \
+             --new-source`, which delivers all of it",
+            document.poller_name
+        ),
     )
 }
 
@@ -111,8 +115,7 @@ fn judge(
     let document = match decode(expected.poller, &stored.bytes) {
         Ok(document) => document,
         Err(error) => {
-            let fix = "restore a copy of the document; nothing will overwrite what is there";
-            return (vec![Finding::error(DOCUMENT, chain(&error), fix)], None);
+            return (vec![Finding::error(DOCUMENT, chain(&error), restore(expected.poller))], None);
         }
     };
     let since_write = (loaded.date - stored.last_modified).max(time::Duration::ZERO).unsigned_abs();
@@ -133,12 +136,15 @@ fn missing(expected: Expected<'_>, marker: &Result<Loaded, StoreError>) -> Findi
         Some(marker) if expected.on_missing_state == OnMissingState::Stop => Finding::error(
             DOCUMENT,
             format!("gone, though the poller has run since {}", rfc3339(marker.created_at)),
-            "restore it, or set `ON_MISSING_STATE` of the poller to `recreate` to deliver everything again",
+            format!(
+                "{}; or set `ON_MISSING_STATE` of the poller to `recreate` to deliver everything again",
+                restore(expected.poller)
+            ),
         ),
         Some(_) => Finding::warning(
             DOCUMENT,
             "gone, and made anew by the next tick: everything is delivered again",
-            "restore it before the next tick, if that is not wanted",
+            format!("before the next tick, if that is not wanted: {}", restore(expected.poller)),
         ),
         None if expected.start_now => Finding::warning(
             DOCUMENT,
@@ -147,6 +153,14 @@ fn missing(expected: Expected<'_>, marker: &Result<Loaded, StoreError>) -> Findi
         ),
         None => Finding::ok(DOCUMENT, "none yet: the first tick starts at the beginning"),
     }
+}
+
+/// How a document comes back; nothing overwrites what is there meanwhile.
+fn restore(poller: &str) -> String {
+    format!(
+        "`highwater state rebuild {poller}` makes it again from the journal, or \
+         `highwater state import FILE {poller}` puts a copy there"
+    )
 }
 
 fn position(document: &StateDocument, expected: Expected<'_>) -> Finding {

@@ -33,11 +33,14 @@ impl JournalMode {
         }
     }
 
-    /// Numbers a write of this kind, where the mode records such: part of the write itself.
-    pub fn number(self, event: Happened, document: &mut StateDocument) {
-        if self.records(event) && event.writes() {
+    /// Numbers a write of this kind, where the mode records such: part of the write itself. Returns
+    /// whether it does.
+    pub fn number(self, event: Happened, document: &mut StateDocument) -> bool {
+        let is_recorded = self.records(event) && event.writes();
+        if is_recorded {
             document.journal_seq = document.journal_seq.saturating_add(1);
         }
+        is_recorded
     }
 }
 

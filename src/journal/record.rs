@@ -16,6 +16,23 @@ pub struct Append {
     pub entries: usize,
 }
 
+/// How a write is numbered, as part of the write itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Numbering {
+    mode: JournalMode,
+    told: bool,
+}
+
+impl Numbering {
+    /// Numbers a write of this kind, where such are recorded, and notes that the journal has entries where
+    /// this process has appended some.
+    pub fn number(self, event: Happened, document: &mut StateDocument) {
+        if self.mode.number(event, document) {
+            document.journal_told |= self.told;
+        }
+    }
+}
+
 /// Collects what one process does with one poller until it is appended.
 ///
 /// Its first entry of a day is a snapshot, and so is one that follows another writer or an append that
@@ -26,6 +43,8 @@ pub struct Recorder {
     /// The document as it was recorded last, and for which day.
     recorded: Option<Box<(StateDocument, Date)>>,
     pending: Option<Append>,
+    /// Whether an append was taken.
+    told: bool,
 }
 
 /// Something that a holder did or found.
@@ -46,12 +65,17 @@ pub struct Seen<'a> {
 impl Recorder {
     /// Returns a recorder that knows of no entry yet.
     pub fn new(mode: JournalMode) -> Self {
-        Self { mode, recorded: None, pending: None }
+        Self { mode, recorded: None, pending: None, told: false }
     }
 
     /// Returns how much is recorded.
     pub fn mode(&self) -> JournalMode {
         self.mode
+    }
+
+    /// Returns how writes are numbered from now on.
+    pub fn numbering(&self) -> Numbering {
+        Numbering { mode: self.mode, told: self.told }
     }
 
     /// Adds an entry to what will be appended, where the mode records such.
@@ -116,6 +140,11 @@ impl Recorder {
     /// Returns what is to be appended now, if anything.
     pub fn take(&mut self) -> Option<Append> {
         self.pending.take()
+    }
+
+    /// Notes that an append was taken.
+    pub fn told(&mut self) {
+        self.told = true;
     }
 
     /// Notes that an append failed, or may have: the next entry is a snapshot.

@@ -39,6 +39,11 @@ pub enum Verdict {
         /// Number of the document's last write; 0 where it has none.
         writes: u64,
     },
+    /// The journal has no entries, though it is known to have had some.
+    Removed {
+        /// Number of the document's last write.
+        writes: u64,
+    },
     /// There is no document; the journal has one.
     NoDocument,
     /// The journal has no snapshot to begin with, though it has lines that want one; or there is no
@@ -93,6 +98,9 @@ const UNRECORDED_BESIDE_COMMITS: &[&str] =
 pub fn verify(mode: JournalMode, folded: &Folded, document: Option<&StateDocument>) -> Verdict {
     let Some(history) = &folded.document else {
         return match document.filter(|_| folded.findings.is_empty()) {
+            Some(StateDocument { journal_told: true, journal_seq, .. }) => {
+                Verdict::Removed { writes: *journal_seq }
+            }
             Some(document) => Verdict::NotBegun { writes: document.journal_seq },
             None => Verdict::NoHistory,
         };

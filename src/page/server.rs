@@ -186,7 +186,10 @@ async fn act(
         },
         Action::Resume => match form.poller.resume(operator).await {
             Ok(Resuming::Resumed { .. }) => "Resumed.".to_owned(),
-            Ok(Resuming::NotPaused { .. }) => "It was not paused.".to_owned(),
+            Ok(Resuming::BackOffEnded { .. }) => {
+                "It was not paused; its failed batch is tried by the next tick.".to_owned()
+            }
+            Ok(Resuming::NotPaused) => "It was not paused.".to_owned(),
             Err(error) => format!("Not resumed: {}", chain(&error)),
         },
         Action::Tick => tick(&shared, form.poller).await,

@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 use super::Poller;
 use super::batch::Batch;
 use super::observe::Observation;
-use crate::handler::{Delivery, Handler, HandlerError};
+use crate::handler::{Delivery, Handler, HandlerError, Step, is_of_step};
 use crate::lease::Lease;
 use crate::policy::{Blame, Verdict};
 
@@ -32,6 +32,22 @@ impl Poller {
         let end = self.limits.tick_time_max.min(self.limits.handler_stop_after);
         let left = end.checked_sub(seen.began_at().elapsed()).filter(|left| !left.is_zero())?;
         (judged == Verdict::Probe).then_some(left / 2)
+    }
+
+    /// Returns the same for a step of a chain. One before the step that failed last has not failed itself, so
+    /// it may be slow: were it stopped, rows would be set aside that the step at fault has not been given.
+    pub(super) fn time_for_step(
+        &self,
+        lease: &Lease<'_>,
+        batch: &Batch,
+        (steps, index): (&[Step], usize),
+        seen: &Observation<'_>,
+    ) -> Option<Duration> {
+        let in_flight = lease.document().in_flight.as_ref();
+        let error = in_flight.and_then(|tried| tried.last_error.as_deref()).unwrap_or_default();
+        let mut behind = steps.iter().skip(index + 1);
+        let fails_behind = behind.any(|step| is_of_step(error, &step.name));
+        if fails_behind { None } else { self.time_for(lease, batch, seen) }
     }
 
     /// Calls a handler, and stops it after `limit`.

@@ -40,14 +40,13 @@ impl Poller {
         batch: &Batch,
         seen: &mut Observation<'_>,
     ) -> Result<(), NotTaken> {
-        let limit = self.time_for(lease, batch, seen);
         let steps = self.handler.steps();
-        let handler = &*self.handler;
-        let whole = Call { handler, step: None, is_first: true, is_last: true, limit };
         if steps.is_empty() {
+            let limit = self.time_for(lease, batch, seen);
+            let handler = &*self.handler;
+            let whole = Call { handler, step: None, is_first: true, is_last: true, limit };
             return self.call(lease, batch, whole, seen).await;
         }
-        let until = limit.map(|limit| Instant::now() + limit);
         let done = steps_done(lease.document(), batch, steps);
         for (index, step) in steps.iter().enumerate().skip(done) {
             let is_last = index + 1 == steps.len();
@@ -56,7 +55,7 @@ impl Poller {
                 step: Some(&step.name),
                 is_first: index == done,
                 is_last,
-                limit: until.map(|until| until.saturating_duration_since(Instant::now())),
+                limit: self.time_for_step(lease, batch, (steps, index), seen),
             };
             self.call(lease, batch, call, seen).await?;
             if !is_last {

@@ -87,7 +87,10 @@ impl Poller {
                 mode @ (JournalMode::Commits | JournalMode::Full) => mode,
             };
             let verdict = verify(mode, &folded, present.usable());
-            let may_catch_up = matches!(verdict, Verdict::Behind { .. } | Verdict::NotBegun { .. });
+            let may_catch_up = matches!(
+                verdict,
+                Verdict::Behind { .. } | Verdict::NotBegun { .. } | Verdict::Removed { .. }
+            );
             if !may_catch_up || looks >= LOOKS_MAX {
                 return Ok(Examined { folded, present, verdict });
             }

@@ -52,7 +52,7 @@ impl Poller {
 
     /// Numbers a write that is not a lease's.
     pub(super) fn number(&self, event: Happened, document: &mut StateDocument) {
-        self.recorder().mode().number(event, document);
+        self.recorder().numbering().number(event, document);
     }
 
     /// Tells of what an operator wrote.
@@ -85,7 +85,9 @@ impl Poller {
         let taken = self.recorder().take();
         let Some(append) = taken else { return };
         let mut appender = appender.lock().await;
-        let Err(error) = Box::pin(appender.append(&append)).await else { return };
+        let Err(error) = Box::pin(appender.append(&append)).await else {
+            return self.recorder().told();
+        };
         self.recorder().lost();
         self.metrics.journal_append_failed(&self.name);
         warn!(

@@ -18,7 +18,7 @@ use super::outcome::rfc3339;
 use super::{Poller, TickError, TickOutcome, TickReport, TickRequest, outcome_row};
 use crate::cursor::Cursor;
 use crate::error::chain;
-use crate::event::BatchId;
+use crate::event::{BatchId, counted};
 use crate::handler::HandlerError;
 use crate::lease::{Lease, LeaseError, Snapshot};
 use crate::metrics::Behind;
@@ -408,7 +408,8 @@ impl<'a> Observation<'a> {
                     0 => String::new(),
                     rows => format!(", set {rows} aside"),
                 };
-                format!("committed {} rows in {} batches{aside}{waiting}", self.rows, self.batches)
+                let (rows, batches) = (counted(self.rows, "row"), counted(self.batches, "batch"));
+                format!("committed {rows} in {batches}{aside}{waiting}")
             }
             Ok(TickOutcome::Idle) => "nothing new".to_owned(),
             Ok(TickOutcome::Skipped(super::Skipped::AlreadyRunning)) => {
@@ -426,7 +427,7 @@ impl<'a> Observation<'a> {
             Ok(TickOutcome::Paused { by, reason }) => {
                 format!("paused by {by}: {reason} (`highwater resume` lets it run)")
             }
-            Err(error) => format!("failed after {} rows: {}", self.rows, chain(error)),
+            Err(error) => format!("failed after {}: {}", counted(self.rows, "row"), chain(error)),
         };
         format!("poller `{name}`: {what} ({} ms)", ms(duration))
     }

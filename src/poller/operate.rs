@@ -49,11 +49,13 @@ pub enum Resuming {
         /// What had stopped the poller.
         was: Paused,
     },
-    /// It was not paused.
-    NotPaused {
-        /// Until when its failed batch is not tried again.
-        backing_off_until: Option<OffsetDateTime>,
+    /// It was not paused, but waited to try its failed batch again; the next tick does.
+    BackOffEnded {
+        /// Until when it would have waited.
+        until: OffsetDateTime,
     },
+    /// It was not paused, and waited for nothing.
+    NotPaused,
 }
 
 /// A change that is made, or an answer that needs none.
@@ -94,22 +96,24 @@ impl Poller {
     /// Lets ticks run again, whoever paused the poller: an operator, its failure policy, or a handler
     /// whose target said that it is gone.
     ///
-    /// Attempts and crashes of the batch that was in the way are counted anew.
+    /// A failed batch that waits to be tried again is tried by the next tick, paused or not: whoever asks
+    /// knows that what was in the way is gone. Its attempts and crashes are counted anew.
     ///
     /// # Errors
     ///
     /// As [`Self::pause`].
     pub async fn resume(&self, operator: Operator<'_>) -> Result<Resuming, TickError> {
         self.change((Happened::Resumed, operator), false, |base| {
-            let Some(was) = base.document.paused.clone() else {
-                let next_attempt_at =
-                    base.document.in_flight.as_ref().and_then(|b| b.next_attempt_at);
-                let backing_off_until = next_attempt_at.filter(|until| *until > base.now());
-                return Change::Nothing(Resuming::NotPaused { backing_off_until });
+            let in_flight = base.document.in_flight.as_ref();
+            let waits_until = in_flight.and_then(|batch| batch.next_attempt_at);
+            let answer = match (&base.document.paused, waits_until) {
+                (Some(was), _) => Resuming::Resumed { was: was.clone() },
+                (None, Some(until)) if until > base.now() => Resuming::BackOffEnded { until },
+                (None, _) => return Change::Nothing(Resuming::NotPaused),
             };
             let mut next = base.document.resume(base.age(self.store.grain()));
             next.note(by_hand("resumed", operator, base.now()));
-            Change::Write(Box::new(next), Resuming::Resumed { was })
+            Change::Write(Box::new(next), answer)
         })
         .await
     }

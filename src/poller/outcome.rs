@@ -73,7 +73,8 @@ pub enum TickError {
     /// The checkpoint belongs to another source.
     #[error(
         "source has changed: its fingerprint is `{configured}`, the checkpoint's is `{stored}`; \
-         restore the source settings, or give the poller a new name to start over"
+         restore the source settings, or agree to the new source with `highwater reset <NAME> to-beginning \
+         --new-source`, which delivers all of it (`to-now` what comes from now on)"
     )]
     Fingerprint {
         /// Of the checkpoint.

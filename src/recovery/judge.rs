@@ -200,7 +200,9 @@ fn state_without_configuration(subject: &Subject<'_>) -> Option<Judged> {
 /// A poller of the settings without a document.
 pub(super) fn configuration_without_state(has_run: bool) -> Judged {
     let (action, found) = if has_run {
-        (Action::Alarm, "its document is gone, though its marker says that it has run: restore it")
+        let found = "its document is gone, though its marker says that it has run: `highwater state \
+                     rebuild` makes it again from the journal, `highwater state import` puts a copy there";
+        (Action::Alarm, found)
     } else {
         (Action::Report, "it has no document: no tick has delivered anything yet")
     };
@@ -249,7 +251,7 @@ fn fingerprint_differs(subject: &Subject<'_>) -> Option<Judged> {
     let differs = subject.configured.is_some_and(|known| known.fingerprint_matches == Some(false));
     differs.then(|| {
         let found = "the checkpoint is of another source than the settings describe: restore the \
-                     settings, or give the poller a new name to start over";
+                     settings, or agree to the new source with `highwater reset --new-source`";
         Judged::new(Condition::FingerprintDiffers, Action::Alarm, found)
     })
 }

@@ -60,7 +60,7 @@ pub struct Report {
     pub documents: u64,
     /// Documents written.
     pub written: u64,
-    /// What it asked the store for, beside the names.
+    /// What it asked the store for.
     pub calls: Calls,
     /// How long it took.
     pub duration: Duration,
@@ -90,14 +90,15 @@ impl Report {
             (written, _) => format!("{written} repaired"),
         };
         let failed = if failed == 0 { String::new() } else { format!(", {failed} not repaired") };
+        let Calls { listings, reads, writes } = self.calls;
+        let listings =
+            if listings == 1 { "1 listing".to_owned() } else { format!("{listings} listings") };
         format!(
-            "recovery: {what}{failed}, {} findings in {} documents ({} ms; 1 listing, {} reads, {} \
-             writes)",
+            "recovery: {what}{failed}, {} findings in {} documents ({} ms; {listings}, {reads} reads, \
+             {writes} writes)",
             self.findings.len(),
             self.documents,
-            self.duration.as_millis(),
-            self.calls.reads,
-            self.calls.writes
+            self.duration.as_millis()
         )
     }
 

@@ -445,6 +445,29 @@ async fn parent_gone_or_paused_is_told_of_each_part() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn parent_gone_is_not_told_of_a_backfill_that_was_given_up_nor_of_its_windows() {
+    let world = World::new();
+    let cancelled = |name: &str| {
+        let mut document = replay(&world, "gone");
+        document.poller_name = name.to_owned();
+        document.cancel_range(time::OffsetDateTime::UNIX_EPOCH, age_of_nothing())
+    };
+    let mut done = ended(replay(&world, "gone"));
+    done.poller_name = "gone.replay.x1.1".to_owned();
+    world.put(&done).await;
+    world.put(&cancelled("gone.replay.x1")).await;
+    world.put(&cancelled("gone.replay.x1.2")).await;
+    sleep(2 * STUCK_AFTER.as_secs()).await;
+    let controller = world.controller_of("r", Mode::Repair, []);
+    assert_eq!(controller.run(true).await.unwrap().findings, []);
+    let mut left = replay(&world, "gone");
+    left.poller_name = "gone.replay.x1.2".to_owned();
+    world.put(&left).await;
+    let report = controller.run(true).await.unwrap();
+    assert_eq!(of(&report, "gone.replay.x1.2"), told(Condition::ParentGone, Action::Alarm));
+}
+
+#[tokio::test(start_paused = true)]
 async fn range_left_is_told_once_nobody_has_gone_on_with_any_part_of_it_for_long_enough() {
     let world = World::new();
     let controller = world.controller("r");

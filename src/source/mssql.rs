@@ -28,6 +28,7 @@ mod limit;
 mod mark;
 mod offer;
 mod origin;
+mod outside;
 mod partition;
 mod plan;
 mod present;
@@ -140,8 +141,8 @@ struct State {
     plan: Option<Arc<Plan>>,
     /// How many rows a batch holds, judged by those read last.
     rows_fit: Option<usize>,
-    /// Whether it was said what cannot be known of a query.
-    told_of_query: bool,
+    /// Whether it was said what is known of a view, or cannot be known of a query.
+    told_of_origin: bool,
 }
 
 impl Mssql {
@@ -183,7 +184,7 @@ impl Mssql {
         }
         let connection = Connection::new(settings.connection.clone(), None);
         let state =
-            Mutex::new(State { connection, plan: None, rows_fit: None, told_of_query: false });
+            Mutex::new(State { connection, plan: None, rows_fit: None, told_of_origin: false });
         Ok(Self {
             settings,
             origin,
@@ -257,7 +258,7 @@ impl Mssql {
         &self,
         state: &'a mut State,
     ) -> Result<(Arc<Plan>, &'a mut Connection), FetchError> {
-        let State { connection, plan, told_of_query, .. } = state;
+        let State { connection, plan, told_of_origin, .. } = state;
         if let Some(known) = plan {
             return Ok((Arc::clone(known), connection));
         }
@@ -270,17 +271,25 @@ impl Mssql {
         if let Some(column) = choice.cursor.as_deref().filter(|_| counts) {
             self.count_null_cursors(connection, column).await;
         }
-        if self.origin.table().is_none() && !std::mem::replace(told_of_query, true) {
-            let poller = self.settings.poller.as_str();
-            let key = self.settings.key.join("`, `");
-            tracing::info!(
-                event = "query_key_not_checked",
-                poller.name = poller,
-                "Poller `{poller}` reads a query, of which the server cannot tell whether the key `{key}` is \
-                 unique and never NULL: make sure of it, or rows of one key could be missed"
-            );
+        if !std::mem::replace(told_of_origin, true) {
+            if self.origin.table().is_none() {
+                self.tell_of_query();
+            } else if let Some(view) = self.bounded_view(choice.mode, &columns).filter(|_| tells) {
+                self.warn_of_outside(connection, view).await;
+            }
         }
         Ok((Arc::clone(plan.insert(Arc::new(made))), connection))
+    }
+
+    fn tell_of_query(&self) {
+        let poller = self.settings.poller.as_str();
+        let key = self.settings.key.join("`, `");
+        tracing::info!(
+            event = "query_key_not_checked",
+            poller.name = poller,
+            "Poller `{poller}` reads a query, of which the server cannot tell whether the key `{key}` is \
+             unique and never NULL: make sure of it, or rows of one key could be missed"
+        );
     }
 
     /// Returns what to read where the table has these columns.

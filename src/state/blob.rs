@@ -160,10 +160,14 @@ impl StateStore for BlobStore {
     }
 
     async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
-        let names = self.container.list("").await?;
+        Ok(self.list_counted().await?.0)
+    }
+
+    async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError> {
+        let (names, requests) = self.container.list_counted("").await?;
         let mut keys: Vec<_> = names.iter().filter_map(|name| StateKey::parse(name)).collect();
         keys.sort();
-        Ok(keys)
+        Ok((keys, requests))
     }
 
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {

@@ -91,6 +91,14 @@ impl Container {
     ///
     /// [`StoreError`] of any kind but `Conflict`.
     pub(crate) async fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        Ok(self.list_counted(prefix).await?.0)
+    }
+
+    /// Returns the same, and how many requests it took: the service answers with at most 5,000 names.
+    pub(crate) async fn list_counted(
+        &self,
+        prefix: &str,
+    ) -> Result<(Vec<String>, u64), StoreError> {
         self.create_once().await?;
         let folder = &self.folder_name;
         let options = BlobContainerClientListBlobsOptions {
@@ -100,16 +108,17 @@ impl Container {
         };
         let failed = |error: azure_core::Error| self.failed(folder, &Failure::of(&error));
         let mut pages = self.client.list_blobs(Some(options)).map_err(failed)?.into_pages();
-        let mut names = Vec::new();
+        let (mut names, mut requests) = (Vec::new(), 0);
         loop {
             let next = async { pages.try_next().await.map_err(failed) };
             let Some(page) = self.in_time(folder, next).await? else { break };
+            requests += 1;
             for blob in page.into_model().map_err(failed)?.blob_items {
                 let name = blob.name.unwrap_or_default();
                 names.extend(name.strip_prefix(folder.as_str()).map(str::to_owned));
             }
         }
-        Ok(names)
+        Ok((names, requests))
     }
 
     /// Removes the blob `file`, where its version is `etag` if one is given.

@@ -4,7 +4,8 @@
 //! content. The tag is a counter, since a hash of the content would let two writers of equal bytes
 //! both believe that they won. A write goes to a temporary file, is flushed to disk, and is renamed
 //! over the old one, so a crash leaves either the old or the new content. A lock file keeps two
-//! processes from swapping at once; the operating system frees it when its holder dies.
+//! processes from swapping at once; the operating system frees it when its holder dies. It stays, empty, also
+//! where its document is removed: to remove one that another process waits for would let two of them in.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};

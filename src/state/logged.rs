@@ -81,8 +81,12 @@ impl StateStore for LoggedStore {
     }
 
     async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
+        Ok(self.list_counted().await?.0)
+    }
+
+    async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError> {
         let began_at = Instant::now();
-        let result = self.0.list().await;
+        let result = self.0.list_counted().await;
         let (answer, duration_ms) = (answer(&result), ms(began_at.elapsed()));
         debug!(event = "state_listed", answer, duration_ms, "Listed the keys: {answer}");
         result

@@ -226,6 +226,15 @@ pub trait StateStore: fmt::Debug + Send + Sync {
     /// [`StoreError`] of any kind but `Conflict`.
     async fn list(&self) -> Result<Vec<StateKey>, StoreError>;
 
+    /// Returns the same, and how many requests it took.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::list`].
+    async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError> {
+        Ok((self.list().await?, 1))
+    }
+
     /// Removes what is stored under `key` if it still has the version `etag`.
     ///
     /// # Errors

@@ -98,8 +98,8 @@ pub enum Refusal {
     },
     /// There is no higher token that every JSON reader keeps exact.
     #[error(
-        "fencing token has reached {TOKEN_MAX}, beyond which JSON readers lose count: give the poller \
-         a new name to start over"
+        "fencing token has reached {TOKEN_MAX}, beyond which JSON readers lose count: let a poller \
+         of another name go on where this one is, with `highwater clone`"
     )]
     TokensExhausted,
 }

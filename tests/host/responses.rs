@@ -10,7 +10,7 @@ use crate::receiver::Answer;
 pub(crate) async fn success() {
     let bench = Bench::with_rows(1..=2).await;
     let host = bench.host().await;
-    for expected in ["committed 2 rows in 1 batches", "nothing new"] {
+    for expected in ["committed 2 rows in 1 batch", "nothing new"] {
         let outcome = host.run().await;
         let reply = outcome.reply.as_ref().unwrap();
         assert_eq!(reply.status, 200);

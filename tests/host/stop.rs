@@ -62,7 +62,7 @@ async fn during_a_run(signal: Signal) {
         assert_eq!(host.exits(), []);
         bench.receiver.release();
     });
-    assert!(logs(&outcome)[0].contains("committed 1 rows in 1 batches, more to do"), "{outcome:?}");
+    assert!(logs(&outcome)[0].contains("committed 1 row in 1 batch, more to do"), "{outcome:?}");
     let exit = host.exit(1, Duration::from_secs(2)).await;
     assert_eq!(exit, Some(Exit { code: 0, counted: false }), "{signal:?}");
     // Its lease was given up, so nobody has to wait for it to lapse.

@@ -31,7 +31,7 @@ pub(crate) async fn own_deadline() {
     bench.set("TICK_TIME_MAX", "1ms");
     let host = bench.host().await;
     let outcome = host.run().await;
-    assert!(logs(&outcome)[0].contains("committed 1 rows in 1 batches, more to do"), "{outcome:?}");
+    assert!(logs(&outcome)[0].contains("committed 1 row in 1 batch, more to do"), "{outcome:?}");
     host.run_until(|| bench.receiver.taken().len() == 3).await;
     assert_eq!(bench.receiver.taken(), [1, 2, 3]);
     host.finish().await;

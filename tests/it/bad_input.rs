@@ -154,7 +154,7 @@ async fn a_checkpoint_of_another_source_is_refused() {
     let mut setup = Setup::new().await;
     setup.tick().await.result.unwrap();
     setup.set("SOURCE__FILTER", "id > 0");
-    setup.refuses(&["source has changed", "sha256:", "new name"]).await;
+    setup.refuses(&["source has changed", "sha256:", "--new-source"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

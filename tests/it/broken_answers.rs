@@ -1,6 +1,7 @@
 //! Answers that end, stall or are cut into packets wrongly: a tick fails or is whole, and a later one
-//! delivers the rest, each row once and in order. By rowversion they are cut at every byte; they stall,
-//! tell wrong lengths and give way to errors in every mode.
+//! delivers the rest, each row once and in order. By rowversion they are cut at every byte, in the other modes
+//! at the edges of each packet and at every 31st byte; they stall, tell wrong lengths and give way to errors
+//! in every mode.
 
 mod meddler;
 
@@ -117,7 +118,16 @@ impl Case {
 async fn whole(setup: &Setup) -> usize {
     let case = setup.poller(Harm::None).await;
     case.run().await;
-    case.meddler.sent()
+    case.meddler.said().len()
+}
+
+/// Cuts a connection after each of `lengths`.
+async fn cut(setup: &Setup, lengths: impl IntoIterator<Item = usize>) {
+    for length in lengths {
+        let case = setup.poller(Harm::Cut(length)).await;
+        case.run().await;
+        assert!(case.meddler.connections() > 1, "{}: {:?}", setup.mode, case.harm);
+    }
 }
 
 #[tokio::test]
@@ -125,10 +135,24 @@ async fn a_connection_cut_after_any_byte_loses_nothing() {
     let setup = Setup::new(false, CursorMode::RowVersion).await;
     let whole = whole(&setup).await;
     assert!(whole > 1_000, "{whole} bytes");
-    for length in 0..whole {
-        let case = setup.poller(Harm::Cut(length)).await;
+    cut(&setup, 0..whole).await;
+}
+
+/// Bytes between two cuts in the modes that are not cut at each.
+const BETWEEN: usize = 31;
+
+#[tokio::test]
+async fn a_connection_of_any_mode_cut_at_a_packets_edge_or_within_loses_nothing() {
+    for (number, mode) in MODES.into_iter().enumerate().skip(1) {
+        let setup = Setup::new(false, mode).await;
+        let case = setup.poller(Harm::None).await;
         case.run().await;
-        assert!(case.meddler.connections() > 1, "{:?}", case.harm);
+        let (whole, edges) = (case.meddler.said().len(), case.meddler.edges());
+        // Pre-login, login, description and three fetches, at four places each.
+        assert!(edges.len() >= 20, "{mode}: {edges:?}");
+        // Each mode at other places.
+        let within = (number * BETWEEN / MODES.len()..whole).step_by(BETWEEN);
+        cut(&setup, edges.into_iter().chain(within)).await;
     }
 }
 

@@ -11,6 +11,7 @@ use highwater::doctor::{Finding, Level};
 use highwater::source::mssql::{Mssql, SourceSettings, Standing};
 
 use crate::any_server::{AnyServer, say};
+use crate::sql::{fetch, logged};
 
 const ORDERS: &str = "CREATE TABLE dbo.orders (id int NOT NULL PRIMARY KEY, at datetime2(3) NOT NULL, \
      price money NULL, rv rowversion NOT NULL); CREATE INDEX ix_at ON dbo.orders (at, id); \
@@ -357,6 +358,29 @@ async fn what_a_rowversion_does_not_bound_is_told() {
     assert!(!found.levels().contains_key("other databases"), "{:#?}", found.0);
     let found = examined(&world, world.settings("orders", RowVersion, "rv")).await;
     assert!(!found.levels().contains_key("read intent"), "{:#?}", found.0);
+}
+
+#[tokio::test]
+async fn a_view_of_another_database_is_told_by_the_doctor_and_at_the_first_fetch() {
+    let world = world(ORDERS).await;
+    let view = "CREATE VIEW dbo.v AS SELECT o.id, o.at, o.rv, b.name FROM dbo.orders AS o \
+                LEFT JOIN msdb.dbo.backupset AS b ON b.backup_set_id = o.id";
+    // Neither the embedded server nor a database of Azure SQL sees another one.
+    if let Err(error) = world.session().await.try_run(view).await {
+        return say(&format!("skipped: needs a view over another database: {error}"));
+    }
+    let settings = || world.settings("v", RowVersion, "rv");
+    let found = examined(&world, settings()).await;
+    found.expect("other databases", Level::Warning, "reads from `msdb` too");
+    let source = Mssql::new(settings()).unwrap();
+    for expected in [1, 0] {
+        let (rows, log) = logged(fetch(&source, None, 9)).await;
+        assert_eq!(rows.unwrap().rows.len(), 2);
+        assert_eq!(log.matches("event=\"view_reads_elsewhere\"").count(), expected, "{log}");
+    }
+    let source = Mssql::new(world.settings("v", TimestampPk, "at")).unwrap();
+    let (rows, log) = logged(fetch(&source, None, 9)).await;
+    assert!(rows.is_ok() && !log.contains("view_reads_elsewhere"), "{log}");
 }
 
 #[tokio::test]

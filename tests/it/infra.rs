@@ -264,7 +264,7 @@ fn alerts_look_for_what_an_invocation_answers() {
     let alerts = read("infra/app/alerts.bicep");
     for (sought, made) in [
         (": nothing new", "\"nothing new\""),
-        (": committed ", "\"committed {} rows"),
+        (": committed ", "\"committed {rows} in"),
         (", more to do", "\", more to do\""),
         (": skipped: ", "\"skipped: "),
     ] {

@@ -202,6 +202,7 @@ impl World {
                 Verdict::NotBegun { writes: 1.. } => "journal: nothing of the document yet",
                 Verdict::BegunAnew { .. }
                 | Verdict::NotBegun { .. }
+                | Verdict::Removed { .. }
                 | Verdict::DocumentIsOlder { .. }
                 | Verdict::Differs(_)
                 | Verdict::NoDocument

@@ -153,6 +153,9 @@
 //! - query with a hint that loses rows
 //! - rowversion of a query of another database
 //! - another database taken for the connection's
+//! - query with a hint that loses rows
+//! - rowversion of a query of another database
+//! - another database taken for the connection's
 //! - query with an order of its own
 //! - value of a filter written into the text
 //! - filter without its value
@@ -269,6 +272,10 @@
 //! - range without a document begun by a tick
 //! - range done before a read finds nothing
 //! - range that was given up delivered on
+//! - backfill that was given up still told of
+//! - row set aside by a slow step before the one that failed
+//! - removed journal taken for one that has not begun
+//! - escape in a query let through
 //! - older state of a row written over a newer one
 //! - poller's fence not locked by a range
 //! - end of a line that is too long not looked at

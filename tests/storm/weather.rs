@@ -71,7 +71,7 @@ pub(crate) struct Weather<'a> {
 impl Weather<'_> {
     /// Lets it rage until so many processes have been killed.
     pub(crate) async fn rage(&mut self, kills: u64) {
-        let killed = |weather: &Self| weather.ledger.read(crate::ledger::Ledger::kills);
+        let killed = |weather: &Self| weather.ledger.read(Ledger::kills);
         while killed(self) < kills {
             let mut deck = DECK;
             self.rng.shuffle(&mut deck);

@@ -79,3 +79,18 @@ fn mistakes_in_a_chain_are_told_by_the_names_of_its_settings() {
     "]],
     );
 }
+
+#[test]
+fn a_chain_and_each_of_its_steps_have_settings_of_their_own_kind_only() {
+    let bad = "
+        HIGHWATER__POLLERS__ORDERS__HANDLER__URL = https://example.org/changes
+        HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__WAREHOUSE__URL = https://example.org/changes
+    ";
+    let errors = Config::from_vars(&vars(&[MINIMAL, CHAIN, bad])).unwrap_err().to_string();
+    for (setting, kind) in [("", "fanout"), ("STEP__WAREHOUSE__", "sql")] {
+        let of = format!("`HIGHWATER__POLLERS__ORDERS__HANDLER__{setting}");
+        let expected =
+            format!("{of}URL` is `(not shown)`, expected nothing, as {of}KIND` is `{kind}`");
+        assert!(errors.contains(&expected), "{errors}");
+    }
+}

@@ -20,17 +20,26 @@ const ENDS: [&str; 8] =
 ///
 /// What it reads elsewhere, and what to do instead.
 pub(crate) fn check_database(text: &str, connected: Option<&str>) -> Result<(), String> {
-    let connected = connected.unwrap_or_default();
     let tokens = tokens(text)?;
-    match sources(&tokens).iter().find(|source| source.is_elsewhere(connected)) {
+    let is_elsewhere = |source: &&Source<'_>| source.is_elsewhere(connected.unwrap_or_default());
+    match sources(&tokens).iter().find(is_elsewhere) {
         None => Ok(()),
         Some(Source { parts, .. }) => Err(format!(
-            "it reads `{}`, outside of the connection's database (`{connected}`), and a rowversion is \
-             bounded in that one only, so late commits would be lost: connect to the database that has \
-             the rows, or name `timestamp+pk` as the mode",
-            parts.join(".")
+            "it reads `{}`, outside of the connection's database ({}), and a rowversion is bounded in that \
+             one only, so late commits would be lost: connect to the database that has the rows, or name \
+             `timestamp+pk` as the mode",
+            parts.join("."),
+            connected_database(connected)
         )),
     }
+}
+
+/// The database of a connection, for people.
+pub(crate) fn connected_database(connected: Option<&str>) -> String {
+    connected.map_or_else(
+        || "which it does not name: `Database=…`".to_owned(),
+        |name| format!("`{name}`"),
+    )
 }
 
 /// What is read from, by the parts of its name.
@@ -166,6 +175,7 @@ mod tests {
         let own = "SELECT 1 FROM shop.dbo.t";
         let error = check_database(own, None).unwrap_err();
         assert!(error.contains("`shop.dbo.t`"), "the login's default is not known: {error}");
+        assert!(error.contains("database (which it does not name: `Database=…`)"), "{error}");
     }
 
     #[test]

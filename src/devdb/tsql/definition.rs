@@ -100,7 +100,7 @@ impl Parser<'_> {
         if self.eat("VIEW") {
             let name = self.table_name()?;
             self.expect("AS")?;
-            let query = self.query(None)?;
+            let query = self.subquery(None)?;
             query.check_derived()?;
             let sql = format!("CREATE VIEW dbo.{} AS {}", quoted(&name), query.sql());
             let collations = query.items.iter().map(|item| item.collation);

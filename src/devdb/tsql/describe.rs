@@ -62,7 +62,7 @@ impl Parser<'_> {
     fn columns_of(&self, query: &str) -> Result<Vec<Column>, SqlError> {
         let tokens = lexer::tokens(query)?;
         let mut parser = Parser::new(&tokens, 0, self.schema);
-        let query = parser.query(None)?;
+        let query = parser.query()?;
         if parser.is_at_end() { Ok(query.columns()) } else { Err(parser.unexpected()) }
     }
 }

@@ -110,7 +110,7 @@ impl Parser<'_> {
     ) -> Result<Expression, SqlError> {
         self.expect_symbol("(")?;
         if self.is_word("SELECT") {
-            let query = self.query(Some(scope))?;
+            let query = self.subquery(Some(scope))?;
             self.expect_symbol(")")?;
             let [item] = query.items.as_slice() else {
                 return Err(only_one_item());
@@ -231,7 +231,7 @@ impl Parser<'_> {
     }
 
     fn scalar_query(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
-        let mut query = self.nested(|parser| parser.query(Some(scope)))?;
+        let mut query = self.subquery(Some(scope))?;
         let [item] = query.items.as_mut_slice() else {
             return Err(only_one_item());
         };
@@ -261,7 +261,7 @@ impl Parser<'_> {
             "EXISTS" if is_call => {
                 self.next();
                 self.next();
-                let query = self.nested(|parser| parser.query(Some(scope)))?;
+                let query = self.subquery(Some(scope))?;
                 self.expect_symbol(")")?;
                 Ok(Expression::condition(format!("EXISTS ({})", query.sql())))
             }

@@ -68,8 +68,11 @@ impl Parser<'_> {
             });
             let words = words.ok_or_else(|| self.unexpected())?;
             words.iter().try_for_each(|word| self.expect(word))?;
-            if let (["MAXDOP" | "FAST"], Some(Token::Number(_))) = (words, self.peek()) {
-                self.next();
+            if let ["MAXDOP" | "FAST"] = words {
+                match self.peek() {
+                    Some(Token::Number(n)) if n.bytes().all(|c| c.is_ascii_digit()) => self.next(),
+                    _ => return Err(self.unexpected()),
+                };
             }
             if !self.eat_symbol(",") {
                 return self.expect_symbol(")");

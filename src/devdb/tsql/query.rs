@@ -128,10 +128,6 @@ impl Query {
 
     /// Checks what a query must be to stand where a table does.
     pub(super) fn check_derived(&self) -> Result<(), SqlError> {
-        if !self.order.is_empty() && self.limit == Limit::default() {
-            let text = "The ORDER BY clause is invalid in a derived table without TOP or OFFSET.";
-            return Err(SqlError::new(1033, 15, text));
-        }
         for (index, item) in self.items.iter().enumerate() {
             if item.name.is_empty() {
                 let text = format!("No column name was specified for column {}.", index + 1);
@@ -162,15 +158,32 @@ pub(crate) fn result_column(item: &Expression) -> Column {
 }
 
 impl Parser<'_> {
-    /// A query; the next token is SELECT.
-    pub(crate) fn query(&mut self, outer: Option<&Scope<'_>>) -> Result<Query, SqlError> {
+    /// A query that is a statement, or the rest of one; the next token is SELECT.
+    pub(crate) fn query(&mut self) -> Result<Query, SqlError> {
+        let query = self.query_alone(None)?;
+        self.hints()?;
+        Ok(query)
+    }
+
+    /// A query within another one or within a definition, which has no order of its own and no hints.
+    pub(crate) fn subquery(&mut self, outer: Option<&Scope<'_>>) -> Result<Query, SqlError> {
+        let query = self.nested(|parser| parser.query_alone(outer))?;
+        if !query.order.is_empty() && query.limit == Limit::default() {
+            let text = "The ORDER BY clause is invalid in views, derived tables and subqueries, unless \
+                        TOP or OFFSET is also specified.";
+            return Err(SqlError::new(1033, 15, text));
+        }
+        Ok(query)
+    }
+
+    /// SELECT up to what stands behind ORDER BY.
+    fn query_alone(&mut self, outer: Option<&Scope<'_>>) -> Result<Query, SqlError> {
         let (first_use, aggregates) = (self.uses.len(), std::mem::take(&mut self.aggregates));
         let mut scope = Scope { tables: Vec::new(), outer };
         let (mut query, mut uses) = self.part(&mut scope)?;
         self.unions(&mut query, outer)?;
         self.order(&scope, &mut query, &mut uses)?;
         self.offset(&scope, !query.order.is_empty(), &mut query.limit)?;
-        self.hints()?;
         uses.check()?;
         query.has_one_row = query.unions.is_empty()
             && (uses.is_one_group() || query.limit.is_one() || !query.body.starts_with(" FROM "));
@@ -388,7 +401,7 @@ impl Parser<'_> {
         let mut source = if self.is_symbol("(") && self.is_word_at(1, "VALUES") {
             self.value_source(body)?
         } else if self.eat_symbol("(") {
-            let query = self.nested(|parser| parser.query(None))?;
+            let query = self.subquery(None)?;
             self.expect_symbol(")")?;
             query.check_derived()?;
             body.extend(["(", &query.sql(), ")"]);

@@ -38,7 +38,7 @@ impl Parser<'_> {
         } else if self.eat("VALUES") {
             self.value_rows(&given, &filled)?
         } else {
-            let mut query = self.query(None)?;
+            let mut query = self.query()?;
             check_count(given.len(), query.items.len())?;
             for (item, column) in query.items.iter_mut().zip(&given) {
                 *item = assigned(item, column);

@@ -414,6 +414,36 @@ async fn a_first_tick_that_dies_or_fails_leaves_nothing_that_verify_cannot_expla
     assert_eq!(verdict, Verdict::NotBegun { writes: 0 });
 }
 
+/// Removes all that the journal has.
+async fn remove_all(journaled: &Journaled) {
+    for part in journaled.journal.list("p").await.unwrap() {
+        journaled.journal.remove(&part, None).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_journal_that_was_removed_is_told_from_one_that_has_not_begun() {
+    for mode in [JournalMode::Full, JournalMode::Commits] {
+        let journaled = Journaled::new(mode);
+        let poller = journaled.instance("a");
+        journaled.world.source.fill(1);
+        tick(&poller).await.unwrap();
+        assert!(!journaled.world.document().await.journal_told, "nothing was appended before");
+        journaled.world.source.fill(1);
+        tick(&poller).await.unwrap();
+        remove_all(&journaled).await;
+        let writes = journaled.world.document().await.journal_seq;
+        let verdict = journaled.instance("b").examine().await.unwrap().verdict;
+        assert_eq!(verdict, Verdict::Removed { writes }, "{mode:?}");
+        assert!(!verdict.is_explained());
+        // It begins anew, with the document as it is.
+        let operator = Operator { by: "eve@laptop", reason: "why" };
+        let begun = journaled.instance("b").compact(operator).await.unwrap();
+        assert!(matches!(begun, Compacting::Compacted { .. }), "{begun:?}");
+        assert_eq!(journaled.verdict().await, Verdict::Agrees, "{mode:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn lost_answers_and_writes_of_others_leave_no_gap() {
     for fault in [Fault::LostAnswer, Fault::LostRequest, Fault::Unreachable] {

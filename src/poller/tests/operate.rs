@@ -40,18 +40,31 @@ async fn a_pause_is_one_however_often_it_is_asked_for() {
 async fn a_poller_that_is_not_paused_has_nothing_to_resume() {
     let world = World::new();
     let cli = world.instance("cli");
-    let nothing = Resuming::NotPaused { backing_off_until: None };
-    assert_eq!(cli.resume(ANN).await.unwrap(), nothing, "there is no state at all");
+    assert_eq!(cli.resume(ANN).await.unwrap(), Resuming::NotPaused, "there is no state at all");
+    world.seasoned("a").await;
+    let before = world.document().await;
+    assert_eq!(cli.resume(ANN).await.unwrap(), Resuming::NotPaused);
+    assert_eq!(world.document().await, before, "nothing was written");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_back_off_is_ended_by_hand_and_the_next_tick_of_any_process_tries_again() {
+    let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.put(1, "new");
     world.handler.then_fail(HandlerError::Retryable("down".to_owned()));
     tick(&poller).await.unwrap_err();
-    let before = world.document().await;
-    let Resuming::NotPaused { backing_off_until } = cli.resume(ANN).await.unwrap() else {
-        panic!("it is not paused");
-    };
-    assert_eq!(backing_off_until, before.in_flight.as_ref().unwrap().next_attempt_at);
-    assert_eq!(world.document().await, before, "nothing was written");
+    assert!(matches!(tick(&poller).await.unwrap(), TickOutcome::BackingOff { .. }));
+    let until = world.document().await.in_flight.unwrap().next_attempt_at.unwrap();
+    let resumed = world.instance("cli-1").resume(ANN).await.unwrap();
+    assert_eq!(resumed, Resuming::BackOffEnded { until });
+    let document = world.document().await;
+    let in_flight = document.in_flight.unwrap();
+    assert_eq!((in_flight.next_attempt_at, in_flight.attempt), (None, 0));
+    assert_eq!(document.recent.last().unwrap().extra["by"], ANN.by);
+    assert_eq!(world.instance("cli-2").resume(ANN).await.unwrap(), Resuming::NotPaused);
+    tick(&poller).await.unwrap();
+    assert_eq!(world.handler.ids(), [0, 1, 1]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -36,7 +36,7 @@ fn ends() -> Vec<(&'static str, Ended)> {
         ("backing off", Ok(TickOutcome::BackingOff { until })),
         ("paused", Ok(TickOutcome::Paused { by: reason(), reason: reason() })),
         ("state cannot be read", Err(TickError::Load(LoadError::Store(unreachable)))),
-        ("source changed", Err(changed)),
+        ("source or number of its partitions changed", Err(changed)),
         ("state vanished", Err(vanished)),
         ("not started explicitly", Err(TickError::NotStarted)),
         ("lease cannot be asked for", Err(TickError::Acquire(LeaseError::Lapsed))),

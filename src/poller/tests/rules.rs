@@ -298,7 +298,7 @@ async fn a_poller_whose_tokens_are_used_up_stops_and_says_what_to_do() {
     let error = tick(&poller).await.unwrap_err();
     assert!(matches!(&error, TickError::Acquire(LeaseError::Refused(Refusal::TokensExhausted))));
     assert!(chain(&error).contains("9007199254740991"), "{}", chain(&error));
-    assert!(chain(&error).contains("give the poller a new name"), "{}", chain(&error));
+    assert!(chain(&error).contains("`highwater clone`"), "{}", chain(&error));
     assert_eq!(world.store.take_calls().puts, 0);
     assert_eq!(world.handler.ids(), [0, 1]);
 }

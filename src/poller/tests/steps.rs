@@ -468,3 +468,25 @@ async fn the_journal_tells_of_each_call_and_result_and_leads_to_the_document() {
     assert_eq!(verify(JournalMode::Full, &folded, Some(&document)), Verdict::Agrees);
     assert_eq!(folded.document, Some(document));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_row_is_not_set_aside_by_a_slow_step_before_the_one_that_failed() {
+    let policy = FailurePolicy {
+        on_failure: OnFailure::Quarantine,
+        attempts_max: 3,
+        bisect_on_error: true,
+        ..FailurePolicy::default()
+    };
+    let chain = Chain::of(World { policy, ..World::new() });
+    let poller = chain.begin().await;
+    chain.world.source.fill(2);
+    // More than half of a tick, which is all that a row gets that is about to be set aside.
+    chain.steps[0].take_by(|ids| Duration::from_secs(if ids == [1] { 130 } else { 0 }));
+    chain.steps[1].judge_by(|ids| if ids == [1, 2] { Err(failed()) } else { Ok(()) });
+    for _ in 0..10 {
+        sleep(600).await;
+        drop(tick(&poller).await);
+    }
+    assert_eq!(poller.quarantined().await.unwrap(), []);
+    assert_eq!(chain.world.document().await.checkpoint.cursor.unwrap().key["id"], 2);
+}

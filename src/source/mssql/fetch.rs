@@ -171,7 +171,7 @@ impl Mssql {
     fn reordered(&self, changes: &str) -> FetchError {
         FetchError::position_lost(format!(
             "the key or cursor of `{}` has changed ({changes}), by which rows may lie in another order than \
-             when the checkpoint was made: change it back, or give the poller a new name to start over",
+             when the checkpoint was made: change it back, or start over with `highwater reset <NAME> to-beginning`",
             self.origin
         ))
     }

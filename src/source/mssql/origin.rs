@@ -7,7 +7,9 @@
 
 use std::fmt;
 
-use crate::config::{Filter, FilterProblem, Relation, SqlConnection, check_database, check_query};
+use crate::config::{
+    Filter, FilterProblem, Relation, SqlConnection, check_database, check_query, connected_database,
+};
 use crate::cursor::SourceFingerprint;
 use crate::event::SourceLabel;
 use crate::mssql::ident::{QualifiedName, literal, quote};
@@ -46,11 +48,12 @@ impl Origin {
         let mut table = QualifiedName::parse(name).map_err(|error| error.to_string())?;
         if let Some(database) = table.database.take() {
             // The rowversion of another database does not order its rows.
-            let connected = settings.connection.database.as_deref().unwrap_or_default();
-            if !database.eq_ignore_ascii_case(connected) {
+            let connected = settings.connection.database.as_deref();
+            if !connected.is_some_and(|connected| database.eq_ignore_ascii_case(connected)) {
                 return Err(format!(
-                    "table `{name}` is in another database than the connection (`{connected}`): name \
-                     `{database}` in the connection string"
+                    "table `{name}` is in another database than the connection ({}): name `{database}` \
+                     in the connection string",
+                    connected_database(connected)
                 ));
             }
         }

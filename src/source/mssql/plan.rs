@@ -310,7 +310,7 @@ impl Plan {
             value.ok_or_else(|| {
                 let reason = format!(
                     "the checkpoint has no value of type `{}` for key column `{name}`: \
-                     restore the key, or give the poller a new name to start over",
+                     restore the key, or start over with `highwater reset <NAME> to-beginning`",
                     column.type_name
                 );
                 FetchError::new(ErrorKind::Data, reason)
@@ -366,8 +366,8 @@ impl Plan {
         {
             return Err(FetchError::position_lost(format!(
                 "the checkpoint is at `{at}`, the last identity of `{}` is `{last}`: the table was \
-                 emptied, reseeded or restored, and rows could be missed; give the poller a new name to \
-                 start over",
+                 emptied, reseeded or restored, and rows could be missed; start over with \
+                 `highwater reset <NAME> to-beginning`",
                 self.table
             )));
         }
@@ -390,8 +390,8 @@ fn check_version(head: &[Value], window: FetchWindow<'_>) -> Result<(), FetchErr
     match after.value.parse::<RowVersion>() {
         Ok(version) if version > last => Err(FetchError::position_lost(format!(
             "the checkpoint is at rowversion `{version}`, the database's last one is \
-             `{last}`: it was restored or replaced, and rows could be missed; give the poller a new name to \
-             start over"
+             `{last}`: it was restored or replaced, and rows could be missed; start over with `highwater \
+             reset <NAME> to-beginning`"
         ))),
         // A cursor that cannot be read has been refused before the statement was sent.
         Ok(_) | Err(_) => Ok(()),
@@ -413,8 +413,8 @@ pub(super) fn not_found(table: &Origin) -> FetchError {
 /// Says that a checkpoint is of another mode than the source.
 pub(super) fn other_mode(cursor: &Cursor, mode: CursorMode) -> String {
     format!(
-        "the checkpoint is of mode `{}`, the source of `{mode}`: restore the mode, or give the poller a \
-         new name to start over",
+        "the checkpoint is of mode `{}`, the source of `{mode}`: restore the mode, or agree to the \
+         new one with `highwater reset <NAME> to-beginning --new-source`",
         cursor.mode
     )
 }

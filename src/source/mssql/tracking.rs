@@ -431,7 +431,8 @@ impl Plan {
 /// Says that changes which were tracked are so no more.
 pub(super) fn lost_tracking(reason: &str) -> FetchError {
     FetchError::position_lost(format!(
-        "{reason}; what changed meanwhile is not known: give the poller a new name to start over"
+        "{reason}; what changed meanwhile is not known: start over with `highwater reset <NAME> to-beginning`, \
+         which reads the table anew"
     ))
 }
 

@@ -22,6 +22,8 @@ impl StateDocument {
         let mut next = next.break_lease()?;
         // The marker is of a generation before this one.
         next.marked = false;
+        // Nor need the journal be the one that it was told in.
+        next.journal_told = false;
         Ok(next)
     }
 

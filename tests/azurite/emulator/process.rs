@@ -29,10 +29,21 @@ impl Azurite {
 
     /// As [`Self::start_with`], for the service of the given name.
     pub(crate) fn start_service(service: &str, port: u16, arguments: &[&OsStr]) -> Self {
+        Self::start_told(service, port, &[&["--silent".as_ref()], arguments].concat(), drop)
+    }
+
+    /// As [`Self::start_service`], and hands on each line that it writes; one for each request where
+    /// it is not told to be silent.
+    pub(crate) fn start_told(
+        service: &str,
+        port: u16,
+        arguments: &[&OsStr],
+        tell: impl FnMut(String) + Send + 'static,
+    ) -> Self {
         let folder = install();
         let mut child = Command::new(node(&folder))
             .arg(folder.join("run.cjs"))
-            .args([service, "--disableTelemetry", "--silent"])
+            .args([service, "--disableTelemetry"])
             .args([&format!("--{service}Host"), "127.0.0.1"])
             .args([format!("--{service}Port"), port.to_string()])
             .args(arguments)
@@ -51,8 +62,8 @@ impl Azurite {
                 address.trim().parse().ok()
             })
             .expect("Azurite says where it listens; its error is above");
-        // Nobody reads on, so a full pipe would stop it.
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+        // Read on in any case: a full pipe would stop it.
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(tell));
         Self { address, child, _stdin: stdin }
     }
 

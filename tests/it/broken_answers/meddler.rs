@@ -1,7 +1,8 @@
 //! A proxy that does harm to what the server says on the first connection made to it.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -10,6 +11,8 @@ use tokio::task::AbortHandle;
 
 /// Bytes before the body of a TDS packet.
 const HEADER: usize = 8;
+/// Bytes of the token that ends a message.
+const DONE: usize = 13;
 /// The status bit of a message's last packet.
 const LAST: u8 = 1;
 
@@ -47,7 +50,7 @@ pub(super) struct Meddler {
 #[derive(Default)]
 struct Counters {
     connections: AtomicUsize,
-    sent: AtomicUsize,
+    said: Mutex<Vec<u8>>,
 }
 
 impl Meddler {
@@ -76,9 +79,24 @@ impl Meddler {
         self.counters.connections.load(Ordering::Relaxed)
     }
 
-    /// Bytes that the server has sent, whatever became of them.
-    pub(super) fn sent(&self) -> usize {
-        self.counters.sent.load(Ordering::Relaxed)
+    /// What the server has sent, whatever became of it.
+    pub(super) fn said(&self) -> Vec<u8> {
+        self.counters.said.lock().unwrap().clone()
+    }
+
+    /// Where a packet begins and ends in what the server has sent, where its header ends, and where the last
+    /// token of its message begins.
+    pub(super) fn edges(&self) -> BTreeSet<usize> {
+        let said = self.said();
+        let (mut found, mut begin) = (BTreeSet::new(), 0);
+        while begin + HEADER <= said.len() {
+            let length = u16::from_be_bytes([said[begin + 2], said[begin + 3]]);
+            let end = begin + usize::from(length);
+            found.extend([begin, begin + HEADER, end.saturating_sub(DONE), end - 1]);
+            begin = end;
+        }
+        found.retain(|at| *at < said.len());
+        found
     }
 }
 
@@ -128,7 +146,7 @@ async fn answers(
         if read == 0 {
             return Ok(());
         }
-        counters.sent.fetch_add(read, Ordering::Relaxed);
+        counters.said.lock().unwrap().extend(&buffer[..read]);
         let passed = read.min(left);
         client.write_all(&buffer[..passed]).await?;
         left -= passed;

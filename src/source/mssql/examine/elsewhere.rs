@@ -1,38 +1,35 @@
 //! What lies outside of the database that a rowversion is bounded in: other databases, other replicas.
 
+use super::super::outside::Outside;
 use super::server::not_told;
 use super::{Examination, Table};
 use crate::cursor::CursorMode;
 use crate::doctor::Finding;
-use crate::mssql::Param;
-use crate::value::Value;
 
-/// Databases that the text of a view names, beside its own.
-/// <https://learn.microsoft.com/sql/relational-databases/system-catalog-views/sys-sql-expression-dependencies-transact-sql>
-const NAMED: &str = "SELECT COUNT(*) AS n, MIN(COALESCE(d.referenced_server_name + N'.', N'') \
-     + COALESCE(d.referenced_database_name, N'')) AS name \
-     FROM sys.sql_expression_dependencies AS d WHERE d.referencing_id = OBJECT_ID(@P1) \
-     AND (d.referenced_server_name IS NOT NULL OR d.referenced_database_name <> DB_NAME())";
-/// Who may ask that.
+/// Who may ask what a view names.
 const NAMED_RIGHT: &str = "to have it checked, a DBA runs `GRANT VIEW DEFINITION TO [user]` and `GRANT SELECT \
      ON sys.sql_expression_dependencies TO [user]`";
 
 impl Examination<'_> {
     /// What mode `rowversion` cannot bound.
     pub(super) async fn elsewhere(&mut self, table: &Table) {
+        let source = self.source;
         if table.choice.mode != CursorMode::RowVersion {
             return;
         }
-        if self.source.settings.connection.application_intent_read_only {
+        if source.settings.connection.application_intent_read_only {
             self.add(read_intent());
         }
-        // A view has no primary key, and a table names nothing. Of a query its own text is checked.
-        let is_table = table.columns.iter().any(|column| column.primary);
-        let Some(name) = self.source.origin.table().filter(|_| !is_table) else { return };
-        let param = Param::Text(name.quoted());
-        if let Some(row) = self.ask_row("other databases", (NAMED, &[param]), NAMED_RIGHT).await {
-            self.add(named(&row));
-        }
+        let Some(view) = source.bounded_view(table.choice.mode, &table.columns) else { return };
+        let told = {
+            let mut state = source.state.lock().await;
+            source.outside(&mut state.connection, view).await
+        };
+        let check = "other databases";
+        self.add(match &told {
+            Ok(outside) => named(check, outside),
+            Err(error) => self.unanswered(check, error, NAMED_RIGHT),
+        });
     }
 }
 
@@ -45,11 +42,10 @@ fn read_intent() -> Finding {
     )
 }
 
-fn named(row: &[Value]) -> Finding {
-    let check = "other databases";
-    match row {
-        [Value::Int(0), _] => Finding::ok(check, "the view's own text names none"),
-        [Value::Int(_), Value::Text(name)] => Finding::warning(
+fn named(check: &'static str, outside: &Outside) -> Finding {
+    match outside {
+        Outside::Nothing => Finding::ok(check, "the view's own text names none"),
+        Outside::Database(name) => Finding::warning(
             check,
             format!(
                 "the view reads from `{name}` too, and a rowversion is bounded in the connection's \
@@ -58,7 +54,7 @@ fn named(row: &[Value]) -> Finding {
             "where the cursor's column comes from there, connect to that database, or read by \
              `timestamp+pk`; a table that is only looked up does no harm",
         ),
-        _ => not_told(check),
+        Outside::Unknown => not_told(check),
     }
 }
 
@@ -69,11 +65,10 @@ mod tests {
 
     #[test]
     fn a_view_that_names_another_database_is_a_warning_with_its_name() {
-        let name = Value::Text("far.shop".to_owned());
-        assert_eq!(named(&[Value::Int(0), Value::Null]).level, Level::Ok);
-        let finding = named(&[Value::Int(2), name]);
+        assert_eq!(named("x", &Outside::Nothing).level, Level::Ok);
+        let finding = named("x", &Outside::Database("far.shop".to_owned()));
         assert_eq!(finding.level, Level::Warning);
         assert!(finding.found.contains("reads from `far.shop` too"), "{finding:?}");
-        assert_eq!(named(&[]).level, Level::Unknown);
+        assert_eq!(named("x", &Outside::Unknown).level, Level::Unknown);
     }
 }

@@ -1,0 +1,140 @@
+//! What the processes of a measurement are told, and what they tell.
+
+use serde::{Deserialize, Serialize};
+
+use crate::tables::Tables;
+
+/// What a process is.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Role {
+    /// The embedded SQL Server.
+    Server(Tables),
+    /// What takes the POSTs.
+    Receiver,
+    /// The bare loop.
+    Bare(Drain),
+    /// The poller.
+    Ours(Drain),
+    /// Pollers with nothing to do.
+    Idle(Idle),
+    /// One poller after the other over the same rows.
+    Memory(Passes),
+    /// A poller with a timer, and a writer.
+    Latency(Wait),
+    /// Pollers with timers, over storage that fails.
+    Load(Load),
+}
+
+/// All rows of a table in batches.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Drain {
+    pub(crate) connection: String,
+    pub(crate) table: String,
+    pub(crate) batch: usize,
+    /// Where batches are posted to; counted only where absent.
+    pub(crate) url: Option<String>,
+    /// The statements that a poller sends; for the bare loop.
+    pub(crate) texts: Option<Texts>,
+    /// Where state is kept; in memory where absent.
+    pub(crate) blobs: Option<Blobs>,
+    /// Batches after which the poller stops; it reads to the end where absent.
+    pub(crate) batches_max: Option<u64>,
+}
+
+/// A container of Azurite.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Blobs {
+    pub(crate) connection: String,
+    pub(crate) container: String,
+}
+
+/// The statements of a fetch: `@P1` is the number of rows, `@P2` the row version and `@P3` the key
+/// behind which to read.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Texts {
+    /// From the beginning.
+    pub(crate) first: String,
+    /// Behind a row.
+    pub(crate) next: String,
+}
+
+/// What it took.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Took {
+    pub(crate) rows: u64,
+    /// Rows that were read before the clock started.
+    pub(crate) rows_before: u64,
+    pub(crate) batches: u64,
+    pub(crate) seconds: f64,
+    /// Of this process alone.
+    pub(crate) cpu_seconds: f64,
+    /// Largest resident memory of the process so far, in KiB.
+    pub(crate) peak_kib: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Idle {
+    pub(crate) connection: String,
+    pub(crate) table: String,
+    pub(crate) pollers: usize,
+    /// Ticks of each poller.
+    pub(crate) ticks: u64,
+    pub(crate) blobs: Option<Blobs>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Passes {
+    pub(crate) drain: Drain,
+    pub(crate) passes: u64,
+}
+
+/// Resident memory of a process, in KiB.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Memory {
+    pub(crate) rows: u64,
+    pub(crate) before_kib: u64,
+    /// At the end of each pass.
+    pub(crate) after_kib: Vec<u64>,
+    pub(crate) peak_kib: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Wait {
+    pub(crate) connection: String,
+    pub(crate) table: String,
+    /// From one tick to the next.
+    pub(crate) interval_ms: u64,
+    pub(crate) rows: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Load {
+    pub(crate) connection: String,
+    pub(crate) table: String,
+    pub(crate) pollers: usize,
+    pub(crate) seconds: u64,
+    pub(crate) seed: u64,
+}
+
+/// What came of a load.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Loaded {
+    pub(crate) written: u64,
+    pub(crate) delivered: u64,
+    pub(crate) again: u64,
+    pub(crate) lost: u64,
+    pub(crate) ticks: u64,
+    /// Ticks that found the one before still running.
+    pub(crate) met_running: u64,
+    pub(crate) failed: u64,
+    /// Handler calls that began while another one of the same poller ran.
+    pub(crate) overlaps: u64,
+    pub(crate) storage_calls: u64,
+    pub(crate) storage_faults: u64,
+    pub(crate) seconds: f64,
+    pub(crate) cpu_seconds: f64,
+    /// Resident memory each tenth of the time.
+    pub(crate) rss_kib: Vec<u64>,
+    /// What failed ticks said, with how often.
+    pub(crate) said: std::collections::BTreeMap<String, u64>,
+}

@@ -1,0 +1,257 @@
+//! The load: many pollers of one process, each with its timer, over storage that is slow and fails.
+//!
+//! Each poller reads the same table and keeps its state in a store that answers late and, from a seed,
+//! loses requests, loses answers or cannot be reached. Timers fire whether the tick before has ended or
+//! not. At the end the faults stop, what is left is drained, and what reached the handlers is judged.
+
+mod weather;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use highwater::error::chain;
+use highwater::handler::{Delivery, Handler, HandlerError};
+use highwater::poller::{Poller, Skipped, TickOutcome};
+use highwater::state::MemoryStore;
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, interval_at, sleep, sleep_until};
+
+use self::weather::Weather;
+use crate::bare::connect;
+use crate::child::{self, Server};
+use crate::job::{Load, Loaded, Role};
+use crate::ours::{Parts, source, tick};
+use crate::report::{Report, count, float};
+use crate::system;
+use crate::tables::Tables;
+
+const POLLERS: usize = 200;
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Rows in a second; each goes to each poller.
+const ROWS_PER_SECOND: u64 = 5;
+/// How long a handler takes.
+const WORK: Duration = Duration::from_millis(10);
+/// Limit on delivering what is left when the faults have stopped.
+const DRAIN_MAX: Duration = Duration::from_secs(60);
+const SEED: u64 = 7;
+
+/// Writes down what it gets, and whether it is called twice at once.
+#[derive(Debug, Default)]
+struct Desk {
+    seen: Mutex<BTreeMap<i64, u64>>,
+    is_open: AtomicBool,
+    overlaps: AtomicU64,
+}
+
+/// Open until dropped: a handler may be stopped half-way.
+struct Open<'a>(&'a AtomicBool);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+#[async_trait]
+impl Handler for Desk {
+    async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
+        if self.is_open.swap(true, Ordering::SeqCst) {
+            self.overlaps.fetch_add(1, Ordering::Relaxed);
+        }
+        let _open = Open(&self.is_open);
+        sleep(WORK).await;
+        let mut seen = self.seen.lock().unwrap();
+        for event in delivery.events {
+            *seen.entry(event.cursor.key["id"].as_i64().unwrap()).or_default() += 1;
+        }
+        Ok(())
+    }
+}
+
+/// What ticks came to.
+#[derive(Debug, Default)]
+struct Ticks {
+    all: AtomicU64,
+    met_running: AtomicU64,
+    failed: AtomicU64,
+    said: Mutex<BTreeMap<String, u64>>,
+}
+
+/// One poller, its handler, and the count of all.
+#[derive(Clone)]
+struct Seat {
+    poller: Arc<Poller>,
+    desk: Arc<Desk>,
+    ticks: Arc<Ticks>,
+}
+
+impl Seat {
+    async fn tick(self) {
+        self.ticks.all.fetch_add(1, Ordering::Relaxed);
+        match tick(&self.poller).await.result {
+            Ok(TickOutcome::Skipped(Skipped::AlreadyRunning)) => {
+                self.ticks.met_running.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                self.ticks.failed.fetch_add(1, Ordering::Relaxed);
+                let said = chain(&error).replace(self.poller.name(), "…");
+                *self.ticks.said.lock().unwrap().entry(said).or_default() += 1;
+            }
+        }
+    }
+
+    /// Fires the timer, whatever became of the tick before.
+    async fn keep_time(self, first: Instant, until: Instant) {
+        let mut timer = interval_at(first, INTERVAL);
+        let mut running = JoinSet::new();
+        while Instant::now() < until {
+            timer.tick().await;
+            running.spawn(self.clone().tick());
+            while running.try_join_next().is_some() {}
+        }
+        running.join_all().await;
+    }
+}
+
+/// Runs the load and tells what came of it.
+pub(crate) async fn run(job: &Load) -> Loaded {
+    let weather = Arc::new(Weather::over(Arc::new(MemoryStore::default()), job.seed));
+    let ticks = Arc::new(Ticks::default());
+    let seats: Vec<Seat> = (0..job.pollers)
+        .map(|number| {
+            let (name, desk) = (format!("load-{number}"), Arc::new(Desk::default()));
+            let source = source(&name, &job.connection, &job.table);
+            let (handler, store) = (desk.clone(), weather.clone());
+            let parts = Parts { name, source, handler, store, batch: 100, batches_max: None };
+            Seat { poller: Arc::new(parts.poller()), desk, ticks: Arc::clone(&ticks) }
+        })
+        .collect();
+    let (began, cpu) = (Instant::now(), system::cpu_seconds(None));
+    let length = Duration::from_secs(job.seconds);
+    let mut timers = JoinSet::new();
+    for (number, seat) in (1..).zip(&seats) {
+        let first = began + INTERVAL * number / u32::try_from(job.pollers).unwrap();
+        timers.spawn(seat.clone().keep_time(first, began + length));
+    }
+    let writing = write(&job.connection, &job.table, job.seconds);
+    let (written, rss_kib) = tokio::join!(writing, watch(began, length));
+    timers.join_all().await;
+    let (seconds, cpu_seconds) = (began.elapsed().as_secs_f64(), system::cpu_seconds(None) - cpu);
+    weather.calm();
+    drain(&seats, written).await;
+    let (storage_calls, storage_faults) = weather.counted();
+    let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let mut loaded = Loaded {
+        written,
+        ticks: read(&ticks.all),
+        met_running: read(&ticks.met_running),
+        failed: read(&ticks.failed),
+        storage_calls,
+        storage_faults,
+        seconds,
+        cpu_seconds,
+        rss_kib,
+        said: ticks.said.lock().unwrap().clone(),
+        ..Loaded::default()
+    };
+    for seat in &seats {
+        let seen = seat.desk.seen.lock().unwrap();
+        loaded.delivered += seen.values().sum::<u64>();
+        let found = u64::try_from(seen.len()).unwrap();
+        loaded.again += seen.values().sum::<u64>() - found;
+        loaded.lost += written - found;
+        loaded.overlaps += read(&seat.desk.overlaps);
+    }
+    loaded
+}
+
+/// Inserts rows all along, and returns how many.
+async fn write(connection: &str, table: &str, seconds: u64) -> u64 {
+    let mut writer = connect(connection).await;
+    let sql = format!("INSERT INTO {table} (id, item) VALUES (@P1, N'new')");
+    let began = Instant::now();
+    let rows = seconds * ROWS_PER_SECOND;
+    for number in 1..=rows {
+        let id = i32::try_from(number).unwrap();
+        sleep_until(began + Duration::from_secs(1) * u32::try_from(id).unwrap() / 5).await;
+        writer.execute(sql.as_str(), &[&id]).await.unwrap();
+    }
+    rows
+}
+
+/// Looks at the memory ten times.
+async fn watch(began: Instant, length: Duration) -> Vec<u64> {
+    let mut resident = Vec::new();
+    for tenth in 1..=10 {
+        sleep_until(began + length * tenth / 10).await;
+        resident.push(system::resident_kib(None));
+    }
+    resident
+}
+
+/// Ticks on until each poller has each row, within a limit.
+async fn drain(seats: &[Seat], rows: u64) {
+    let end = Instant::now() + DRAIN_MAX;
+    for seat in seats {
+        let is_done = || u64::try_from(seat.desk.seen.lock().unwrap().len()).unwrap() == rows;
+        while !is_done() && Instant::now() < end {
+            seat.clone().tick().await;
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+pub(crate) async fn measure(seconds: u64, report: &mut Report) -> ExitCode {
+    // What is loaded are the pollers: their table fills as they run.
+    let server = Server::start(&Tables { flights: 1, wide: 1, small: 1, big: 1 }).await;
+    let job = Load {
+        connection: server.connection.clone(),
+        table: "dbo.load".to_owned(),
+        pollers: POLLERS,
+        seconds,
+        seed: SEED,
+    };
+    let cpu = server.cpu_seconds();
+    let loaded: Loaded = child::run(&Role::Load(job)).await;
+    let server_cpu = server.cpu_seconds() - cpu;
+    tell(&loaded, server_cpu, report);
+    if loaded.lost == 0 && loaded.overlaps == 0 && loaded.delivered > 0 {
+        ExitCode::SUCCESS
+    } else {
+        report.say("\nThe load has lost rows, or ticks of one poller ran at once.");
+        ExitCode::FAILURE
+    }
+}
+
+fn tell(loaded: &Loaded, server_cpu: f64, report: &mut Report) {
+    let mib = |kib: Option<&u64>| format!("{:.1} MiB", float(*kib.unwrap_or(&0)) / 1024.0);
+    let percent = |cpu: f64| format!("{:.0} % of one core", cpu / loaded.seconds * 100.0);
+    let figures = [
+        ("seconds", format!("{:.0}", loaded.seconds)),
+        ("rows written", count(float(loaded.written))),
+        ("delivered, over all pollers", count(float(loaded.delivered))),
+        ("delivered again", count(float(loaded.again))),
+        ("lost", count(float(loaded.lost))),
+        ("ticks", count(float(loaded.ticks))),
+        ("ticks that met one running", count(float(loaded.met_running))),
+        ("ticks that overlapped", count(float(loaded.overlaps))),
+        ("failed ticks", count(float(loaded.failed))),
+        ("storage calls", count(float(loaded.storage_calls))),
+        ("storage faults", count(float(loaded.storage_faults))),
+        ("CPU", percent(loaded.cpu_seconds)),
+        ("CPU of the server", percent(server_cpu)),
+        ("memory after a tenth", mib(loaded.rss_kib.first())),
+        ("memory at the end", mib(loaded.rss_kib.last())),
+    ];
+    let rows: Vec<Vec<String>> =
+        figures.iter().map(|(name, figure)| vec![(*name).to_owned(), figure.clone()]).collect();
+    let title = format!("Load: {POLLERS} pollers, a tick each second");
+    report.table(&title, &["", "figure"], &rows);
+    report.keep("load", json!(loaded));
+}

@@ -1,0 +1,128 @@
+//! Storage that answers late and fails, from a seed.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use highwater::state::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Written};
+use tokio::time::sleep;
+
+/// What an answer takes, in milliseconds; one in two hundred takes ten times as long.
+const LATENCY_MS: std::ops::Range<u64> = 5..40;
+/// Of a thousand calls: those that never arrive, that are lost on their way, whose answers are lost.
+const FAULTS: [u64; 3] = [5, 5, 10];
+
+#[derive(Debug)]
+pub(super) struct Weather {
+    inner: Arc<dyn StateStore>,
+    dice: Mutex<u64>,
+    is_calm: AtomicBool,
+    calls: AtomicU64,
+    faults: AtomicU64,
+}
+
+/// What becomes of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Answered,
+    Unreachable,
+    LostRequest,
+    LostAnswer,
+}
+
+impl Weather {
+    pub(super) fn over(inner: Arc<dyn StateStore>, seed: u64) -> Self {
+        let dice = Mutex::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let (calls, faults) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { inner, dice, is_calm: AtomicBool::new(false), calls, faults }
+    }
+
+    /// Ends faults and waiting.
+    pub(super) fn calm(&self) {
+        self.is_calm.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns how many calls there were, and how many failed.
+    pub(super) fn counted(&self) -> (u64, u64) {
+        (self.calls.load(Ordering::Relaxed), self.faults.load(Ordering::Relaxed))
+    }
+
+    /// Returns a number below `limit`.
+    fn roll(&self, limit: u64) -> u64 {
+        let mut state = self.dice.lock().unwrap();
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        *state % limit
+    }
+
+    /// Waits as long as the call takes, and says what becomes of it.
+    async fn fate(&self) -> Fate {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        if self.is_calm.load(Ordering::Relaxed) {
+            return Fate::Answered;
+        }
+        let latency = LATENCY_MS.start + self.roll(LATENCY_MS.end - LATENCY_MS.start);
+        let slow = if self.roll(200) == 0 { 10 } else { 1 };
+        sleep(Duration::from_millis(latency * slow)).await;
+        let roll = self.roll(1000);
+        let [never, request, answer] = FAULTS;
+        let fate = match roll {
+            _ if roll < never => Fate::Unreachable,
+            _ if roll < never + request => Fate::LostRequest,
+            _ if roll < never + request + answer => Fate::LostAnswer,
+            _ => return Fate::Answered,
+        };
+        self.faults.fetch_add(1, Ordering::Relaxed);
+        fate
+    }
+}
+
+fn broken(key: &StateKey, fate: Fate) -> StoreError {
+    let (key, reason) = (key.path(), "injected".to_owned());
+    if fate == Fate::Unreachable {
+        StoreError::Unreachable { key, reason }
+    } else {
+        StoreError::Unknown { key, reason }
+    }
+}
+
+#[async_trait]
+impl StateStore for Weather {
+    fn grain(&self) -> Duration {
+        self.inner.grain()
+    }
+
+    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+        match self.fate().await {
+            Fate::Answered => self.inner.load(key).await,
+            fate => Err(broken(key, fate)),
+        }
+    }
+
+    async fn store(
+        &self,
+        key: &StateKey,
+        bytes: Vec<u8>,
+        precondition: Precondition,
+    ) -> Result<Written, StoreError> {
+        match self.fate().await {
+            Fate::Answered => self.inner.store(key, bytes, precondition).await,
+            Fate::LostAnswer => {
+                // Whether it was refused is not told either.
+                drop(self.inner.store(key, bytes, precondition).await);
+                Err(broken(key, Fate::LostAnswer))
+            }
+            fate @ (Fate::Unreachable | Fate::LostRequest) => Err(broken(key, fate)),
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
+        self.inner.list().await
+    }
+
+    async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
+        self.inner.remove(key, etag).await
+    }
+}
