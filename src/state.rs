@@ -151,8 +151,7 @@ pub struct StateDocument {
     /// Number of the last journal entry.
     #[serde(default)]
     pub journal_seq: u64,
-    /// Whether the journal is known to have had entries, so that one without any was removed, or is
-    /// another. A process notes it with the first write after an append of its own.
+    /// Whether the journal is known to have had entries: noted with the first write after an append.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub journal_told: bool,
     /// Whether the marker that outlives this document has been written.

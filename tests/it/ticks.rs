@@ -7,6 +7,7 @@ use highwater::cursor::CursorMode::{self, IntegerPk};
 use highwater::error::chain;
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
+use highwater::policy::{FailurePolicy, Flow};
 use highwater::poller::{Limits, Poller, PollerParts, TickReport, TickRequest};
 use highwater::source::mssql::{Mssql, SourceSettings};
 use highwater::state::{
@@ -26,6 +27,7 @@ pub(crate) struct Ticks {
     pub(crate) handler: Arc<RecordingHandler>,
     pub(crate) lease_first: bool,
     pub(crate) start_now: bool,
+    pub(crate) flow: Flow,
     memory: Arc<MemoryStore>,
     store: Arc<FaultyStore>,
     lives: u32,
@@ -42,6 +44,7 @@ impl Ticks {
             handler,
             lease_first: false,
             start_now: false,
+            flow: Flow::default(),
             memory,
             store,
             lives: 0,
@@ -91,9 +94,10 @@ impl Ticks {
                 lease_first: self.lease_first,
                 on_missing_state: OnMissingState::Stop,
             },
-            policy: highwater::policy::FailurePolicy::default(),
+            policy: FailurePolicy::default(),
             metrics: Arc::new(Metrics::default()),
-        });
+        })
+        .flowing(self.flow);
         if self.start_now { poller.starting_now() } else { poller }
     }
 

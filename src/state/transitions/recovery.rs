@@ -94,17 +94,27 @@ impl LeaseRecord {
     }
 }
 
-fn recovered(condition: &str, at: OffsetDateTime) -> RecentTick {
-    let mut extra = serde_json::Map::new();
-    extra.insert("condition".to_owned(), condition.into());
-    RecentTick {
-        at,
-        outcome: RECOVERED.to_owned(),
-        rows: 0,
-        batches: 0,
-        duration_ms: 0,
-        idle_before: 0,
-        longest_ms: std::collections::BTreeMap::new(),
-        extra,
+impl RecentTick {
+    /// Returns an entry that is of no tick: what somebody, or the recovery controller, did.
+    pub(crate) fn note<'a>(
+        outcome: &str,
+        at: OffsetDateTime,
+        facts: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Self {
+        let facts = facts.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
+        Self {
+            at,
+            outcome: outcome.to_owned(),
+            rows: 0,
+            batches: 0,
+            duration_ms: 0,
+            idle_before: 0,
+            longest_ms: std::collections::BTreeMap::new(),
+            extra: facts.collect(),
+        }
     }
+}
+
+fn recovered(condition: &str, at: OffsetDateTime) -> RecentTick {
+    RecentTick::note(RECOVERED, at, [("condition", condition)])
 }
