@@ -73,7 +73,7 @@ function count(binary, section) {
   const folder = join(ROOT, "target/instructions");
   mkdirSync(folder, { recursive: true });
   const file = join(folder, `${section}.out`);
-  const tool = ["--tool=callgrind", "--toggle-collect=*counted*", `--callgrind-out-file=${file}`];
+  const tool = ["--tool=callgrind", "--toggle-collect=*counts::counted*", `--callgrind-out-file=${file}`];
   execFileSync("valgrind", ["--quiet", ...tool, binary, section], { stdio: ["ignore", "ignore", "inherit"] });
   return collected(file);
 }
