@@ -52,6 +52,10 @@ const LEASE = "src/lease.rs";
 const WRITE = "src/lease/write.rs";
 const MEMORY = "src/poller/memory.rs";
 const BATCH = "src/poller/batch.rs";
+const AHEAD = "src/poller/ahead.rs";
+const ANEW = "src/poller/anew.rs";
+const FLOW = "src/policy/flow.rs";
+const SIZE = "src/policy/size.rs";
 const PART = "src/poller/part.rs";
 const PLAN = "src/source/mssql/plan.rs";
 const PARTITION = "src/source/mssql/partition.rs";
@@ -246,12 +250,12 @@ const BREAKS = [
   ["death with another row taken for one with this", BATCH, "same && self.is_left_behind(base)", "same"],
   ["batch accepted whole handed over again", "src/handler.rs", "if accepted >= rows =>", "if false && accepted >= rows =>"],
   ["probe that found nothing taken for a proof", DELIVER, "Box::pin(self.probe(lease, hand, seen)).await? else {", "Box::pin(self.probe(lease, hand, seen)).await?.or(Some(None)) else {"],
-  ["row not tried again after its probe", DELIVER, "match self.handle(lease, &hand.batch, seen).await {", "match Err::<(), _>(NotTaken::Handler(HandlerError::Retryable(String::new()))) {"],
+  ["row not tried again after its probe", DELIVER, "match self.handle(lease, &hand.batch, None, seen).await {", "match Err::<(), _>(NotTaken::Handler(HandlerError::Retryable(String::new()))) {"],
   ["fault looked for row by row", SUSPICION, "self.split(&poller.name, lease, self.events.len() / 2)", "self.split(&poller.name, lease, usize::from(self.events.len() > 1))"],
   ["rows that may kill not written down", DELIVER, "self.write_down_what_is_tried(lease, &hand.batch, tried).await?;", ""],
   ["row passed that is not written down", QUARANTINE, "Ok(Err(error)) => failed = Some(chain(&error)),", "Ok(Err(error)) => drop(error),"],
   ["probe of many rows while processes die", QUARANTINE, "        if deadly {", "        if false && deadly {"],
-  ["probe not written down", QUARANTINE, "self.write_down_what_is_probed(lease, hand, &rest).await?;", ""],
+  ["probe not written down", QUARANTINE, "self.write_down_what_is_probed(lease, &hand.batch, &rest).await?;", ""],
   ["crashes that were told of counted", TRANSITIONS, "self.crashes.saturating_sub(self.crashes_survived)", "self.crashes"],
   ["rows on renewals not counted", OBSERVE, "if let Some(last) = last.filter(|_| self.counted", "if let Some(last) = last.filter(|_| false && self.counted"],
   ["lease given up under a pause taken for a loss", WRITE, "                || (!unchanged && given_up && found.document.is_held_by(holder))\n", "                || (false && !unchanged && given_up)\n"],
@@ -263,6 +267,15 @@ const BREAKS = [
   ["no If-Match in a table", STATEMENT, "WHERE [app] = @P1 AND [name] = @P2 AND [etag] = CAST(@P4 AS binary(8)) \\", "WHERE [app] = @P1 AND [name] = @P2 AND @P4 = @P4 \\"],
   ["refused write taken for an unknown one", CONTAINER, "412 => !answer.code.starts_with(\"Lease\"),", "412 => false,"],
   ["committed before the handler", POLLER, "            Box::pin(self.deliver(&mut lease, &mut hand, seen)).await?;\n            let next = self.next_after(&mut lease, &mut hand, seen).await;\n            seen.note_next(&next);\n            if let Ok(Next::Nothing(Some(state))) = &next {\n                hand.batch.remember = Some(state.clone());\n            }\n            self.commit(&mut lease, &hand.batch, &next, seen).await?;\n", "            let next = self.next_after(&mut lease, &mut hand, seen).await;\n            seen.note_next(&next);\n            if let Ok(Next::Nothing(Some(state))) = &next {\n                hand.batch.remember = Some(state.clone());\n            }\n            self.commit(&mut lease, &hand.batch, &next, seen).await?;\n            Box::pin(self.deliver(&mut lease, &mut hand, seen)).await?;\n"],
+  ["rows read ahead delivered though the commit failed", POLLER, "self.commit(&mut lease, &hand.batch, &next, seen).await?;", "drop(self.commit(&mut lease, &hand.batch, &next, seen).await);"],
+  ["rows read ahead from where the batch in hand began", AHEAD, "let position = Position::under(lease.document(), Some(batch.upto.clone()));", "let position = Position::under(lease.document(), batch.after.clone());"],
+  ["rows read ahead kept though the batch was not taken", DELIVER, "                    hand.ahead = None;\n", ""],
+  ["read ahead that failed not made again", AHEAD, "if ahead.has_failed() {", "if false {"],
+  ["read ahead of rows that failed before", AHEAD, "batch.suspicion.is_some() || !untroubled", "batch.suspicion.is_some() || (false && !untroubled)"],
+  ["range read again cut to the next batch's size", BATCH, "            || self.batch_rows(),\n            |batch| usize::try_from(batch.rows).unwrap_or(0).max(self.limits.batch_rows_max),", "            || self.batch_rows(),\n            |_| self.batch_rows(),"],
+  ["source followed past the tick's time", FLOW, "self.time.min(tick_time_max)", "self.time.max(tick_time_max)"],
+  ["source followed after a stop", ANEW, "        !seen.request().stop.is_set()\n    }\n\n    /// Whether limits", "        true\n    }\n\n    /// Whether limits"],
+  ["slow handler given more", SIZE, "let wanted = if last.took > half {", "let wanted = if last.took > half && false {"],
   ["rows beside the checkpoint's skipped", QUERY, "Reach::Row => Some(bound(&self.position(params), [\">\", \">\", \">=\"])),", "Reach::Row => Some(format!(\"t.{} > {}\", quote(&self.cursor.name), self.leading(params))),"],
   ["redirect taken for a success", REPLY, "200..=299 => judge_success(target, received, events),", "200..=399 => judge_success(target, received, events),"],
   ["announced batch delivered under a pause", POLLER, "Ok(Next::Batch(_)) if lease.document().is_held_up() =>", "Ok(Next::Batch(_)) if lease.document().is_held_up() && false =>"],
@@ -340,7 +353,7 @@ const BREAKS = [
   ["results kept for other bytes", STEPS, "Some(previous) if previous.batch_id == self.batch_id => Self {", "Some(previous) if true || previous.batch_id == self.batch_id => Self {"],
   ["results survive into the next batch", TRANSITIONS, "AfterCommit::Handle(batch) => next.in_flight = Some(batch.announced(commit.now)),", "AfterCommit::Handle(batch) => {\n                let steps = next.in_flight.take().map(|done| done.steps).unwrap_or_default();\n                next.in_flight = Some(InFlight { steps, ..batch.announced(commit.now) });\n            }"],
   ["row set aside by a slow step before the one that failed", CALL, "if fails_behind { None } else", "if fails_behind && false { None } else"],
-  ["result kept before the step ran", HANDLE, "            self.call(lease, batch, call, seen).await?;\n            if !is_last {\n                self.keep_result(lease, batch, (index, &step.name), seen).await?;\n            }\n", "            if !is_last {\n                self.keep_result(lease, batch, (index, &step.name), seen).await?;\n            }\n            self.call(lease, batch, call, seen).await?;\n"],
+  ["result kept before the step ran", HANDLE, "            self.call(lease, batch, (call, ahead.as_deref_mut()), seen).await?;\n            if !is_last {\n                self.keep_result(lease, batch, (index, &step.name), seen).await?;\n            }\n", "            if !is_last {\n                self.keep_result(lease, batch, (index, &step.name), seen).await?;\n            }\n            self.call(lease, batch, (call, ahead.as_deref_mut()), seen).await?;\n"],
   ["step called before the last result is written", HANDLE, "        kept.map_err(|error| NotTaken::Lost(TickError::LeaseLost(error)))?;\n", "        drop(kept);\n"],
   ["steps done called again", HANDLE, ".enumerate().skip(done)", ".enumerate().skip(done * 0)"],
   ["batch begins anew at each attempt", STEPS, "started_at: previous.started_at,", "started_at: None,"],

@@ -12,6 +12,7 @@
 mod bounded;
 mod failure;
 mod kept_token;
+mod left_alone;
 mod patient;
 mod shared_key;
 mod tokens;

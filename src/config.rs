@@ -20,6 +20,7 @@ use std::time::Duration;
 
 mod failure;
 mod filter;
+mod flow;
 mod handler;
 mod metrics;
 mod mistake;

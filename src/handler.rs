@@ -276,6 +276,13 @@ pub trait Handler: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Returns how long a call may take by the handler's own limit; `None` where that of the tick is all.
+    ///
+    /// Where calls come near it, batches get smaller.
+    fn time_limit(&self) -> Option<Duration> {
+        None
+    }
+
     /// Returns the steps of a chain, in order; none of any other handler.
     ///
     /// The engine calls them one by one and keeps the result of each before it calls the next, so that

@@ -21,9 +21,11 @@
 //!               nothing came late ─► done, nothing written
 //!  5 acquire    ONE write under the tag of what was loaded; the in-flight record rides on it
 //!  6 handle     while the lease is renewed; what is accepted for good rides on a renewal; in a chain of
-//!               handlers ONE write for each step but the last, before the next is called
+//!               handlers ONE write for each step but the last, before the next is called; meanwhile 3
+//!               and 4 for the next batch, of which nothing is announced or handed over before 7
 //!  7 commit     ONE write; it releases too, or announces the next batch and goes back to 6: new rows,
 //!               and behind them late ones, which never move the checkpoint
+//!  8 follow?    where it is asked for: out of rows, it gives the lease up, waits, and goes back to 1
 //!  ◄─ TickReport ─► one log line, metrics ─► InvocationResponse (always a JSON object)
 //! ```
 //!

@@ -19,9 +19,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
-
 use crate::config::{Config, Vars, function_segment, poller_name_of_function};
+use crate::page;
 use crate::partition::whole_of;
 use crate::project::{self, DEFINITIONS, Function, HANDLER, ProjectError, at};
 use crate::recovery;
@@ -235,7 +234,7 @@ impl Package {
         for needed in config.functions_needed().into_iter().filter(|needed| !runs(needed.poller)) {
             let path = PathBuf::from(&needed.folder).join("function.json");
             let schedule = format!("%{}_SCHEDULE%", function_segment(needed.whole));
-            let bytes = definition(&schedule);
+            let bytes = project::timer_definition(&schedule).into_bytes();
             let (name, schedule) = (needed.folder, Some(schedule));
             let function = Function { name, definition: path.clone(), schedule };
             self.note_schedule(&function, true, vars)?;
@@ -265,8 +264,10 @@ impl Package {
 
 /// Every function of a package calls this program, which must know what to run.
 fn has_pollers(functions: &[Function], config: &Config) -> Result<(), ProjectError> {
-    for Function { name, definition, .. } in functions {
-        if name != recovery::FUNCTION && config.poller_of_function(name).is_none() {
+    for Function { name, definition, schedule, .. } in functions {
+        let is_page = name == page::FUNCTION && schedule.is_none();
+        let is_own = name == recovery::FUNCTION || is_page;
+        if !is_own && config.poller_of_function(name).is_none() {
             let asked = poller_name_of_function(name, &config.functions);
             let is_divided = config.pollers.keys().any(|poller| whole_of(poller) == asked);
             let setting = format!("HIGHWATER__FUNCTIONS__{}__POLLER", function_segment(name));
@@ -320,18 +321,6 @@ fn children(folder: &Path) -> Result<Vec<PathBuf>, ProjectError> {
     let mut paths = paths.collect::<io::Result<Vec<_>>>().map_err(at("read", folder))?;
     paths.sort();
     Ok(paths)
-}
-
-fn definition(schedule: &str) -> Vec<u8> {
-    let binding = json!({
-        "name": "timer",
-        "type": "timerTrigger",
-        "direction": "in",
-        "schedule": schedule,
-        "useMonitor": true,
-        "runOnStartup": false,
-    });
-    format!("{:#}\n", json!({ "bindings": [binding] })).into_bytes()
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ProjectError> {

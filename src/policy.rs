@@ -1,10 +1,17 @@
-//! What becomes of rows that a handler does not take: one pure rule.
+//! What becomes of rows that a handler does not take: one pure rule. Beside it, how batches follow each
+//! other, and how large they get.
 //!
 //! The words are those of AWS Lambda's stream sources, which users know: attempts, bisecting, age,
 //! and where failures go. Rows are never set aside lightly, since a target that is down refuses every
 //! row alike: see [`Verdict::Probe`].
 
+mod flow;
+mod size;
+
 use std::time::Duration;
+
+pub use self::flow::{BATCH_ROWS_MIN, Flow, Follow};
+pub use self::size::{BatchLimits, HandledBatch};
 
 /// How failures are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

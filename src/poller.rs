@@ -6,14 +6,17 @@
 //! 3 fetch      one query, no rows: look back; nothing late: idle, nothing written
 //! 4 normalise  rows to change events
 //! 5 acquire    one write under the tag of the document that gave the position
-//! 6 handle     while the lease is renewed; what is accepted for good rides on a renewal
+//! 6 handle     while the lease is renewed; what is accepted for good rides on a renewal; the next batch
+//!              is read meanwhile
 //! 7 commit     one write; it also releases, or announces the next batch and goes back to 6
+//! 8 follow?    out of rows: wait, and back to 1, where that is asked for
 //! ```
 //!
 //! It reads before it locks, which makes idle ticks free; acquiring under the tag of the document that
 //! gave the position proves that the position still stood. This module knows the ports and the lease,
 //! and never names a driver, a web framework or a cloud.
 
+mod ahead;
 mod anew;
 mod audit;
 mod batch;
@@ -42,13 +45,14 @@ mod range;
 mod replay;
 mod reset;
 mod restore;
+mod size;
 mod spans;
 mod stop;
 mod suspicion;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
@@ -79,7 +83,7 @@ use crate::handler::{Handler, HandlerError};
 use crate::lease::{Acquired, Instance, Lease, LeaseContext, LeaseError, LeaseTerms, Snapshot};
 use crate::metrics::Metrics;
 use crate::partition::Partition;
-use crate::policy::FailurePolicy;
+use crate::policy::{FailurePolicy, Flow};
 use crate::source::Source;
 use crate::state::{AfterCommit, OnMissingState, StateKey, StateStore};
 
@@ -149,6 +153,10 @@ pub struct Poller {
     terms: LeaseTerms,
     limits: Limits,
     policy: FailurePolicy,
+    /// How batches follow each other within a tick.
+    flow: Flow,
+    /// Most rows of the next batch, as far as its predecessors tell.
+    batch_rows: AtomicUsize,
     metrics: Arc<Metrics>,
     /// Whether a poller without state waits to be started explicitly, behind what there is then.
     start_now: bool,
@@ -217,6 +225,8 @@ impl Poller {
             terms: parts.terms,
             limits: parts.limits,
             policy: parts.policy,
+            flow: Flow::default(),
+            batch_rows: AtomicUsize::new(parts.limits.batch_rows_max),
             metrics: parts.metrics,
             start_now: false,
             journal: Journal::off(),
@@ -236,6 +246,12 @@ impl Poller {
     #[must_use]
     pub fn starting_now(self) -> Self {
         Self { start_now: true, ..self }
+    }
+
+    /// Lets batches follow each other as `flow` says.
+    #[must_use]
+    pub fn flowing(self, flow: Flow) -> Self {
+        Self { flow, ..self }
     }
 
     /// Returns the poller's name.

@@ -228,6 +228,20 @@ fn function(name: String, path: PathBuf) -> Result<Function, ProjectError> {
     Ok(Function { name, schedule: Some(schedule.to_owned()), definition: path })
 }
 
+/// Returns the `function.json` of a timer; `schedule` is a cron expression, or the name of a setting between
+/// two `%`.
+pub(crate) fn timer_definition(schedule: &str) -> String {
+    let binding = serde_json::json!({
+        "name": "timer",
+        "type": "timerTrigger",
+        "direction": "in",
+        "schedule": schedule,
+        "useMonitor": true,
+        "runOnStartup": false,
+    });
+    format!("{:#}\n", serde_json::json!({ "bindings": [binding] }))
+}
+
 /// Checks the bindings of a function that shows something: nobody sees it without a key.
 fn check_http(request: &Json, response: &Json) -> Result<(), &'static str> {
     let is = |binding: &Json, field, wanted: &str| binding.get(field) == Some(&Json::from(wanted));

@@ -312,7 +312,7 @@ async fn seed(
     tell: &(dyn Fn(&str) + Send + Sync),
 ) -> Result<(), RepartitionError> {
     let name = part.name();
-    let begun = part.seed(record.after.as_ref(), operator).await;
+    let begun = Box::pin(part.seed(record.after.as_ref(), operator)).await;
     let begun = begun.map_err(|source| RepartitionError::Seed { name: name.to_owned(), source })?;
     tell(&format!("{name}: {}", if begun { "begins" } else { "has begun before" }));
     Ok(())

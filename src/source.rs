@@ -208,6 +208,16 @@ pub trait Source: fmt::Debug + Send + Sync {
         Err(FetchError::new(ErrorKind::Configuration, reason))
     }
 
+    /// Whether a row lies in `window`, be it one that may not be delivered yet because a tick has to note
+    /// something first: for whoever judges that no tick does. The window has no end.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::fetch`].
+    async fn has_rows_behind(&self, window: FetchWindow<'_>) -> Result<bool, FetchError> {
+        self.fetch_at_once(window).await.map(|found| !found.rows.is_empty())
+    }
+
     /// Returns rows of `window`, oldest first.
     ///
     /// # Errors

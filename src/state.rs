@@ -463,6 +463,27 @@ pub struct RecentTick {
     pub extra: Map<String, Json>,
 }
 
+impl RecentTick {
+    /// Returns an entry that is of no tick: what somebody, or the recovery controller, did.
+    pub(crate) fn note<'a>(
+        outcome: &str,
+        at: OffsetDateTime,
+        facts: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Self {
+        let facts = facts.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
+        Self {
+            at,
+            outcome: outcome.to_owned(),
+            rows: 0,
+            batches: 0,
+            duration_ms: 0,
+            idle_before: 0,
+            longest_ms: BTreeMap::new(),
+            extra: facts.collect(),
+        }
+    }
+}
+
 /// Counts of durations in powers of two of a millisecond.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -59,6 +59,7 @@ MISTAKES = [
     ("app/functions.bicep", "type: 'UserAssigned'\n", "type: 'SystemAssigned'\n", "identity.type"),
     ("app/functions.bicep", "  name: 'ftp'", "  name: 'scm'", "'ftp' is made"),
     ("app/functions.bicep", "'azd-service-name': 'poller'", "'azd-service-name': 'app'", "azure.yaml: its one service"),
+    ("app/alerts.bicep", "    window: 'PT30M'\n    query: '${lines} | where timestamp", "    window: 'PT20M'\n    query: '${lines} | where timestamp", "window of PT20M"),
     # Files beside the templates.
     ("main.parameters.json", '"settings": {', '"setings": {', "'setings' is no parameter"),
     ("main.parameters.json", "${VNET_ENABLED=false}", "${VNET_ENABLED=no}", "a bool is expected"),

@@ -15,6 +15,8 @@ ROLES = {
     ("3913510d-42f4-4e42-8a64-420c390055eb", "Microsoft.Insights/components", "app/monitoring.bicep"),
 }
 SOFT_DELETE_DAYS_MAX = 7
+# How long a window of a log alert may be; the service refuses any other (its API's own error lists them).
+WINDOWS = {"PT5M", "PT10M", "PT15M", "PT30M", "PT45M", "PT1H", "PT2H", "PT3H", "PT4H", "PT5H", "PT6H", "P1D", "P2D"}
 
 
 def plain(file, node):
@@ -53,6 +55,8 @@ class Rules:
             for name, declared in file.names.items():
                 if declared.sort == "resource":
                     self.resource(path, file, name, declared)
+                if declared.sort == "variable":
+                    self.windows(path, plain(file, declared.more["value"]))
         self.needs("Microsoft.Web/sites/basicPublishingCredentialsPolicies", "scm", "ftp")
         self.parameters(checker.files["main.bicep"])
         self.azure_yaml()
@@ -95,6 +99,12 @@ class Rules:
             self.expect(where, body, "properties.functionAppConfig.runtime.version", "1.0")
             store = "properties.functionAppConfig.deployment.storage.authentication.type"
             self.expect(where, body, store, "UserAssignedIdentity")
+
+    def windows(self, path, alerts):
+        for alert in alerts if isinstance(alerts, list) else []:
+            window = alert.get("window") if isinstance(alert, dict) else None
+            if window is not None and window not in WINDOWS:
+                self.errors.append(f"{path}: a window of {window} is none that a log alert may have")
 
     def role(self, where, path, file, body):
         guid = re.search(r"roleDefinitions', (\w+)\)", at(body, "properties.roleDefinitionId") or "")

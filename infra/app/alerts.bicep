@@ -122,8 +122,8 @@ var rules = [
     title: 'Rows come late'
     about: 'In three of four periods of five minutes the last tick that found rows found one older than allowed. Only for the mode timestamp+pk.'
     severity: 2
-    window: 'PT20M'
-    query: '${lines} | where isnotempty(line.lag_seconds) | extend lag = todouble(line.lag_seconds) | summarize arg_max(timestamp, lag) by poller, period = bin(timestamp, 5m) | where lag > ${lagMaxSeconds} | summarize periods = count() by poller | where periods >= 3'
+    window: 'PT30M'
+    query: '${lines} | where timestamp > ago(20m) and isnotempty(line.lag_seconds) | extend lag = todouble(line.lag_seconds) | summarize arg_max(timestamp, lag) by poller, period = bin(timestamp, 5m) | where lag > ${lagMaxSeconds} | summarize periods = count() by poller | where periods >= 3'
     threshold: 1
     dimension: 'poller'
   }

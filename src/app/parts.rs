@@ -38,7 +38,7 @@ impl Shared<'_> {
             policy: poller.policy,
             metrics: Arc::clone(&self.metrics),
         };
-        let built = Poller::new(parts).dividing(poller.partition);
+        let built = Poller::new(parts).dividing(poller.partition).flowing(poller.flow);
         let built = if poller.source.start_now { built.starting_now() } else { built };
         let built = match poller.source.audit_after {
             Some(wait) => built.auditing(wait),

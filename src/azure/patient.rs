@@ -12,7 +12,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -22,10 +22,11 @@ use azure_core::http::{AsyncRawResponse, Body, HttpClient, Request, StatusCode};
 use futures_util::StreamExt as _;
 use serde::Deserialize;
 use serde_json::Value as Json;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use url::form_urlencoded;
 
 use super::failure::scrub;
+use super::left_alone::LeftAlone;
 
 /// Longest pause that is waited for while somebody wants to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -48,8 +49,7 @@ const IDENTITY_HEADER: HeaderName = HeaderName::from_static("x-identity-header")
 #[derive(Debug)]
 pub(super) struct Patient {
     http: Arc<dyn HttpClient>,
-    /// The endpoint asked to be left alone until then.
-    not_before: Mutex<Option<Instant>>,
+    left_alone: LeftAlone,
 }
 
 /// What one request came to.
@@ -61,7 +61,7 @@ enum Asked {
 
 impl Patient {
     pub(super) fn new(http: Arc<dyn HttpClient>) -> Self {
-        Self { http, not_before: Mutex::default() }
+        Self { http, left_alone: LeftAlone::default() }
     }
 
     async fn ask(&self, request: &Request) -> azure_core::Result<Asked> {
@@ -92,17 +92,6 @@ impl Patient {
             None => Err(error),
         }
     }
-
-    /// Returns how long the endpoint still wants to be left alone.
-    fn rest(&self) -> Option<Duration> {
-        let not_before = *self.not_before.lock().unwrap_or_else(PoisonError::into_inner);
-        not_before?.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())
-    }
-
-    fn leave_alone_for(&self, pause: Duration) {
-        let mut not_before = self.not_before.lock().unwrap_or_else(PoisonError::into_inner);
-        *not_before = Instant::now().checked_add(pause);
-    }
 }
 
 #[async_trait]
@@ -111,7 +100,7 @@ impl HttpClient for Patient {
         let mut tries = 0;
         loop {
             // Whoever asked before may have been dropped in its pause.
-            match self.rest() {
+            match self.left_alone.rest() {
                 Some(rest) if rest > PAUSE_MAX => return Err(left_alone(request, rest)),
                 Some(rest) => sleep(rest).await,
                 None => {}
@@ -120,7 +109,7 @@ impl HttpClient for Patient {
                 Asked::Granted(response) => return Ok(response),
                 Asked::Busy(pause, error) => (pause, error),
             };
-            self.leave_alone_for(pause);
+            self.left_alone.keep_for(pause);
             tries += 1;
             if tries == TRIES_MAX || pause > PAUSE_MAX {
                 return Err(error);

@@ -16,7 +16,7 @@ mod refusal;
 mod tests;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -26,10 +26,11 @@ use azure_core::http::headers::{CONTENT_TYPE, Headers, RETRY_AFTER};
 use azure_core::http::{HttpClient, Method, Request, StatusCode};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use url::{Url, form_urlencoded};
 
 use super::ConnectError;
+use super::left_alone::LeftAlone;
 use crate::clock::Clock;
 
 /// Where the public cloud's users log in.
@@ -64,8 +65,7 @@ pub(super) struct UserPassword {
     endpoint: Url,
     http: Arc<dyn HttpClient>,
     clock: Arc<dyn Clock>,
-    /// The service asked to be left alone until then.
-    not_before: Mutex<Option<Instant>>,
+    left_alone: LeftAlone,
 }
 
 impl fmt::Debug for UserPassword {
@@ -99,7 +99,7 @@ impl UserPassword {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, ConnectError> {
         let endpoint = endpoint(&user)?;
-        Ok(Self { user, endpoint, http, clock, not_before: Mutex::default() })
+        Ok(Self { user, endpoint, http, clock, left_alone: LeftAlone::default() })
     }
 
     async fn ask(&self, scopes: &[&str]) -> azure_core::Result<Answer> {
@@ -135,17 +135,6 @@ impl UserPassword {
         let expires_on = self.clock.now() + time::Duration::seconds(granted.expires_in);
         Ok(AccessToken::new(granted.access_token, expires_on))
     }
-
-    /// Returns how long the service still wants to be left alone.
-    fn rest(&self) -> Option<Duration> {
-        let not_before = *self.not_before.lock().unwrap_or_else(PoisonError::into_inner);
-        not_before?.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())
-    }
-
-    fn leave_alone_for(&self, pause: Duration) {
-        let mut not_before = self.not_before.lock().unwrap_or_else(PoisonError::into_inner);
-        *not_before = Some(Instant::now() + pause);
-    }
 }
 
 #[async_trait]
@@ -157,7 +146,7 @@ impl TokenCredential for UserPassword {
     ) -> azure_core::Result<AccessToken> {
         let mut tries = 0;
         loop {
-            if let Some(rest) = self.rest() {
+            if let Some(rest) = self.left_alone.rest() {
                 return Err(refusal::left_alone(rest));
             }
             let (pause, error) = match self.ask(scopes).await? {
@@ -166,7 +155,7 @@ impl TokenCredential for UserPassword {
             };
             tries += 1;
             if pause > PAUSE_MAX {
-                self.leave_alone_for(pause);
+                self.left_alone.keep_for(pause);
                 return Err(error);
             }
             if tries == TRIES_MAX {

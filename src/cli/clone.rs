@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::confirm::{Asked, confirm};
-use super::output::{Exit, Failed, OutputOption, say};
+use super::output::{Exit, Failed, OutputOption, say, tell};
 use super::{is_of, restore};
 use crate::app::App;
 use crate::config::{Vars, is_poller_name};
@@ -23,6 +23,9 @@ pub(super) struct Options {
     /// Name of the one to make; best before settings name it, so that no tick of it comes first.
     #[arg(value_parser = new_name)]
     new_name: String,
+    /// Print the plan, and write nothing.
+    #[arg(long)]
+    dry_run: bool,
     #[command(flatten)]
     asked: Asked,
     #[command(flatten)]
@@ -48,7 +51,6 @@ struct Report<'a> {
 
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
     let (name, new_name) = (options.poller.as_str(), options.new_name.as_str());
-    let reason = options.asked.reason()?;
     let pollers = App::build(vars)?.pollers;
     refuse_divided(&pollers, [name, new_name])?;
     let one = super::poller_of(&pollers, name)?;
@@ -58,11 +60,18 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         Some(other) => other.clone(),
         None => std::sync::Arc::new(one.under_name(new_name)),
     };
+    let at = one.present().await?.document?.and_then(|document| document.checkpoint.cursor);
+    let at = at.as_ref().map_or_else(|| "the beginning".to_owned(), position_text);
     let plan = format!(
-        "{name}: `{new_name}` gets a document of its own, and goes on behind the checkpoint of `{name}`\n  its events \
-         have other ids, since an id is of a poller and a row; what `{name}` has set aside, or has in hand, \
-         stays with `{name}`"
+        "{name}: `{new_name}` gets a document of its own, and goes on behind the checkpoint of `{name}`, now {at}\n  \
+         its events have other ids, since an id is of a poller and a row; what `{name}` has set aside, or has in \
+         hand, stays with `{name}`"
     );
+    if options.dry_run {
+        say(&plan);
+        return Ok(Exit::Done);
+    }
+    let reason = options.asked.reason().inspect_err(|_| tell(&plan))?;
     if !confirm(&plan, new_name, options.asked.yes)? {
         return Ok(Exit::Done);
     }

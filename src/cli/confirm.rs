@@ -11,7 +11,7 @@ use crate::config::Vars;
 /// Who asks for something that cannot be taken back, why, and whether they are sure.
 #[derive(Debug, Args)]
 pub(super) struct Asked {
-    /// Why; it is kept among the recent ticks and in the journal.
+    /// Why; it is kept among the recent ticks, and in the journal where one is kept.
     #[arg(long, visible_alias = "why", value_name = "TEXT", value_parser = some_text)]
     reason: Option<String>,
     #[command(flatten)]
@@ -29,7 +29,8 @@ impl Asked {
     /// [`Exit::Usage`] where nobody has said.
     pub(super) fn reason(&self) -> Result<&str, Failed> {
         self.reason.as_deref().ok_or_else(|| {
-            let text = "nothing was done: say why with `--reason TEXT`; it is kept in the journal";
+            let text = "nothing was done: say why with `--reason TEXT`; it is kept among the recent ticks, and in the \
+                        journal where one is kept";
             Failed::new(Exit::Usage, text)
         })
     }

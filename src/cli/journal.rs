@@ -149,8 +149,10 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     match options {
         Options::Ddl { table, user } => ddl(table, user),
         Options::Show { selection, form } => {
-            let history = selection.read(&*poller(vars, &selection.poller)?).await?;
+            let poller = poller(vars, &selection.poller)?;
+            let history = selection.read(&poller).await?;
             print(&history.select(&selection.filter()), *form);
+            tell_of_none(&poller, &history);
             tell_of_unreadable(&history);
             Ok(Exit::Done)
         }
@@ -159,6 +161,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
             let history = selection.read(&poller).await?;
             let selected = history.select(&selection.filter());
             print(selected.get(selected.len().saturating_sub(*lines)..).unwrap_or_default(), *form);
+            tell_of_none(&poller, &history);
             tell_of_unreadable(&history);
             if *follow {
                 go_on(&poller, selection, &history, *form).await?;
@@ -191,6 +194,15 @@ fn print(lines: &[&Line], form: OutputOption) {
 
 /// Most lines that cannot be read that are told of one by one.
 const TOLD_MAX: usize = 5;
+
+/// Says why there is nothing, where settings are the reason.
+fn tell_of_none(poller: &Poller, history: &History) {
+    if !poller.keeps_journal() && history.select(&Filter::default()).is_empty() {
+        let name = poller.name();
+        let setting = format!("HIGHWATER__POLLERS__{}__JOURNAL", name.to_ascii_uppercase());
+        tell(&format!("{name}: no journal is kept: set `{setting}` to `commits` or `full`"));
+    }
+}
 
 fn tell_of_unreadable(history: &History) {
     let findings: Vec<_> = history.unreadable().collect();

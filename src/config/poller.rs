@@ -10,11 +10,12 @@ use super::read::Reader;
 use super::settings::{self, Setting};
 use crate::journal::JournalMode;
 use crate::partition::{PARTITIONS_MAX, Partition, whole_of};
-use crate::policy::FailurePolicy;
+use crate::policy::{FailurePolicy, Flow};
 use crate::state::OnMissingState;
 
 use super::{
-    FUNCTION_TIMEOUT_RESERVE, HandlerConfig, SourceConfig, StateConfig, failure, handler, source,
+    FUNCTION_TIMEOUT_RESERVE, HandlerConfig, SourceConfig, StateConfig, failure, flow, handler,
+    source,
 };
 
 /// Prefix of all settings of pollers.
@@ -53,6 +54,8 @@ pub struct PollerConfig {
     pub lease: LeaseConfig,
     /// How much one tick may do.
     pub limits: LimitsConfig,
+    /// How batches follow each other.
+    pub flow: Flow,
     /// Age at which the cached state document is read again.
     pub state_refresh: Duration,
     /// How often an idle poller writes down that it is alive; `None` for never.
@@ -194,6 +197,10 @@ fn read_whole(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Option<
     handler::check_timeout(reader, &segment, facts.function_timeout);
     let lease = read_lease(reader, &segment, facts.state);
     let limits = read_limits(reader, &segment, facts.function_timeout);
+    // What is wrong with the most rows is said once.
+    let rows_max = limits.map(|limits| u32::try_from(limits.batch_rows_max).unwrap_or(u32::MAX));
+    let rows_max = rows_max.unwrap_or(BATCH_ROWS_MAX);
+    let flow = flow::read(reader, &segment, rows_max, lease.is_some_and(|lease| lease.first));
     let state_refresh = reader.read(&settings::STATE_REFRESH, at, parse::duration);
     let status_interval = reader.read(&settings::STATUS_INTERVAL, at, parse::duration);
     let retry_delays = read_retry_delays(reader, &segment);
@@ -209,6 +216,7 @@ fn read_whole(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Option<
         handler: handler?,
         lease: lease?,
         limits: limits?,
+        flow: flow?,
         state_refresh: state_refresh?,
         status_interval: status_interval
             .map(|interval| (!interval.is_zero()).then_some(interval))?,

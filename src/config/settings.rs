@@ -1,8 +1,10 @@
 //! The table of settings: names, defaults and what they mean.
 
+mod flow;
 mod recovery;
 mod source;
 
+pub(super) use self::flow::*;
 pub(super) use self::recovery::*;
 pub(super) use self::source::*;
 
@@ -130,10 +132,14 @@ pub const SETTINGS: &[Setting] = &[
     LEASE_TTL,
     LEASE_FIRST,
     BATCH_ROWS_MAX,
+    BATCH_ROWS_MIN,
     BATCH_BYTES_MAX,
     VALUE_BYTES_MAX,
     BATCHES_MAX,
     TICK_TIME_MAX,
+    PREFETCH,
+    FOLLOW_FOR,
+    FOLLOW_INTERVAL,
     STATE_REFRESH,
     STATUS_INTERVAL,
     COUNT_ROWS_MAX,
@@ -413,31 +419,6 @@ pub(super) const LEASE_FIRST: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__LEASE__FIRST",
     Text("false"),
     "Whether to take the lease before reading rows; an idle tick then costs two writes.",
-);
-pub(super) const BATCH_ROWS_MAX: Setting = Setting::new(
-    "HIGHWATER__POLLERS__<NAME>__BATCH_ROWS_MAX",
-    Text("1000"),
-    "Most rows in one batch, up to 100000.",
-);
-pub(super) const BATCH_BYTES_MAX: Setting = Setting::new(
-    "HIGHWATER__POLLERS__<NAME>__BATCH_BYTES_MAX",
-    Text("4MiB"),
-    "Most bytes of encoded events in one batch; a single row that is larger stops the poller.",
-);
-pub(super) const VALUE_BYTES_MAX: Setting = Setting::new(
-    "HIGHWATER__POLLERS__<NAME>__VALUE_BYTES_MAX",
-    Text("4MiB"),
-    "Most bytes in one value, as `DATALENGTH` tells; a larger one is not read and stops the poller.",
-);
-pub(super) const BATCHES_MAX: Setting = Setting::new(
-    "HIGHWATER__POLLERS__<NAME>__BATCHES_MAX",
-    Words("unlimited"),
-    "Most batches in one tick.",
-);
-pub(super) const TICK_TIME_MAX: Setting = Setting::new(
-    "HIGHWATER__POLLERS__<NAME>__TICK_TIME_MAX",
-    Text("4m"),
-    "Time after which a tick starts no further batch; the default follows a short function time-out.",
 );
 pub(super) const STATE_REFRESH: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__STATE_REFRESH",

@@ -1,6 +1,7 @@
 #![expect(clippy::too_many_lines, reason = "an expectation shows a whole configuration")]
 
 mod fanout;
+mod flow;
 mod http;
 mod source;
 mod sql;
@@ -76,6 +77,10 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__VALUE_BYTES_MAX = 64KiB
     HIGHWATER__POLLERS__ORDERS__BATCHES_MAX = 20
     HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX = 9m
+    HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MIN = 50
+    HIGHWATER__POLLERS__ORDERS__PREFETCH = false
+    HIGHWATER__POLLERS__ORDERS__FOLLOW_FOR = 0
+    HIGHWATER__POLLERS__ORDERS__FOLLOW_INTERVAL = 100ms
     HIGHWATER__POLLERS__ORDERS__STATE_REFRESH = 1m
     HIGHWATER__POLLERS__ORDERS__STATUS_INTERVAL = 0
     HIGHWATER__POLLERS__ORDERS__COUNT_ROWS_MAX = 250
@@ -236,6 +241,11 @@ fn defaults_are_those_of_the_table() {
                         tick_time_max: 240s,
                         count_rows_max: 10000,
                     },
+                    flow: Flow {
+                        prefetch: true,
+                        batch_rows_min: 100,
+                        follow: None,
+                    },
                     state_refresh: 300s,
                     status_interval: Some(
                         300s,
@@ -374,6 +384,11 @@ fn a_full_example_of_a_poller_reads_back() {
                 tick_time_max: 540s,
                 count_rows_max: 250,
             },
+            flow: Flow {
+                prefetch: false,
+                batch_rows_min: 50,
+                follow: None,
+            },
             state_refresh: 60s,
             status_interval: None,
             retry_delay_min: 500ms,
@@ -503,6 +518,8 @@ fn every_mistake_is_reported_at_once() {
         HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX = 100001
         HIGHWATER__POLLERS__ORDERS__BATCH_BYTES_MAX = 4MB
         HIGHWATER__POLLERS__ORDERS__BATCHES_MAX = 0
+        HIGHWATER__POLLERS__ORDERS__PREFETCH = yes
+        HIGHWATER__POLLERS__ORDERS__FOLLOW_INTERVAL = 1ms
         HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX = 240
         HIGHWATER__POLLERS__ORDERS__STATE_REFRESH = soon
         HIGHWATER__POLLERS__ORDERS__STATUS_INTERVAL = 25h
@@ -515,7 +532,7 @@ fn every_mistake_is_reported_at_once() {
     check_mistakes(
         &[MINIMAL, bad],
         &expect![[r#"
-            24 mistakes in the settings
+            26 mistakes in the settings
             setting `AzureWebJobsStorage` is not set, expected a storage connection string, or `AzureWebJobsStorage__accountName` or `AzureWebJobsStorage__blobServiceUri`
               hint: `HIGHWATER__STATE__CONNECTION` can name another connection
             setting `HIGHWATER__APP` is `a/b`, expected up to 100 letters, digits, `-`, `_` and `.`, with a letter or digit first and no `.` last
@@ -527,10 +544,12 @@ fn every_mistake_is_reported_at_once() {
             setting `HIGHWATER__POLLERS__ORDERS__BATCH_BYTES_MAX` is `4MB`, expected a size of 1 byte to 1024 MiB, such as `4MiB`, `512KiB` or `1000000`
               hint: only `KiB` and `MiB` are known as units
             setting `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX` is `100001`, expected a whole number from 1 to 100000
+            setting `HIGHWATER__POLLERS__ORDERS__FOLLOW_INTERVAL` is `1ms`, expected a duration of at least `10ms`
             setting `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `webhook`, expected `http`, `sql`, `queue`, `blob`, `durable`, `exec`, `stdout` or `fanout`
             setting `HIGHWATER__POLLERS__ORDERS__LEASE__FIRST` is `(not shown)`, expected `true` or `false`
             setting `HIGHWATER__POLLERS__ORDERS__LEASE__TTL` is `1s`, expected a duration of at least `2s`
             setting `HIGHWATER__POLLERS__ORDERS__ON_MISSING_STATE` is `ignore`, expected `stop` or `recreate`
+            setting `HIGHWATER__POLLERS__ORDERS__PREFETCH` is `yes`, expected `true` or `false`
             setting `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN` is `0`, expected a duration of at least `1ms`
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__CURSOR` is not set, expected column that grows with each change
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__KEY` is `id,,ID`, expected names of columns separated by commas, each once

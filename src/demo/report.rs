@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::console;
 use super::tally::{Again, RowState, Tally};
+use crate::page::words::count;
 
 /// Everything that the table tells.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -153,15 +154,7 @@ fn per_second(rows: u64, time: Duration) -> u64 {
 
 /// Returns a number with commas between its thousands.
 pub(super) fn grouped(number: impl Into<u64>) -> String {
-    let digits = number.into().to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    count(number.into())
 }
 
 #[cfg(test)]

@@ -42,7 +42,9 @@ pub struct Sizing {
     pub interval_ms: Option<u64>,
     /// The ttl that holds now.
     pub ttl_seconds: u64,
-    /// The least ttl that keeps the rules.
+    /// What a ttl must exceed to keep the rules.
+    pub needed_ms: u64,
+    /// A ttl that keeps the rules, in whole steps of 5 s.
     pub suggested_ttl_seconds: u64,
     /// The least interval that goes with the ttl that holds, or with the suggested one if that is longer.
     pub suggested_interval_seconds: u64,
@@ -68,6 +70,7 @@ impl Sizing {
         let suggested_ttl_seconds = (needed / 1000 + 1).next_multiple_of(STEP_SECONDS);
         let ttl_seconds = ttl.as_secs();
         Some(Self {
+            needed_ms: needed,
             ticks: ticks.len(),
             fetch_p99_ms: p99(all("fetch")).unwrap_or(0),
             handler_p99_ms: p99(all("handler")).unwrap_or(0),
@@ -84,11 +87,18 @@ impl Sizing {
     /// Returns what of the settings breaks a rule.
     pub fn warnings(&self) -> Vec<String> {
         let Self { ttl_seconds, suggested_ttl_seconds: ttl, work_p99_ms, .. } = self;
+        let breaks = |ms: u64| ttl_seconds * 1000 <= ms + MARGIN_MS;
         let mut warnings = Vec::new();
-        if ttl_seconds < ttl {
+        if breaks(*work_p99_ms) {
             warnings.push(format!(
-                "`LEASE__TTL` is {ttl_seconds} s, and fetch, handler and commit took up to \
-                 {work_p99_ms} ms: with 30 s to spare it needs {ttl} s"
+                "`LEASE__TTL` is {ttl_seconds} s, and fetch, handler and commit took up to {work_p99_ms} ms: \
+                 with more than 30 s to spare it needs {ttl} s, or a lower `BATCH_ROWS_MAX` less"
+            ));
+        }
+        if let Some(late) = self.heartbeat_p99_ms.filter(|late| breaks(late * 2)) {
+            warnings.push(format!(
+                "`LEASE__TTL` is {ttl_seconds} s, and renewals landed up to {late} ms late: twice that with \
+                 more than 30 s to spare needs {ttl} s, or a state store that answers sooner less"
             ));
         }
         if let Some(interval) = self.interval_ms.filter(|ms| ms * 2 < ttl_seconds * 1000) {
@@ -127,8 +137,8 @@ pub fn judge(document: &StateDocument, ttl: Duration) -> Finding {
     if warnings.is_empty() {
         return Finding::ok(CHECK, sizing.text());
     }
-    let fix = "raise `LEASE__TTL`, lower `BATCH_ROWS_MAX`, or let the timer fire less often; the lease is \
-               renewed while a handler runs, so this bites where renewals fail or instances compete";
+    let fix = "change the setting that is named, or let the timer fire less often; the lease is renewed while \
+               a handler runs, so this bites where renewals fail or instances compete";
     Finding::warning(CHECK, format!("{}; {}", warnings.join("; "), sizing.text()), fix)
 }
 
@@ -201,7 +211,19 @@ mod tests {
         assert_eq!(level, super::super::Level::Ok, "{found}");
         let (level, found) = warned(95_000, 120);
         assert_eq!(level, super::super::Level::Warning);
-        assert!(found.starts_with("`LEASE__TTL` is 120 s"), "{found}");
+        assert!(found.starts_with("`LEASE__TTL` is 120 s, and fetch"), "{found}");
+        assert!(!found.contains("renewals"), "{found}");
+        // The suggestion is in whole steps, the rule is not.
+        let (_, found) = warned(89_880, 120);
+        assert!(found.starts_with("`LEASE__TTL` is 120 s"), "90 s and 30 s are not less: {found}");
+        assert_eq!(warned(89_879, 120).0, super::super::Level::Ok);
+        let late = ticked(&[10; 5], Some(60_000));
+        let found = judge(&late, TTL).found;
+        assert!(
+            found.starts_with("`LEASE__TTL` is 120 s, and renewals landed up to 60000 ms"),
+            "{found}"
+        );
+        assert!(!found.contains("fetch, handler"), "{found}");
         let (level, found) = warned(10, 121);
         assert_eq!(level, super::super::Level::Warning);
         assert!(found.starts_with("ticks come every 60000 ms"), "{found}");

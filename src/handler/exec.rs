@@ -149,6 +149,10 @@ impl Exec {
 
 #[async_trait]
 impl Handler for Exec {
+    fn time_limit(&self) -> Option<Duration> {
+        Some(self.config.timeout)
+    }
+
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         let program = &self.config.program;
         let started = Group::spawn(&mut self.command(&delivery), self.groups);

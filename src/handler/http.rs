@@ -339,6 +339,10 @@ impl fmt::Debug for Http {
 
 #[async_trait]
 impl Handler for Http {
+    fn time_limit(&self) -> Option<Duration> {
+        Some(self.timeout)
+    }
+
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         let parts = lanes::divide(delivery, self.lanes);
         // All are waited for: one that is given up might still be taken, after newer rows.

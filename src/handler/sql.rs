@@ -434,6 +434,10 @@ impl Work<'_> {
 
 #[async_trait]
 impl Handler for Sql {
+    fn time_limit(&self) -> Option<Duration> {
+        Some(self.config.timeout)
+    }
+
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         let mut state = self.state.lock().await;
         let limit = self.config.timeout;

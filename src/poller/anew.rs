@@ -1,21 +1,24 @@
-//! A tick whose source failed in the middle: what is done is committed first, then it is waited for.
+//! A tick that goes on where it would end: since a read failed behind committed work, or since it follows the
+//! source.
 //!
-//! # Why so
+//! A read that fails behind finished work ends the lease, so that the work is written down before
+//! anything waits for the source. The rows behind it need not wait for the next timer, though.
 //!
-//! A batch is committed by the write that announces the next one, so that next one is read while the
-//! batch is finished and not written down. A source that tries again for seconds would leave it so for
-//! seconds, and a crash in them would deliver it twice. So that one read fails at once; the commit
-//! releases the lease; and the tick begins anew, with a read for which nothing waits.
+//! A tick that follows looks for new rows after a pause, for as long as it may. The lease is given up
+//! meanwhile: idle looks write nothing, and what is found is acquired, handled and committed as in a tick of
+//! its own.
 
 use super::observe::Observation;
+use super::range::rest;
 use super::{Memory, Poller, TickError, TickOutcome};
 use crate::error::{ErrorKind, chain};
+use crate::source::FetchError;
 
 impl Poller {
     /// Runs the tick, and begins it anew where the source failed behind work that is now committed:
-    /// that read may be waited for, since nothing else does so any more.
+    /// that read may be waited for, since nothing else does so any more. Or looks again where it follows.
     ///
-    /// Each beginning but the first has a committed batch before it, and the limits of the tick hold.
+    /// The limits of the tick hold for all of it.
     pub(super) async fn run(
         &self,
         memory: &mut Memory,
@@ -24,21 +27,50 @@ impl Poller {
         let mut batches = 0;
         loop {
             let end = Box::pin(self.run_once(memory, seen)).await;
-            let Err(TickError::Fetch(error)) = &end else { return Ok(after_work(end?, batches)) };
-            let may_heal = error.kind == ErrorKind::Transient && self.may_begin_anew(seen);
-            if !may_heal || seen.batches() == batches {
-                return end;
+            let goes_on = match &end {
+                Err(TickError::Fetch(error)) => self.reads_on(error, batches, seen),
+                Err(_) => false,
+                Ok(outcome) => self.looks_again(outcome, seen).await,
+            };
+            if matches!(end, Ok(TickOutcome::Idle)) && (goes_on || batches > 0) {
+                memory.uncount_idle_tick();
+            }
+            if !goes_on {
+                return end.map(|outcome| after_work(outcome, batches));
             }
             batches = seen.batches();
-            tracing::info!(
-                event = "tick_begun_anew",
-                poller.name = self.name,
-                invocation_id = seen.request().invocation_id,
-                error = chain(error),
-                "Poller `{}` has committed what it had in hand, and reads on",
-                self.name
-            );
+            seen.begin_round();
         }
+    }
+
+    /// Whether a read that failed is made again: only where batches were committed since `batches` were.
+    fn reads_on(&self, error: &FetchError, batches: u64, seen: &Observation<'_>) -> bool {
+        let may_heal = error.kind == ErrorKind::Transient && self.may_begin_anew(seen);
+        if !may_heal || seen.batches() == batches {
+            return false;
+        }
+        tracing::info!(
+            event = "tick_begun_anew",
+            poller.name = self.name,
+            invocation_id = seen.request().invocation_id,
+            error = chain(error),
+            "Poller `{}` has committed what it had in hand, and reads on",
+            self.name
+        );
+        true
+    }
+
+    /// Waits for the next look at the source, where the tick follows it and has run out of rows.
+    async fn looks_again(&self, outcome: &TickOutcome, seen: &Observation<'_>) -> bool {
+        let (TickOutcome::Idle | TickOutcome::Committed { more: false }) = outcome else {
+            return false;
+        };
+        let elapsed = seen.began_at().elapsed();
+        let follow = self.flow.follow.filter(|_| self.may_begin_anew(seen));
+        let pause = follow.and_then(|follow| follow.pause(elapsed, self.limits.tick_time_max));
+        let Some(pause) = pause else { return false };
+        rest(pause, &seen.request().stop).await;
+        !seen.request().stop.is_set()
     }
 
     /// Whether limits allow a batch after those that are committed.

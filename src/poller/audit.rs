@@ -150,7 +150,7 @@ impl Poller {
     pub(super) async fn or_late(
         &self,
         lease: &mut Lease<'_>,
-        hand: &mut Hand,
+        hand: &mut Hand<'_>,
         end: Next,
         seen: &mut Observation<'_>,
     ) -> Result<Next, TickError> {

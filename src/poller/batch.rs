@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
+use super::deliver::Hand;
 use super::observe::Observation;
 use super::suspicion::{Suspicion, Tried};
 use super::{Poller, TickError};
@@ -67,6 +68,12 @@ pub(super) enum Reading<'a> {
     Again(&'a InFlight),
     /// They lie behind a batch that is not committed yet.
     Behind,
+}
+
+/// Whoever is told of a read.
+pub(super) trait Noting {
+    /// Notes what was found, and how long that took.
+    fn fetched(&mut self, found: &Rows, took: Duration);
 }
 
 /// What a fetch found.
@@ -150,20 +157,26 @@ impl Poller {
             && self.limits.batches_max.is_none_or(|max| seen.batches() + 1 < max)
     }
 
-    /// Reads the batch after `batch`, where limits allow another one.
+    /// Reads the batch after the one in hand, where limits allow another one, or takes what was read ahead.
     pub(super) async fn next_batch(
         &self,
         lease: &mut Lease<'_>,
-        batch: &Batch,
+        hand: &mut Hand<'_>,
         seen: &mut Observation<'_>,
     ) -> Result<Next, TickError> {
-        if !batch.more {
+        // Whatever else is read meanwhile must not wait for it.
+        let ahead = hand.ahead.take();
+        if !hand.batch.more {
             return Ok(Next::Nothing(None));
         }
         if !self.may_go_on(lease, seen) {
             return Ok(Next::NotNow);
         }
-        match self.read_behind(lease, batch, seen).await {
+        let read = match self.what_was_read_ahead(lease, (ahead, &hand.batch), seen).await {
+            Some(read) => read,
+            None => self.read_behind(lease, &hand.batch, seen).await,
+        };
+        match read {
             Ok(Fetched::Batch(next)) => Ok(Next::Batch(next)),
             Ok(Fetched::Nothing(remember)) => {
                 Ok(Next::Nothing(remember.map(|remember| remember.state)))
@@ -194,14 +207,17 @@ impl Poller {
         position: Position,
         reading: Reading<'_>,
         state: &SourceState,
-        seen: &mut Observation<'_>,
+        seen: &mut (impl Noting + Send),
     ) -> Result<Fetched, TickError> {
         let again = if let Reading::Again(batch) = reading { Some(batch) } else { None };
-        let rows_before = again.and_then(|batch| usize::try_from(batch.rows).ok()).unwrap_or(0);
+        let rows_max = again.map_or_else(
+            || self.batch_rows(),
+            |batch| usize::try_from(batch.rows).unwrap_or(0).max(self.limits.batch_rows_max),
+        );
         let window = FetchWindow {
             after: position.after.as_ref(),
             upto: again.map(|batch| &batch.upto).or(position.end.as_ref()),
-            rows_max: self.limits.batch_rows_max.max(rows_before),
+            rows_max,
             state,
         };
         let (mut rows, mut events) = self.read_rows(window, reading, seen).await?;
@@ -228,7 +244,7 @@ impl Poller {
         &self,
         window: FetchWindow<'_>,
         reading: Reading<'_>,
-        seen: &mut Observation<'_>,
+        seen: &mut (impl Noting + Send),
     ) -> Result<(Rows, Vec<ChangeEvent>), TickError> {
         let began_at = Instant::now();
         let rows = match reading {

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use super::ahead::Ahead;
 use super::batch::Batch;
 use super::observe::Observation;
 use super::suspicion::Tried;
@@ -20,16 +21,18 @@ const SINGLE_ROW: &str = "a single row is too large for the target, and smaller 
                           not: raise the target's limit, or leave out columns";
 
 /// The rows in hand, and those of the same fetch that wait behind them.
-pub(super) struct Hand {
+pub(super) struct Hand<'a> {
     /// The next to be handed over; once that is done with, what was taken or set aside.
     pub(super) batch: Batch,
     /// What follows, the next part last.
     pub(super) waiting: Vec<Batch>,
+    /// What is read meanwhile, as if all of the batch were taken.
+    pub(super) ahead: Option<Ahead<'a>>,
 }
 
-impl Hand {
+impl Hand<'_> {
     pub(super) fn of(batch: Batch) -> Self {
-        Self { batch, waiting: Vec::new() }
+        Self { batch, waiting: Vec::new(), ahead: None }
     }
 
     /// Keeps `front` in hand and lets `behind` wait, with the fault known to be there.
@@ -40,7 +43,7 @@ impl Hand {
     }
 }
 
-impl Hand {
+impl Hand<'_> {
     /// Keeps half of a batch that there is no time to halve now: what a later tick begins with is at
     /// least smaller.
     fn shrink_for_later(
@@ -67,10 +70,10 @@ struct End {
 
 impl Poller {
     /// Hands over the batch in hand, or as much from its front as the target takes.
-    pub(super) async fn deliver(
-        &self,
+    pub(super) async fn deliver<'a>(
+        &'a self,
         lease: &mut Lease<'_>,
-        hand: &mut Hand,
+        hand: &mut Hand<'a>,
         seen: &mut Observation<'_>,
     ) -> Result<(), TickError> {
         if self.answer_crashes(lease, hand, seen).await? {
@@ -81,7 +84,8 @@ impl Poller {
             let halves = hand.batch.halves(self, lease);
             let tried = halves.as_ref().map_or(&hand.batch, |(front, _)| front);
             self.write_down_what_is_tried(lease, &hand.batch, tried).await?;
-            let handled = self.handle(lease, tried, seen).await;
+            hand.ahead = self.ahead_of(lease, hand, seen);
+            let handled = self.handle(lease, tried, hand.ahead.as_mut(), seen).await;
             match (handled, halves) {
                 (Ok(()), Some((front, behind))) => {
                     hand.take_front(front, behind);
@@ -93,6 +97,9 @@ impl Poller {
                     return Ok(());
                 }
                 (Err(not_taken), halves) => {
+                    // Its position is no longer where the next rows begin, and rows may be read to find out
+                    // more about these: they must not wait for it.
+                    hand.ahead = None;
                     if let Some((front, behind)) = halves {
                         hand.batch.narrow_to(front, behind, self, lease);
                     }
@@ -143,7 +150,7 @@ impl Poller {
     async fn answer(
         &self,
         lease: &mut Lease<'_>,
-        hand: &mut Hand,
+        hand: &mut Hand<'_>,
         error: HandlerError,
         seen: &mut Observation<'_>,
     ) -> Result<bool, TickError> {
@@ -194,7 +201,7 @@ impl Poller {
                     return Err(self.give_up(lease, &hand.batch, end, seen).await);
                 };
                 // An outage may have ended between its failure and the other row.
-                match self.handle(lease, &hand.batch, seen).await {
+                match self.handle(lease, &hand.batch, None, seen).await {
                     Ok(()) => {
                         hand.batch.suspicion = None;
                         hand.waiting.extend(taken);
@@ -221,7 +228,7 @@ impl Poller {
     fn halve(
         &self,
         lease: &Lease<'_>,
-        hand: &mut Hand,
+        hand: &mut Hand<'_>,
         reason: &str,
         seen: &Observation<'_>,
     ) -> bool {
@@ -238,7 +245,7 @@ impl Poller {
     fn take_what_a_step_took(
         &self,
         lease: &Lease<'_>,
-        hand: &mut Hand,
+        hand: &mut Hand<'_>,
         (rows, error): (usize, &HandlerError),
         seen: &Observation<'_>,
     ) -> bool {

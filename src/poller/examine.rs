@@ -32,7 +32,7 @@ impl Poller {
             rows_max: 1,
             state: &document.source_state,
         };
-        self.source.fetch_at_once(window).await.ok().map(|found| !found.rows.is_empty())
+        self.source.has_rows_behind(window).await.ok()
     }
 
     /// Keeps how long the last commit took, for the next tick to tell of.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
+use super::ahead::{Ahead, beside};
 use super::batch::Batch;
 use super::journal::{of_batch, tell_of_loss};
 use super::observe::Observation;
@@ -33,11 +34,12 @@ struct Call<'a> {
 }
 
 impl Poller {
-    /// Hands one batch over.
+    /// Hands one batch over, and reads ahead meanwhile.
     pub(super) async fn handle(
         &self,
         lease: &mut Lease<'_>,
         batch: &Batch,
+        mut ahead: Option<&mut Ahead<'_>>,
         seen: &mut Observation<'_>,
     ) -> Result<(), NotTaken> {
         let steps = self.handler.steps();
@@ -45,7 +47,7 @@ impl Poller {
             let limit = self.time_for(lease, batch, seen);
             let handler = &*self.handler;
             let whole = Call { handler, step: None, is_first: true, is_last: true, limit };
-            return self.call(lease, batch, whole, seen).await;
+            return self.call(lease, batch, (whole, ahead), seen).await;
         }
         let done = steps_done(lease.document(), batch, steps);
         for (index, step) in steps.iter().enumerate().skip(done) {
@@ -57,7 +59,7 @@ impl Poller {
                 is_last,
                 limit: self.time_for_step(lease, batch, (steps, index), seen),
             };
-            self.call(lease, batch, call, seen).await?;
+            self.call(lease, batch, (call, ahead.as_deref_mut()), seen).await?;
             if !is_last {
                 self.keep_result(lease, batch, (index, &step.name), seen).await?;
             }
@@ -88,7 +90,7 @@ impl Poller {
         &self,
         lease: &mut Lease<'_>,
         batch: &Batch,
-        call: Call<'_>,
+        (call, ahead): (Call<'_>, Option<&mut Ahead<'_>>),
         seen: &mut Observation<'_>,
     ) -> Result<(), NotTaken> {
         let in_flight = lease.document().in_flight.as_ref();
@@ -121,7 +123,7 @@ impl Poller {
         let mut stale = None;
         let work = async {
             let handled = self.within(call.limit, call.handler, delivery);
-            let handled = handled.instrument(span.clone()).await;
+            let handled = beside(ahead, handled.instrument(span.clone())).await;
             if let Err(error) = &handled {
                 span.record("error.type", error.name());
             }
@@ -142,7 +144,9 @@ impl Poller {
             self.commit_of_front(batch, document, rows, now)
         };
         let handled = lease.hold_while_accepting(work, &mut accepted).await;
-        seen.handler_ran(began_at.elapsed());
+        let took = began_at.elapsed();
+        seen.handler_ran(took);
+        self.learn_size(batch, call.handler, (took, matches!(handled, Ok(Ok(())))));
         let handled = match handled {
             Ok(handled) => handled
                 .or_else(|error| error.after(progress.accepted(), batch.events.len()))

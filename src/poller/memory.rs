@@ -90,6 +90,11 @@ impl Memory {
         due
     }
 
+    /// Takes back that a tick was idle: it goes on, or has delivered before.
+    pub(super) fn uncount_idle_tick(&mut self) {
+        self.idle_ticks = self.idle_ticks.saturating_sub(1);
+    }
+
     /// Returns how many ticks were idle since the last delivery, and starts over.
     pub(super) fn take_idle_ticks(&mut self) -> u64 {
         std::mem::take(&mut self.idle_ticks)

@@ -13,7 +13,8 @@ use time::OffsetDateTime;
 use tokio::time::Instant;
 use tracing::{Level, debug, error, info, warn};
 
-use super::batch::Batch;
+use self::took::Noted;
+use super::batch::{Batch, Noting};
 use super::outcome::rfc3339;
 use super::{Poller, Skipped, TickError, TickOutcome, TickReport, TickRequest, outcome_row};
 use crate::cursor::Cursor;
@@ -45,6 +46,8 @@ pub(super) struct Observation<'a> {
     rows_behind: Option<u64>,
     service_time: Option<OffsetDateTime>,
     timings: Vec<(&'static str, Duration)>,
+    /// What was noted at the end of an earlier lease of the tick, and since when the present one is told.
+    noted: Noted,
     /// Longest of each step, in milliseconds.
     longest_ms: BTreeMap<String, u64>,
 }
@@ -75,6 +78,7 @@ impl<'a> Observation<'a> {
             rows_behind: None,
             service_time: None,
             timings: Vec::new(),
+            noted: Noted::now(),
             longest_ms: poller.last_commit().into_iter().collect(),
         }
     }
@@ -122,11 +126,11 @@ impl<'a> Observation<'a> {
         self.lag
     }
 
-    pub(super) fn fetched(&mut self, found: &Rows, duration: Duration) {
-        let rows = found.rows.len();
+    /// Notes a read; of one whose rows were not asked for yet, once they are.
+    pub(super) fn rows_read(&mut self, rows: usize, lag: Lag, duration: Duration) {
         let count = u64::try_from(rows).unwrap_or(u64::MAX);
         self.took("fetch", duration);
-        self.lag = found.lag;
+        self.lag = lag;
         let Lag { time, positions, held_back, retention_left } = self.lag;
         let behind = Behind { time, positions, held_back, retention_left };
         self.poller.metrics.fetched(&self.poller.name, count, duration);
@@ -395,9 +399,6 @@ impl<'a> Observation<'a> {
         {
             metrics.write_rejected(&self.poller.name, by);
         }
-        if matches!(result, Ok(TickOutcome::Skipped(Skipped::Held { .. }))) {
-            metrics.lease_asked(&self.poller.name, "busy");
-        }
         metrics.tick(&self.poller.name, row.outcome, failure, duration);
         if let (Ok(TickOutcome::Committed { .. } | TickOutcome::Idle), Some(at)) =
             (&result, self.service_time)
@@ -485,6 +486,12 @@ impl<'a> Observation<'a> {
             Level::INFO => line!(info,),
             Level::DEBUG | Level::TRACE => line!(debug,),
         }
+    }
+}
+
+impl Noting for Observation<'_> {
+    fn fetched(&mut self, found: &Rows, took: Duration) {
+        self.rows_read(found.rows.len(), found.lag, took);
     }
 }
 

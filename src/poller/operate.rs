@@ -131,12 +131,13 @@ impl Poller {
         let mut pause = PAUSE_MIN;
         let mut last = StoreError::Conflict { key: self.key.path() };
         for tried in 1..=TRIES_MAX {
-            let error =
-                match self.try_change(told, create, (&write_id, &mut written), &change).await {
-                    Ok(Some(answer)) => return Ok(answer),
-                    Ok(None) => continue,
-                    Err(error) => error,
-                };
+            let try_it = self.try_change(told, create, (&write_id, &mut written), &change);
+            // Boxed: a document is large, and this future lies within those of all that changes one.
+            let error = match Box::pin(try_it).await {
+                Ok(Some(answer)) => return Ok(answer),
+                Ok(None) => continue,
+                Err(error) => error,
+            };
             match error {
                 LoadError::Store(
                     error @ (StoreError::Conflict { .. }
@@ -201,17 +202,5 @@ impl Poller {
 
 /// Returns the entry of the ring for what an operator did.
 pub(super) fn by_hand(outcome: &str, operator: Operator<'_>, at: OffsetDateTime) -> RecentTick {
-    let mut extra = serde_json::Map::new();
-    extra.insert("by".to_owned(), operator.by.into());
-    extra.insert("reason".to_owned(), operator.reason.into());
-    RecentTick {
-        at,
-        outcome: outcome.to_owned(),
-        rows: 0,
-        batches: 0,
-        duration_ms: 0,
-        idle_before: 0,
-        longest_ms: std::collections::BTreeMap::new(),
-        extra,
-    }
+    RecentTick::note(outcome, at, [("by", operator.by), ("reason", operator.reason)])
 }

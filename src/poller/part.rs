@@ -97,7 +97,7 @@ impl Poller {
     pub(super) async fn next_after(
         &self,
         lease: &mut Lease<'_>,
-        hand: &mut Hand,
+        hand: &mut Hand<'_>,
         seen: &mut Observation<'_>,
     ) -> Result<Next, TickError> {
         match hand.waiting.pop() {
@@ -107,7 +107,7 @@ impl Poller {
             None => {
                 let next = match &hand.batch {
                     late if late.late => Next::behind_late(late),
-                    batch => self.next_batch(lease, batch, seen).await?,
+                    _ => self.next_batch(lease, hand, seen).await?,
                 };
                 self.or_late(lease, hand, next, seen).await
             }

@@ -27,7 +27,7 @@ impl Poller {
     pub(super) async fn probe(
         &self,
         lease: &mut Lease<'_>,
-        hand: &mut Hand,
+        hand: &mut Hand<'_>,
         seen: &mut Observation<'_>,
     ) -> Result<Option<Option<Batch>>, TickError> {
         let suspicion = hand.batch.suspicion.as_mut();
@@ -48,7 +48,7 @@ impl Poller {
                 Ok(Fetched::Nothing(_)) | Err(_) => return Ok(None),
             },
         };
-        self.write_down_what_is_probed(lease, hand, &rest).await?;
+        self.write_down_what_is_probed(lease, &hand.batch, &rest).await?;
         if deadly {
             return self.probe_one_of(lease, hand, rest, seen).await;
         }
@@ -85,7 +85,7 @@ impl Poller {
     async fn probe_one_of(
         &self,
         lease: &mut Lease<'_>,
-        hand: &mut Hand,
+        hand: &mut Hand<'_>,
         rest: Batch,
         seen: &mut Observation<'_>,
     ) -> Result<Option<Option<Batch>>, TickError> {
@@ -103,7 +103,7 @@ impl Poller {
         rows: &Batch,
         seen: &mut Observation<'_>,
     ) -> Result<Tasted, TickError> {
-        match self.handle(lease, rows, seen).await {
+        match self.handle(lease, rows, None, seen).await {
             Ok(()) => Ok(Tasted::Taken),
             Err(NotTaken::Handler(HandlerError::Partial { accepted, .. })) if accepted > 0 => {
                 Ok(Tasted::Prefix(accepted))
@@ -123,7 +123,7 @@ impl Poller {
     pub(super) async fn set_aside(
         &self,
         lease: &mut Lease<'_>,
-        hand: &mut Hand,
+        hand: &mut Hand<'_>,
         (error, reason): (&HandlerError, Reason),
         seen: &mut Observation<'_>,
     ) -> Result<(), TickError> {
@@ -179,7 +179,7 @@ impl Poller {
     pub(super) async fn answer_crashes(
         &self,
         lease: &mut Lease<'_>,
-        hand: &mut Hand,
+        hand: &mut Hand<'_>,
         seen: &mut Observation<'_>,
     ) -> Result<bool, TickError> {
         let crashes = lease.document().in_flight.as_ref().map_or(0, InFlight::crashes_in_a_row);
@@ -238,10 +238,10 @@ impl Poller {
     async fn write_down_what_is_probed(
         &self,
         lease: &mut Lease<'_>,
-        hand: &Hand,
+        batch: &Batch,
         rest: &Batch,
     ) -> Result<(), TickError> {
-        let whole = hand.batch.clone().joined(Some(rest.clone()), &self.name, lease);
+        let whole = batch.clone().joined(Some(rest.clone()), &self.name, lease);
         let tried = Tried::of(lease.document().in_flight.as_ref());
         lease.narrow(whole.in_flight_after(tried)).await.map_err(TickError::LeaseLost)
     }

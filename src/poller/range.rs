@@ -281,7 +281,7 @@ fn is_in_vain(error: &TickError) -> bool {
 }
 
 /// Waits, but not on after a stop.
-async fn rest(mut left: Duration, stop: &StopSignal) {
+pub(super) async fn rest(mut left: Duration, stop: &StopSignal) {
     while !left.is_zero() && !stop.is_set() {
         let part = left.min(STOP_INTERVAL);
         sleep(part).await;

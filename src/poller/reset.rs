@@ -222,7 +222,7 @@ impl Poller {
         if plan.present.bytes.is_none() {
             self.write_division_down().await?;
         }
-        self.restore(&next, &plan.present, (Happened::Reset, operator)).await
+        Box::pin(self.restore(&next, &plan.present, (Happened::Reset, operator))).await
     }
 
     /// Returns what it means to put `document` in the place of what is stored; `None` where the two

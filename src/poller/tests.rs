@@ -8,8 +8,10 @@ use crate::state::{MemoryStore, Paused, Precondition, Refusal, StateDocument, de
 use crate::testing::{Call, Calls, Fault, FaultyStore, RecordingHandler, TableSource};
 
 mod accepted;
+mod ahead;
 mod audit;
 mod failures;
+mod follow;
 mod follow_up;
 mod init;
 mod journal;
@@ -24,6 +26,7 @@ mod replay;
 mod reset;
 mod restore;
 mod rules;
+mod size;
 mod standing;
 mod steps;
 mod time_over;

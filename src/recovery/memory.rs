@@ -83,6 +83,15 @@ impl Memory {
 
     /// Returns what is to be written.
     pub(super) fn write(self) -> Map<String, Json> {
+        if let Some(forgotten) = self.0.len().checked_sub(REMEMBERED_MAX).filter(|count| *count > 0)
+        {
+            tracing::warn!(
+                event = "recovery_memory_full",
+                "Of {} pollers with rows that wait or were set aside only {REMEMBERED_MAX} are remembered, the \
+                 first by name: what is known by comparing two runs is not found of the other {forgotten}",
+                self.0.len()
+            );
+        }
         let kept: BTreeMap<_, _> = self.0.into_iter().take(REMEMBERED_MAX).collect();
         let json = serde_json::to_value(kept).expect("names are texts");
         Map::from_iter([(FIELD.to_owned(), json)])

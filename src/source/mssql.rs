@@ -380,6 +380,12 @@ impl Source for Mssql {
         self.traced_fetch(&mut state, window).await
     }
 
+    async fn has_rows_behind(&self, window: FetchWindow<'_>) -> Result<bool, FetchError> {
+        let settled = mark::all_settled(window.state);
+        let found = self.fetch_at_once(FetchWindow { state: &settled, ..window }).await?;
+        Ok(!found.rows.is_empty())
+    }
+
     async fn current(&self, at: &Cursor) -> Result<Rows, FetchError> {
         let mut state = self.state.lock().await;
         let (plan, connection) = self.plan(&mut state).await?;

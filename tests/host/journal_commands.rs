@@ -299,6 +299,11 @@ async fn where_no_history_is_kept_there_is_nothing_to_compare_and_nothing_to_reb
     let bench = Bench::with_rows(1..=1).await;
     logs(&bench.host().await.run().await);
     bench.command(&["state", "verify", "nightly"]).await.failed(2, "`JOURNAL` is `off`");
+    for command in ["show", "tail"] {
+        let said = bench.command(&["journal", command, "nightly"]).await;
+        let setting = "set `HIGHWATER__POLLERS__NIGHTLY__JOURNAL` to `commits` or `full`";
+        assert!(said.code == 0 && said.rest.contains(setting), "{said:?}");
+    }
     bench
         .command(&["journal", "compact", "nightly", "--yes"])
         .await

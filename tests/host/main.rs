@@ -19,6 +19,7 @@ mod credentials;
 mod data;
 mod extra;
 mod folder;
+mod follow;
 mod host_check;
 mod identity;
 mod journal_commands;

@@ -216,3 +216,18 @@ pub(crate) async fn routes() {
         assert!(is_setting || schedule.split_whitespace().count() == 6, "{schedule}");
     }
 }
+
+/// What README tells to begin with: all of the repository's functions, with the settings of the example.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_repositorys_functions_are_packaged_with_the_settings_of_the_example() {
+    let folder = tempfile::tempdir().unwrap();
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new(PROGRAM);
+    command.arg("--settings").arg(repository.join("local.settings.json.example"));
+    command.args(["package", "--from"]).arg(repository).arg("--stage").arg(folder.path());
+    let output = command.output().await.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    for function in ["orders", "highwater_recovery", "highwater_status"] {
+        assert!(folder.path().join(function).join("function.json").is_file(), "{function}");
+    }
+}

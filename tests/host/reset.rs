@@ -184,6 +184,8 @@ async fn a_clone_goes_on_under_another_name_and_is_never_made_over_one() {
     let mut bench = delivered().await;
     let clone = ["clone", "nightly", "mirror"];
     bench.command(&clone).await.failed(2, "`--reason TEXT`");
+    let place = "goes on behind the checkpoint of `nightly`, now rowversion `";
+    bench.command(&[&clone[..], &["--dry-run"]].concat()).await.done_with(place);
     bench.command(&[&clone[..], &WHY].concat()).await.failed(2, "add `--yes`");
     let said = bench.command(&[&clone[..], &SURE].concat()).await;
     said.done_with("settings for it are still to be made");

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Test binaries beside that of the library, as `cargo test --test` names them.
-const BINARIES: [&str; 5] = ["it", "host", "azurite", "sim", "demo"];
+const BINARIES: [&str; 6] = ["it", "host", "azurite", "sim", "demo", "telemetry"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

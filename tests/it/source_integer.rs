@@ -32,6 +32,27 @@ async fn a_mark_settles_though_no_process_outlives_its_tick() {
 }
 
 #[tokio::test]
+async fn rows_that_no_tick_has_taken_a_mark_for_are_seen_by_whoever_asks_whether_some_wait() {
+    let mut ticks = Ticks::numbered(NUMBERED).await;
+    ticks.run("INSERT INTO dbo.t (note) VALUES ('a')").await;
+    ticks.tick_at(0).await;
+    assert_eq!(ticks.tick_at(6).await.0, [1]);
+    let document = ticks.document().await;
+    let window = FetchWindow {
+        after: document.checkpoint.cursor.as_ref(),
+        upto: None,
+        rows_max: 1,
+        state: &document.source_state,
+    };
+    let source = Mssql::new(ticks.settings.clone()).unwrap();
+    assert!(!source.has_rows_behind(window).await.unwrap(), "all are delivered");
+    // The timer is off: no tick notes the new number, so no mark ever settles.
+    ticks.at(7).await.run("INSERT INTO dbo.t (note) VALUES ('b')").await;
+    assert_eq!(source.fetch(window).await.unwrap().rows, []);
+    assert!(source.has_rows_behind(window).await.unwrap());
+}
+
+#[tokio::test]
 async fn rows_that_commit_late_but_within_the_window_are_not_passed_by() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
     let late = ticks.at(0).await.begin("INSERT INTO dbo.t (note) VALUES ('late')").await;

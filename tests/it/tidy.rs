@@ -210,7 +210,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ),
     ("project", &["config", "schedule"], &[]),
     ("timers", &["clock", "schedule"], &["tokio::spawn", "tokio::sync", "tokio::task"]),
-    ("package", &["config", "partition", "project", "recovery"], &["zip"]),
+    ("package", &["config", "page", "partition", "project", "recovery"], &["zip"]),
     // The development stand-in knows nothing of the product.
     ("devdb", &[], &["rcgen", "rusqlite", "rustls", "sha2", "tokio", "tokio_rustls", "uuid"]),
     (

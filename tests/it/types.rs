@@ -41,6 +41,9 @@ const fn collated(
     Case { declared, collation: Some(collation), values }
 }
 
+/// Types that have no order, or, of `sql_variant`, none that can be carried.
+const UNORDERED: [&str; 5] = ["text", "ntext", "xml", "image", "sql_variant"];
+
 const CASES: &[Case] = &[
     case("bit", &[("0", "false"), ("1", "true")]),
     case("tinyint", &[("0", "0"), ("255", "255")]),
@@ -422,15 +425,18 @@ async fn each_value_has_its_form_and_reads_back_as_the_same_value() {
 /// What a checkpoint holds goes back by the source's own conversion.
 #[tokio::test]
 async fn a_key_of_each_type_pages_through_its_values() {
-    let unordered = ["text", "ntext", "xml", "image", "rowversion", "hierarchyid", "sql_variant"];
-    for case in CASES.iter().filter(|case| !unordered.contains(&case.name())) {
+    for case in CASES.iter().filter(|case| !UNORDERED.contains(&case.name())) {
         let mut tsql = format!(
             "CREATE TABLE dbo.t (c {} NOT NULL{}, at datetime2(7) NOT NULL)",
             case.column(),
             case.primary_key()
         );
         for (literal, _) in case.values {
-            write!(tsql, "; INSERT INTO dbo.t (c, at) VALUES ({literal}, '2020-01-01')").unwrap();
+            let (columns, values) = match case.name() {
+                "rowversion" => ("at", "'2020-01-01'".to_owned()),
+                _ => ("c, at", format!("{literal}, '2020-01-01'")),
+            };
+            write!(tsql, "; INSERT INTO dbo.t ({columns}) VALUES ({values})").unwrap();
         }
         let world = AnyServer::start(&tsql).await;
         let settings = world.settings("t", CursorMode::TimestampPk, "at");
@@ -515,8 +521,9 @@ async fn half_a_surrogate_pair_arrives_as_it_is() {
 
 #[tokio::test]
 async fn a_key_of_each_type_finds_its_row_in_the_target() {
-    let unordered = ["text", "ntext", "xml", "image", "rowversion", "hierarchyid", "sql_variant"];
-    for case in CASES.iter().filter(|case| !unordered.contains(&case.name())) {
+    // The server itself sets a rowversion in the target.
+    let keys = CASES.iter().filter(|case| case.name() != "rowversion");
+    for case in keys.filter(|case| !UNORDERED.contains(&case.name())) {
         let (column, key) = (case.column(), case.primary_key());
         let mut tsql = format!(
             "CREATE TABLE dbo.t (c {column} NOT NULL{key}, rv rowversion NOT NULL, n int); \
@@ -620,5 +627,8 @@ async fn a_megabyte_of_text_and_of_bytes_arrives_whole() {
     }
     let equal =
         count(world.connection(), "t.c = CAST(@P1 AS nvarchar(max))", &[Param::Text(text)]).await;
+    assert_eq!(equal, "Some(I64(Some(1)))");
+    let equal = "EXISTS (SELECT 1 FROM dbo.u AS u WHERE u.id = t.id AND u.c = @P1)";
+    let equal = count(world.connection(), equal, &[Param::Bytes(bytes)]).await;
     assert_eq!(equal, "Some(I64(Some(1)))");
 }

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::TryStreamExt as _;
 use highwater::config::{SqlAuth, SqlConnection};
 use secrecy::ExposeSecret as _;
-use serde_json::{Map, Value as Json};
+use serde::ser::{SerializeMap as _, Serializer as _};
 use tiberius::{AuthMethod, ColumnData, Config, EncryptionLevel, Row};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -14,7 +14,7 @@ use tokio_util::compat::{Compat, TokioAsyncWriteCompatExt as _};
 use crate::job::{Drain, Texts, Took};
 use crate::system;
 
-type Client = tiberius::Client<Compat<TcpStream>>;
+pub(crate) type Client = tiberius::Client<Compat<TcpStream>>;
 
 /// Batches that are read before the clock starts, so that both sides begin with a warm connection.
 pub(crate) const WARM_UP: u64 = 2;
@@ -52,7 +52,7 @@ pub(crate) async fn connect(connection: &str) -> Client {
     config.trust_cert();
     let tcp = TcpStream::connect((settings.host.as_str(), settings.port)).await.unwrap();
     tcp.set_nodelay(true).unwrap();
-    Client::connect(config, tcp.compat_write()).await.unwrap()
+    Box::pin(Client::connect(config, tcp.compat_write())).await.unwrap()
 }
 
 struct Reader {
@@ -109,7 +109,7 @@ impl Reader {
             page.rows += 1;
             page.last = place(&row);
             if let Some(poster) = &mut self.poster {
-                poster.add(row);
+                poster.add(&row);
             }
         }
         page
@@ -142,11 +142,28 @@ impl Poster {
         Self { http, url, body: Vec::new() }
     }
 
-    fn add(&mut self, row: Row) {
-        let names: Vec<String> = row.columns().iter().map(|c| c.name().to_owned()).collect();
-        let object: Map<String, Json> = names.into_iter().zip(row.into_iter().map(json)).collect();
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the types that the tables have")]
+    fn add(&mut self, row: &Row) {
         self.body.push(if self.body.is_empty() { b'[' } else { b',' });
-        serde_json::to_writer(&mut self.body, &object).unwrap();
+        let mut serializer = serde_json::Serializer::new(&mut self.body);
+        let mut object = serializer.serialize_map(None).unwrap();
+        for (column, cell) in row.cells() {
+            let name = column.name();
+            let added = match cell {
+                ColumnData::I16(value) => object.serialize_entry(name, value),
+                ColumnData::I32(value) => object.serialize_entry(name, value),
+                ColumnData::I64(value) => object.serialize_entry(name, value),
+                ColumnData::String(value) => object.serialize_entry(name, value),
+                ColumnData::Binary(value) => {
+                    let value = value.as_ref().map(|bytes| STANDARD.encode(bytes));
+                    object.serialize_entry(name, &value)
+                }
+                ColumnData::DateTime2(value) => object.serialize_entry(name, &value.map(text)),
+                cell => panic!("no column is {cell:?}"),
+            };
+            added.unwrap();
+        }
+        object.end().unwrap();
     }
 
     async fn post(&mut self) {
@@ -158,19 +175,6 @@ impl Poster {
         let reply = request.body(body).send().await.unwrap();
         assert!(reply.status().is_success(), "{}", reply.status());
         drop(reply.bytes().await.unwrap());
-    }
-}
-
-/// The types that the tables have.
-fn json(cell: ColumnData<'static>) -> Json {
-    match cell {
-        ColumnData::I16(value) => value.into(),
-        ColumnData::I32(value) => value.into(),
-        ColumnData::I64(value) => value.into(),
-        ColumnData::String(value) => value.map(std::borrow::Cow::into_owned).into(),
-        ColumnData::Binary(value) => value.map(|bytes| STANDARD.encode(bytes)).into(),
-        ColumnData::DateTime2(value) => value.map(text).into(),
-        cell => panic!("no column is {cell:?}"),
     }
 }
 

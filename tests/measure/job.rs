@@ -102,9 +102,13 @@ pub(crate) struct Memory {
 pub(crate) struct Wait {
     pub(crate) connection: String,
     pub(crate) table: String,
-    /// From one tick to the next.
-    pub(crate) interval_ms: u64,
+    /// Over what the times of writing are spread; where ticks do not follow, also their interval.
+    pub(crate) spread_ms: u64,
     pub(crate) rows: u64,
+    /// Key of the first row.
+    pub(crate) first_id: u64,
+    /// Whether a tick goes on looking for rows.
+    pub(crate) follows: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

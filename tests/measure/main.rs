@@ -32,7 +32,6 @@
     clippy::print_stdout,
     reason = "a measurement ends where its expectation does, and says what it saw"
 )]
-#![allow(clippy::missing_panics_doc, reason = "nobody calls it")]
 
 #[expect(dead_code, reason = "what silent ones are started with")]
 #[path = "../azurite/emulator/process.rs"]

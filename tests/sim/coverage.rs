@@ -51,6 +51,9 @@ pub(crate) const KINDS: &[&str] = &[
     "source: asks to have something kept",
     "source: late commit",
     "source: read failed",
+    "source: read in vain, since the batch was not taken",
+    "source: read while the handler runs failed",
+    "source: read while the handler runs",
     "source: rollback",
     "source: rows held back",
     "source: slow read",
@@ -78,6 +81,7 @@ pub(crate) const KINDS: &[&str] = &[
     "tick: out_of_time",
     "tick: paused",
     "tick: skipped",
+    "tick: took the lease again after it had run out of rows",
 ];
 
 /// What a run of the default number of cases in which nothing fails must have met.

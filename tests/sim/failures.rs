@@ -3,7 +3,7 @@
 //! Told from the handler's calls and from whose lease lapsed over which rows, not from the counts that
 //! the code keeps.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use highwater::handler::HandlerError;
 use highwater::policy::{FailurePolicy, OnFailure};
@@ -52,8 +52,8 @@ pub(crate) struct Failures {
     /// What the document says is in hand.
     pub(crate) in_flight: Option<InFlight>,
     calls: BTreeMap<TickId, Vec<Call>>,
-    /// Versions of the rows that have an entry in the quarantine.
-    aside: BTreeSet<u64>,
+    /// Versions of the rows that have an entry in the quarantine, with its reason.
+    aside: BTreeMap<u64, String>,
     /// What was in hand of whoever let its lease lapse, since somebody last lived to tell of a failure.
     /// That a poller is resumed ends the count too, but not for who holds the lease already.
     deaths: Vec<InFlight>,
@@ -67,7 +67,7 @@ impl Default for Failures {
             bad: BadRows::NONE,
             in_flight: None,
             calls: BTreeMap::new(),
-            aside: BTreeSet::new(),
+            aside: BTreeMap::new(),
             deaths: Vec::new(),
             is_stopped: false,
         }
@@ -80,11 +80,16 @@ impl Failures {
     }
 
     pub(crate) fn is_set_aside(&self, version: u64) -> bool {
-        self.aside.contains(&version)
+        self.aside.contains_key(&version)
     }
 
     pub(crate) fn set_aside_count(&self) -> usize {
         self.aside.len()
+    }
+
+    /// Returns the versions of the rows that were set aside, with the reason.
+    pub(crate) fn take_set_aside(&mut self) -> BTreeMap<u64, String> {
+        std::mem::take(&mut self.aside)
     }
 
     /// Whether a tick has handed this row over alone, and it was not taken.
@@ -205,8 +210,9 @@ impl Judge {
     /// Notes an entry of the quarantine that has just landed; returns what it says.
     pub(crate) fn set_aside(&mut self, bytes: &[u8]) -> String {
         let (version, reason) = entry(bytes);
-        self.failures.aside.insert(version);
-        format!("row at {version}: {reason}")
+        let text = format!("row at {version}: {reason}");
+        self.failures.aside.insert(version, reason);
+        text
     }
 
     /// Notes what a write of the document by a tick says of failures.

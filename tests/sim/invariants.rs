@@ -208,7 +208,9 @@ impl Judge {
                 format!("tick {} moved the checkpoint as it took the lease", tick.0)
             });
             self.terms += 1;
-            self.term_of.insert(tick, self.terms);
+            if self.term_of.insert(tick, self.terms).is_some() {
+                self.saw.push("tick: took the lease again after it had run out of rows");
+            }
             let other = self.holder.as_ref().is_some_and(|(_, holder)| holder != owner_id);
             if other { Landed::TakenOver } else { Landed::Granted }
         } else {
@@ -245,8 +247,21 @@ impl Judge {
         self.require(same, || format!("batch {batch_id} stands for two different sets of rows"));
         let term = self.term_of.get(&tick).copied();
         self.require(term.is_some(), || format!("tick {} handles without a lease", tick.0));
+        self.announced(tick, rows);
         self.handed_over(tick, rows);
         term.unwrap_or_default()
+    }
+
+    /// Whoever holds the lease hands over only what the document says is in flight: so a successor begins
+    /// there, and rows that were read ahead wait for the commit of those before them.
+    fn announced(&mut self, tick: TickId, rows: &[(i64, u64)]) {
+        let (Some((_, first)), Some((_, last))) = (rows.first(), rows.last()) else { return };
+        let in_flight = self.failures.in_flight.as_ref();
+        let said = in_flight.is_some_and(|said| said.after < *first && *last <= said.upto);
+        let (first, last, holds) = (*first, *last, self.holder() == Some(tick));
+        self.require(said || !holds, || {
+            format!("tick {} was given rows {first} to {last} that are not in flight", tick.0)
+        });
     }
 
     /// Judges a write that the target has just taken.
@@ -324,4 +339,19 @@ impl Judge {
             self.object(text);
         }
     }
+}
+
+#[test]
+fn order_is_judged_anew_after_a_loss_but_not_for_who_held_the_lease_before() {
+    let table = BTreeMap::from([(1, 1), (2, 2)]);
+    let mut judge = Judge { terms: 1, ..Judge::default() };
+    judge.rows_written((TickId(1), 1), false, &[(1, 1), (2, 2)], &table);
+    judge.document_lost();
+    let stale = (TickId(1), 1);
+    judge.rows_written(stale, false, &[(2, 2)], &table);
+    assert_eq!(judge.violation, None, "a stale holder goes on where the lost document was");
+    judge.terms = 2;
+    judge.rows_written((TickId(2), 2), false, &[(2, 2)], &table);
+    let violation = judge.violation.unwrap_or_default();
+    assert_eq!(violation, "row 2 at 2 came before row 1 at 1");
 }

@@ -33,7 +33,9 @@
 //! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`). A poller
 //! that is divided, and divided anew while it works and instances die, has worlds of its own (`partitions.rs`).
 //! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`);
-//! in one of five a chain of two steps, in one of four a source that asks to have something kept.
+//! in one of five a chain of two steps, in one of four a source that asks to have something kept. In two of
+//! three the next batch is read while the handler runs, over the one connection that each instance has; in one
+//! of four a tick that has run out of rows looks for new ones for a while.
 //!
 //! # What counts as a failure
 //!
@@ -53,7 +55,8 @@
 //!   another.
 //! - A fenced target takes a write of a term after one of a later term, or ends up different from the
 //!   source.
-//! - One batch id stands for two sets of rows; a handler runs without a lease.
+//! - One batch id stands for two sets of rows; a handler runs without a lease, or is given rows by the holder
+//!   of the lease that the document does not say are in flight.
 //! - The backlog does not drain once faults have stopped.
 //! - Nothing failed, and a state of a row was still delivered twice.
 //! - After a kill of the holder nobody else commits within ttl, margin and one tick, or after SIGTERM
@@ -231,6 +234,15 @@
 //! - no If-Match in a table
 //! - refused write taken for an unknown one
 //! - committed before the handler
+//! - rows read ahead delivered though the commit failed
+//! - rows read ahead from where the batch in hand began
+//! - rows read ahead kept though the batch was not taken
+//! - read ahead that failed not made again
+//! - read ahead of rows that failed before
+//! - range read again cut to the next batch's size
+//! - source followed past the tick's time
+//! - source followed after a stop
+//! - slow handler given more
 //! - rows beside the checkpoint's skipped
 //! - redirect taken for a success
 //! - announced batch delivered under a pause

@@ -1,5 +1,6 @@
 //! Runs seeds: one, many on all cores, and the shortest script that still fails.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,6 +19,8 @@ pub(crate) struct Run {
     pub(crate) hash: u64,
     pub(crate) coverage: Coverage,
     pub(crate) violation: Option<String>,
+    /// Versions of the rows that were set aside, with the reason.
+    pub(crate) aside: BTreeMap<u64, String>,
     /// What happened, if it was to be readable.
     pub(crate) lines: Vec<String>,
 }
@@ -38,6 +41,7 @@ pub(crate) fn play(seed: u64, plan: &Plan, ops: &[Op], readable: bool) -> Run {
             hash: state.history.hash(),
             coverage: std::mem::take(&mut state.coverage),
             violation: state.judge.violation.take(),
+            aside: state.judge.failures.take_set_aside(),
             lines: state.history.take_lines(),
         })
     })

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use highwater::journal::JournalMode;
 use highwater::lease::LeaseTerms;
-use highwater::policy::{FailurePolicy, OnFailure};
+use highwater::policy::{FailurePolicy, Flow, Follow, OnFailure};
 use highwater::poller::Limits;
 use highwater::state::OnMissingState;
 
@@ -55,6 +55,7 @@ pub(crate) struct Plan {
     pub(crate) terms: LeaseTerms,
     pub(crate) limits: Limits,
     pub(crate) policy: FailurePolicy,
+    pub(crate) flow: Flow,
     pub(crate) journal: JournalMode,
     /// The handler is the second of a chain of two; the first takes everything.
     pub(crate) chain: bool,
@@ -117,11 +118,13 @@ impl Plan {
         let recreate = random.chance(50) || broken == Some(Break::NoGeneration);
         let mut of_failures = Random::of(seed, 5);
         let mut of_journal = Random::of(seed, 7);
+        let mut of_flow = Random::of(seed, 9);
         Self {
             journal: of_journal.pick(&JOURNALS),
             chain: of_journal.chance(20),
             remembers: of_journal.chance(25),
             policy: policy(&mut of_failures),
+            flow: flow(&mut of_flow, rows_max, ttl_ms),
             accepts: of_failures.chance(50),
             bad: if calm { BadRows::NONE } else { BadRows::draw(seed, &mut of_failures) },
             calm,
@@ -165,6 +168,15 @@ impl Plan {
             fault_percent: if calm { 0 } else { random.pick(&[0, 2, 5, 10, 20, 35]) },
         }
     }
+}
+
+/// Draws how batches follow each other.
+fn flow(random: &mut Random, rows_max: u64, ttl_ms: u64) -> Flow {
+    let rows_min = usize::try_from(random.within(1..=rows_max)).expect("at most 8");
+    let prefetch = random.chance(70);
+    let follows = random.chance(25);
+    let follow = Follow { time: random.ms(0..=2 * ttl_ms), interval: random.ms(200..=5_000) };
+    Flow { prefetch, batch_rows_min: rows_min, follow: follows.then_some(follow) }
 }
 
 /// Draws what becomes of rows that are not taken.

@@ -9,6 +9,7 @@ use highwater::error::ErrorKind;
 use highwater::event::{Operation, SourceLabel};
 use highwater::source::{FetchError, FetchWindow, Remember, Row, Rows, Source, SourceShape};
 use highwater::value::Value;
+use tokio::sync::Mutex;
 use tokio::time::sleep;
 
 use crate::bad::BadRows;
@@ -110,15 +111,20 @@ pub(crate) fn version_of(cursor: &Cursor) -> u64 {
     cursor.value.parse::<RowVersion>().expect("a cursor of this source is a rowversion").0
 }
 
+const AHEAD_FAILED: &str = "source: read while the handler runs failed";
+
 /// Reads the table for one instance.
 #[derive(Debug)]
 pub(crate) struct SimSource {
     world: Arc<World>,
+    slot: usize,
     shape: SourceShape,
+    /// Held while it reads: like the real one it has one connection.
+    connection: Mutex<()>,
 }
 
 impl SimSource {
-    pub(crate) fn new(world: Arc<World>) -> Self {
+    pub(crate) fn new(world: Arc<World>, slot: usize) -> Self {
         let label = SourceLabel {
             poller: POLLER.to_owned(),
             object: "dbo.t".to_owned(),
@@ -126,7 +132,8 @@ impl SimSource {
         };
         let fingerprint = SourceFingerprint::of(&[("object", "dbo.t")]);
         let key = vec!["id".to_owned()];
-        Self { world, shape: SourceShape { label, mode: CursorMode::RowVersion, key, fingerprint } }
+        let shape = SourceShape { label, mode: CursorMode::RowVersion, key, fingerprint };
+        Self { world, slot, shape, connection: Mutex::default() }
     }
 }
 
@@ -138,11 +145,17 @@ impl Source for SimSource {
 
     /// The bound is taken in a step of its own before the read, as the real query does.
     async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
+        let _connection = self.connection.lock().await;
         let (after, upto) = (window.after.map_or(0, version_of), window.upto.map(version_of));
         let (there, fails, between) = self.world.with(|state| {
             let fails = state.fault();
+            let slot = &mut state.slots[self.slot];
+            slot.reads_ahead = slot.handles;
             if fails {
-                state.coverage.saw("source: read failed");
+                let ahead = slot.reads_ahead;
+                state.coverage.saw(if ahead { AHEAD_FAILED } else { "source: read failed" });
+            } else if slot.reads_ahead {
+                state.coverage.saw("source: read while the handler runs");
             }
             let slow = state.is_slow();
             if slow {

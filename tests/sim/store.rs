@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use highwater::state::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Written};
 use time::OffsetDateTime;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::script::Break;
 use crate::world::{TickId, World};
@@ -102,6 +102,9 @@ impl Request {
             if landed && matches!(self.key, StateKey::Document(_)) {
                 state.document_landed(Some((self.tick, &self.owner_id)), &self.bytes);
             }
+            if landed && matches!(self.key, StateKey::Marker(_)) {
+                state.marked_at = Some(Instant::now());
+            }
             if landed && matches!(self.key, StateKey::Quarantined { .. }) {
                 state.row_set_aside(self.tick, &self.bytes);
             }
@@ -155,6 +158,12 @@ impl StateStore for SimStore {
             return Err(if lost { unknown(key) } else { unreachable(key) });
         }
         let mut loaded = self.world.memory.load(key).await?;
+        self.world.with(|state| {
+            let began_at = state.slots[self.slot].began_at;
+            if matches!(key, StateKey::Marker(_)) && state.marked_at > began_at {
+                state.coverage.saw("store: marker found that was written since the tick began");
+            }
+        });
         loaded.date = self.seen(loaded.date, true);
         if self.world.plan.broken == Some(Break::FastClock) {
             loaded.date += Duration::from_secs(3) + 2 * self.grain();

@@ -117,13 +117,22 @@ impl Handler for SimHandler {
             .map(|event| (event.cursor.key["id"].as_i64().unwrap(), version_of(&event.cursor)))
             .collect();
         let (tick, term, behaviour) = self.world.with(|state| {
-            let tick = state.slots[self.slot].tick;
+            let slot = &mut state.slots[self.slot];
+            (slot.handles, slot.reads_ahead) = (true, false);
+            let tick = slot.tick;
             let term = state.judge.delivered(tick, &delivery, &rows);
             state.note(format_args!("tick {} handles {rows:?}", tick.0));
             (tick, term, behaviour(state, &self.world.plan, &rows))
         });
         let taken = self.act(&delivery, &rows, (tick, term), behaviour).await;
-        self.world.with(|state| state.judge.answered(tick, &taken));
+        self.world.with(|state| {
+            let slot = &mut state.slots[self.slot];
+            slot.handles = false;
+            if slot.reads_ahead && taken.is_err() {
+                state.coverage.saw("source: read in vain, since the batch was not taken");
+            }
+            state.judge.answered(tick, &taken);
+        });
         taken
     }
 }

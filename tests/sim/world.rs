@@ -37,8 +37,13 @@ pub(crate) struct TickId(pub(crate) u64);
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     pub(crate) hold: Hold,
-    /// Its newest tick.
+    /// Its newest tick, and when that began.
     pub(crate) tick: TickId,
+    pub(crate) began_at: Option<Instant>,
+    /// Whether its handler runs.
+    pub(crate) handles: bool,
+    /// Whether it has begun to read on while its handler ran.
+    pub(crate) reads_ahead: bool,
     is_dead: bool,
 }
 
@@ -71,6 +76,8 @@ pub(crate) struct State {
     pub(crate) ledger: Ledger,
     /// The first request that was to create the document.
     pub(crate) creation: Option<Request>,
+    /// When the marker was written last.
+    pub(crate) marked_at: Option<Instant>,
     running: BTreeSet<TickId>,
     fault_percent: u64,
     latency_ms: u64,
@@ -164,6 +171,7 @@ impl World {
             history,
             ledger: Ledger::of(seed, plan.journal),
             creation: None,
+            marked_at: None,
             running: BTreeSet::new(),
             fault_percent: plan.fault_percent,
             latency_ms: plan.latency_ms,
@@ -410,6 +418,8 @@ impl Player {
         let (poller, stop) = (Arc::clone(&seat.poller), seat.stop.clone());
         world.with(|state| {
             state.slots[slot].tick = tick;
+            state.slots[slot].began_at = Some(Instant::now());
+            state.slots[slot].handles = false;
             state.running.insert(tick);
             state.note(format_args!("tick {} on instance {slot}", tick.0));
         });
@@ -551,7 +561,7 @@ fn poller(world: &Arc<World>, slot: usize, lives: u64) -> Arc<Poller> {
     let owner_id = format!("instance-{slot}-life-{lives}");
     let poller = Poller::new(PollerParts {
         name: POLLER.to_owned(),
-        source: Arc::new(SimSource::new(Arc::clone(world))),
+        source: Arc::new(SimSource::new(Arc::clone(world), slot)),
         handler: handler(world, slot),
         store: Arc::new(SimStore { world: Arc::clone(world), slot, owner_id: owner_id.clone() }),
         instance: Arc::new(Instance::new(owner_id)),
@@ -559,7 +569,8 @@ fn poller(world: &Arc<World>, slot: usize, lives: u64) -> Arc<Poller> {
         limits: world.plan.limits,
         policy: world.plan.policy,
         metrics: Arc::default(),
-    });
+    })
+    .flowing(world.plan.flow);
     Arc::new(match world.plan.journal {
         JournalMode::Off => poller,
         mode @ (JournalMode::Commits | JournalMode::Full) => {

@@ -1,6 +1,8 @@
 use std::collections::VecDeque;
+use std::sync::Mutex;
 
 use azure_core::http::{Method, Url};
+use tokio::time::Instant;
 
 use super::*;
 

@@ -1,7 +1,9 @@
 use std::collections::VecDeque;
+use std::sync::Mutex;
 
 use azure_core::http::{AsyncRawResponse, Body};
 use expect_test::{Expect, expect};
+use tokio::time::Instant;
 
 use super::*;
 use crate::azure::KeptToken;

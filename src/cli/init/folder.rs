@@ -19,7 +19,7 @@ use crate::cli::output::{Exit, Failed, say, tell};
 use crate::config::{Vars, is_poller_name};
 use crate::cursor::CursorMode;
 use crate::doctor::{Finding, Level};
-use crate::project::DEFINITIONS;
+use crate::project::{DEFINITIONS, timer_definition};
 use crate::source::mssql::Offer;
 
 /// Settings of an app.
@@ -177,21 +177,14 @@ impl Files {
 
     fn write(&self, values: &BTreeMap<String, String>) -> Result<(), Failed> {
         let schedule = format!("%{}%", self.schedule);
-        let function = json!({"bindings": [{
-            "name": "timer",
-            "type": "timerTrigger",
-            "direction": "in",
-            "schedule": schedule,
-            "useMonitor": true,
-            "runOnStartup": false,
-        }]});
+        let function = timer_definition(&schedule);
         let settings = json!({"IsEncrypted": false, "Values": values});
         let folder = self.function.parent().unwrap_or(&self.out);
         fs::create_dir_all(folder).map_err(|error| failed(folder, &error))?;
         // What must not be committed is ignored before it is there.
         create(&self.ignored, IGNORED)?;
         create(&self.host, HOST)?;
-        create(&self.function, &format!("{function:#}\n"))?;
+        create(&self.function, &function)?;
         create(&self.settings, &format!("{settings:#}\n"))
     }
 }

@@ -287,18 +287,21 @@ fn call_of_one(upper: &str, one: &Expression) -> Result<Option<Expression>, SqlE
     }))
 }
 
+/// `ISNULL` has the type of what may be `NULL`, whatever stands for it.
+fn is_null(first: &Expression, second: &Expression) -> Expression {
+    let ty = first.ty.or(second.ty);
+    let other = match ty {
+        Some(ty) if second.ty.is_some_and(|other| other != ty) => second.cast(ty),
+        _ => second.clone(),
+    };
+    let sql = format!("coalesce({}, {})", first.sql, other.sql);
+    let collation = first.collation.or(second.collation);
+    Expression { nullable: other.nullable, collation, ..Expression::new(sql, ty) }
+}
+
 fn call_of_several(upper: &str, arguments: &[Expression]) -> Result<Option<Expression>, SqlError> {
     Ok(Some(match (upper, arguments) {
-        ("ISNULL", [first, second]) => {
-            let ty = first.ty.or(second.ty);
-            let other = match ty {
-                Some(ty) if second.ty.is_some_and(|other| other != ty) => second.cast(ty),
-                _ => second.clone(),
-            };
-            let sql = format!("coalesce({}, {})", first.sql, other.sql);
-            let collation = first.collation.or(second.collation);
-            Expression { nullable: other.nullable, collation, ..Expression::new(sql, ty) }
-        }
+        ("ISNULL", [first, second]) => is_null(first, second),
         ("COALESCE", _) => {
             let mut values = arguments.to_vec();
             let (ty, collation) = unified(&mut values)?;

@@ -45,7 +45,7 @@ async fn it_waits_until_the_last_row_of_its_fetch_is_committed() {
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_was_cut_short_remembers_nothing() {
     let world = World::with(Limits { batch_bytes_max: 300, batches_max: Some(1), ..limits() });
-    let poller = world.seasoned("a").await;
+    let poller = world.instance("a");
     world.source.fill(2);
     ask(&world, "1", false);
     tick(&poller).await.unwrap();

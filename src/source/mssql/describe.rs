@@ -67,7 +67,6 @@ impl Column {
                 | "sql_variant"
                 | "geography"
                 | "geometry"
-                | "hierarchyid"
                 | "json"
                 | "vector"
         )

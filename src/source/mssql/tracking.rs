@@ -393,8 +393,8 @@ impl Plan {
     fn expired(&self, since: i64, kept_since: i64) -> FetchError {
         FetchError::position_lost(format!(
             "changes of `{}` were delivered up to version `{since}`, and are kept from version \
-             `{kept_since}` on only: some were cleaned up before they were read; give the poller a new \
-             name to start over with all rows, and raise `CHANGE_RETENTION`",
+             `{kept_since}` on only: some were cleaned up before they were read; start over with all rows by \
+             `highwater reset <NAME> to-beginning`, and raise `CHANGE_RETENTION`",
             self.table
         ))
     }
@@ -402,8 +402,8 @@ impl Plan {
     fn taken_back(at: i64, current: i64) -> FetchError {
         FetchError::position_lost(format!(
             "the checkpoint is at version `{at}` of the changes, the database's current one is \
-             `{current}`: it was restored or replaced, and rows could be missed; give the poller a new \
-             name to start over",
+             `{current}`: it was restored or replaced, and rows could be missed; start over with \
+             `highwater reset <NAME> to-beginning`",
         ))
     }
 

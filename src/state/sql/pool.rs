@@ -68,11 +68,7 @@ impl Pool {
         row: fn(Row) -> Result<T, SqlError>,
         judge: impl FnOnce(Result<Vec<T>, SqlError>) -> Result<U, StoreError>,
     ) -> Result<U, StoreError> {
-        let _permit = self.permit(request.name).await?;
-        let mut connection = self.take();
-        let judged = judge(connection.query(request.sql, request.params, row).await);
-        self.give_back(connection, &judged);
-        judged
+        self.send((request, true), row, judge).await
     }
 
     /// Sends what writes, and so is sent once.
@@ -86,9 +82,24 @@ impl Pool {
         row: fn(Row) -> Result<T, SqlError>,
         judge: impl FnOnce(Result<Vec<T>, SqlError>) -> Result<U, StoreError>,
     ) -> Result<U, StoreError> {
-        let _permit = self.permit(request.name).await?;
+        self.send((request, false), row, judge).await
+    }
+
+    async fn send<T, U>(
+        &self,
+        (request, may_repeat): (Request<'_>, bool),
+        row: fn(Row) -> Result<T, SqlError>,
+        judge: impl FnOnce(Result<Vec<T>, SqlError>) -> Result<U, StoreError>,
+    ) -> Result<U, StoreError> {
+        let Request { name, sql, params } = request;
+        let _permit = self.permit(name).await?;
         let mut connection = self.take();
-        let judged = judge(connection.query_once(request.sql, request.params, row).await);
+        let answer = if may_repeat {
+            connection.query(sql, params, row).await
+        } else {
+            connection.query_once(sql, params, row).await
+        };
+        let judged = judge(answer);
         self.give_back(connection, &judged);
         judged
     }

@@ -95,16 +95,5 @@ impl LeaseRecord {
 }
 
 fn recovered(condition: &str, at: OffsetDateTime) -> RecentTick {
-    let mut extra = serde_json::Map::new();
-    extra.insert("condition".to_owned(), condition.into());
-    RecentTick {
-        at,
-        outcome: RECOVERED.to_owned(),
-        rows: 0,
-        batches: 0,
-        duration_ms: 0,
-        idle_before: 0,
-        longest_ms: std::collections::BTreeMap::new(),
-        extra,
-    }
+    RecentTick::note(RECOVERED, at, [("condition", condition)])
 }

@@ -97,7 +97,9 @@ impl StateStore for Weather {
     async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
         match self.fate().await {
             Fate::Answered => self.inner.load(key).await,
-            fate => Err(broken(key, fate)),
+            fate @ (Fate::Unreachable | Fate::LostRequest | Fate::LostAnswer) => {
+                Err(broken(key, fate))
+            }
         }
     }
 

@@ -1,0 +1,59 @@
+//! How batches of a poller follow each other, and how large they get.
+
+use std::time::Duration;
+
+use super::parse::{self, Expected};
+use super::read::Reader;
+use super::settings;
+use crate::policy::{Flow, Follow};
+
+/// Shortest pause between two looks of a tick that follows its source.
+const FOLLOW_INTERVAL_MIN: Duration = Duration::from_millis(10);
+
+/// Reads how batches flow that hold `rows_max` rows at most, where the lease comes `lease_first` or not.
+pub(super) fn read(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    rows_max: u32,
+    lease_first: bool,
+) -> Option<Flow> {
+    let at = Some(segment);
+    let is_set = reader.text(&settings::BATCH_ROWS_MIN.name_for(at)).is_some();
+    let rows_min = reader.read(&settings::BATCH_ROWS_MIN, at, |text| {
+        let read = parse::number(1..=u32::MAX)(text)?;
+        if is_set && read > rows_max {
+            let max = &settings::BATCH_ROWS_MAX.name_for(at);
+            return Err(Expected::new(format!("at most {rows_max}, as `{max}` says")));
+        }
+        Ok(read.min(rows_max))
+    });
+    let prefetch = reader.read(&settings::PREFETCH, at, parse::boolean);
+    let follow = read_follow(reader, segment, lease_first);
+    Some(Flow {
+        prefetch: prefetch?,
+        batch_rows_min: usize::try_from(rows_min?).unwrap_or(usize::MAX),
+        follow: follow?,
+    })
+}
+
+/// Reads whether and how ticks follow their source.
+fn read_follow(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    lease_first: bool,
+) -> Option<Option<Follow>> {
+    let at = Some(segment);
+    let time = reader.read(&settings::FOLLOW_FOR, at, |text| {
+        let read = parse::duration(text)?;
+        if lease_first && !read.is_zero() {
+            let first = settings::LEASE_FIRST.name_for(at);
+            let what = format!("`0`, since with `{first}` each look would cost two writes");
+            return Err(Expected::new(what));
+        }
+        Ok(read)
+    });
+    let interval =
+        reader.read(&settings::FOLLOW_INTERVAL, at, parse::duration_from(FOLLOW_INTERVAL_MIN));
+    let (time, interval) = (time?, interval?);
+    Some((!time.is_zero()).then_some(Follow { time, interval }))
+}

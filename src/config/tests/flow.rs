@@ -1,0 +1,49 @@
+//! How batches follow each other.
+
+use std::time::Duration;
+
+use expect_test::expect;
+
+use super::{MINIMAL, check_mistakes, read};
+use crate::policy::{Flow, Follow};
+
+fn flow(settings: &str) -> Flow {
+    read(&[MINIMAL, settings]).pollers["orders"].flow
+}
+
+#[test]
+fn a_tick_follows_its_source_where_it_is_told_for_how_long() {
+    assert_eq!(flow("").follow, None);
+    let interval = "HIGHWATER__POLLERS__ORDERS__FOLLOW_INTERVAL = 1s";
+    assert_eq!(flow(interval).follow, None);
+    let time = Duration::from_secs(50);
+    let follow = Follow { time, interval: Duration::from_millis(200) };
+    let set = "HIGHWATER__POLLERS__ORDERS__FOLLOW_FOR = 50s";
+    assert_eq!(flow(set), Flow { follow: Some(follow), ..Flow::default() });
+}
+
+#[test]
+fn the_fewest_rows_of_a_batch_follow_the_most_where_those_are_fewer() {
+    let max = "HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX = 40";
+    assert_eq!(flow(max).batch_rows_min, 40);
+    let both = format!("{max}\nHIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MIN = 40");
+    assert_eq!(flow(&both).batch_rows_min, 40);
+}
+
+#[test]
+fn what_does_not_go_together_is_refused() {
+    let wrong = "
+        HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX = 40
+        HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MIN = 41
+        HIGHWATER__POLLERS__ORDERS__LEASE__FIRST = true
+        HIGHWATER__POLLERS__ORDERS__FOLLOW_FOR = 50s
+    ";
+    check_mistakes(
+        &[MINIMAL, wrong],
+        &expect![[r#"
+        2 mistakes in the settings
+        setting `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MIN` is `41`, expected at most 40, as `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX` says
+        setting `HIGHWATER__POLLERS__ORDERS__FOLLOW_FOR` is `50s`, expected `0`, since with `HIGHWATER__POLLERS__ORDERS__LEASE__FIRST` each look would cost two writes
+    "#]],
+    );
+}

@@ -1,0 +1,137 @@
+//! How many rows the next batch may hold: one pure rule.
+
+use std::time::Duration;
+
+/// Between what batches are sized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchLimits {
+    /// Rows below which slowness makes no batch smaller.
+    pub rows_min: usize,
+    /// Most rows.
+    pub rows_max: usize,
+    /// Most bytes of encoded events.
+    pub bytes_max: usize,
+}
+
+/// A batch that a handler was done with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandledBatch {
+    /// Its rows.
+    pub rows: usize,
+    /// Bytes of its encoded events.
+    pub bytes: usize,
+    /// How long the handler had it.
+    pub took: Duration,
+    /// How long it could have had it.
+    pub limit: Duration,
+    /// Whether it was taken.
+    pub taken: bool,
+}
+
+impl BatchLimits {
+    /// Returns how many rows the next batch may hold, where the last one could hold `now` and `last` came of
+    /// it.
+    ///
+    /// A handler that needed more than half of its time gets as many rows as it can do in that half, at
+    /// least [`Self::rows_min`]. No more rows are asked for than fit by their average size into nine tenths
+    /// of the bytes, since the rest would be read and thrown away; that may be fewer than `rows_min`. A
+    /// batch that was full, and was taken in time, lets the next one be a quarter larger.
+    pub fn next_rows(&self, now: usize, last: HandledBatch) -> usize {
+        let half = last.limit / 2;
+        let wanted = if last.took > half {
+            let in_time = proportion(last.rows, half, last.took);
+            in_time.max(self.rows_min).min(now)
+        } else if last.taken && last.rows >= now {
+            now.saturating_add(now / 4 + 1)
+        } else {
+            now
+        };
+        wanted.min(self.rows_that_fit(last)).clamp(1, self.rows_max.max(1))
+    }
+
+    fn rows_that_fit(&self, last: HandledBatch) -> usize {
+        let average = last.bytes.checked_div(last.rows).unwrap_or(0).max(1);
+        self.bytes_max / 10 * 9 / average
+    }
+}
+
+/// Returns the part of `rows` that `part` is of `whole`.
+fn proportion(rows: usize, part: Duration, whole: Duration) -> usize {
+    let rows = u128::try_from(rows).unwrap_or(u128::MAX);
+    let done = rows.saturating_mul(part.as_nanos()).checked_div(whole.as_nanos());
+    done.and_then(|rows| usize::try_from(rows).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: BatchLimits = BatchLimits { rows_min: 100, rows_max: 1_000, bytes_max: 100_000 };
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// A batch of rows of ten bytes that took so many seconds.
+    fn taken(rows: usize, seconds: u64) -> HandledBatch {
+        let took = Duration::from_secs(seconds);
+        HandledBatch { rows, bytes: rows * 10, took, limit: LIMIT, taken: true }
+    }
+
+    #[test]
+    fn batches_stay_as_large_as_they_may_be_while_nothing_speaks_against_it() {
+        for (rows, seconds) in [(1_000, 30), (1, 0), (1_000, 0)] {
+            assert_eq!(LIMITS.next_rows(1_000, taken(rows, seconds)), 1_000);
+        }
+    }
+
+    #[test]
+    fn a_slow_handler_gets_what_it_does_in_half_of_its_time() {
+        for (rows, seconds, next) in [
+            (1_000, 31, 967),
+            (1_000, 60, 500),
+            (1_000, 120, 250),
+            // Never below the floor, also where few rows were slow.
+            (1_000, 3_600, 100),
+            (3, 59, 100),
+        ] {
+            assert_eq!(LIMITS.next_rows(1_000, taken(rows, seconds)), next, "{rows} {seconds}");
+        }
+        let stopped = HandledBatch { taken: false, ..taken(1_000, 60) };
+        assert_eq!(LIMITS.next_rows(1_000, stopped), 500);
+    }
+
+    #[test]
+    fn a_slow_handler_makes_no_batch_larger() {
+        assert_eq!(LIMITS.next_rows(50, taken(50, 40)), 50);
+    }
+
+    #[test]
+    fn batches_grow_by_a_quarter_where_they_were_full_and_taken_in_time() {
+        assert_eq!(LIMITS.next_rows(100, taken(100, 30)), 126);
+        assert_eq!(LIMITS.next_rows(1, taken(1, 0)), 2);
+        assert_eq!(LIMITS.next_rows(900, taken(900, 1)), 1_000, "up to the ceiling");
+        assert_eq!(LIMITS.next_rows(100, taken(99, 1)), 100, "nothing is known of larger ones");
+        let failed = HandledBatch { taken: false, ..taken(100, 1) };
+        assert_eq!(LIMITS.next_rows(100, failed), 100, "a refusal was not quick work");
+    }
+
+    #[test]
+    fn no_more_rows_are_asked_for_than_fit_even_below_the_floor() {
+        let large = |bytes: usize| HandledBatch { bytes: 10 * bytes, ..taken(10, 1) };
+        assert_eq!(LIMITS.next_rows(1_000, large(1_000)), 90);
+        assert_eq!(LIMITS.next_rows(1_000, large(99_000)), 1, "a single row is always tried");
+        assert_eq!(LIMITS.next_rows(1, HandledBatch { rows: 1, ..large(1) }), 2);
+    }
+
+    #[test]
+    fn numbers_at_their_ends_do_no_harm() {
+        let nothing = HandledBatch { rows: 0, bytes: 0, limit: Duration::ZERO, ..taken(0, 0) };
+        assert_eq!(LIMITS.next_rows(1_000, nothing), 1_000);
+        let endless = HandledBatch {
+            rows: usize::MAX,
+            bytes: usize::MAX,
+            took: Duration::MAX,
+            limit: Duration::MAX,
+            taken: true,
+        };
+        assert_eq!(LIMITS.next_rows(usize::MAX, endless), 1_000);
+    }
+}

@@ -1,0 +1,257 @@
+//! The next batch is read while the handler has the one before it.
+
+use async_trait::async_trait;
+
+use super::*;
+use crate::policy::OnFailure;
+use crate::source::{FetchError, FetchWindow, Rows, SourceShape};
+
+const READ: Duration = Duration::from_secs(3);
+const WORK: Duration = Duration::from_secs(5);
+
+fn without(poller: Poller) -> Poller {
+    poller.flowing(Flow { prefetch: false, ..Flow::default() })
+}
+
+/// A source with one connection, as that of SQL Server has: a read waits for the one before it.
+#[derive(Debug)]
+struct OneConnection {
+    table: Arc<TableSource>,
+    connection: Mutex<()>,
+}
+
+impl OneConnection {
+    fn of(world: &World) -> Arc<Self> {
+        Arc::new(Self { table: world.source.clone(), connection: Mutex::default() })
+    }
+}
+
+#[async_trait]
+impl Source for OneConnection {
+    fn shape(&self) -> &SourceShape {
+        self.table.shape()
+    }
+
+    async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
+        let _connection = self.connection.lock().await;
+        self.table.fetch(window).await
+    }
+}
+
+async fn timed(poller: &Poller) -> (TickReport, Duration) {
+    let began_at = Instant::now();
+    let report = poller.tick(&TickRequest::default()).await;
+    (report, began_at.elapsed())
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_batch_is_read_while_the_handler_runs_at_no_call_more() {
+    for prefetch in [true, false] {
+        let world = World::new();
+        let poller = world.seasoned("a").await;
+        let poller = if prefetch { poller } else { without(poller) };
+        world.source.fill(30);
+        world.source.delay(READ);
+        for _ in 0..3 {
+            world.handler.then_take(WORK);
+        }
+        let before = world.source.fetches();
+        let (report, took) = timed(&poller).await;
+        assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
+        assert_eq!((report.rows, report.batches), (30, 3));
+        let reads = if prefetch { READ } else { 3 * READ };
+        assert_eq!(took, reads + 3 * WORK, "{prefetch}");
+        assert_eq!(world.source.fetches() - before, 3, "{prefetch}");
+        assert_eq!(world.store.take_calls(), calls(0, 4, 0), "{prefetch}");
+        assert_eq!(world.handler.ids().split_off(1), (1..=30).collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_that_fails_meanwhile_is_made_again_in_its_turn() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(20);
+    world.source.fail_after(1, "connection reset");
+    world.handler.then_take(WORK);
+    let (report, _) = timed(&poller).await;
+    assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(report.rows, 20);
+    assert_eq!(world.store.take_calls(), calls(0, 3, 0), "the lease was not given up for it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_that_hangs_delays_neither_heartbeats_nor_a_commit_that_nothing_follows() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(20);
+    let (stop, source) = (StopSignal::new(), world.source.clone());
+    let stopped = stop.clone();
+    source.delay(Duration::ZERO);
+    world.handler.then(async move {
+        source.delay(Duration::from_secs(10_000));
+        sleep(25).await;
+        stopped.set();
+        Ok(())
+    });
+    let began_at = Instant::now();
+    let report = poller.tick(&TickRequest { stop, ..TickRequest::default() }).await;
+    assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: true });
+    assert_eq!(began_at.elapsed(), Duration::from_secs(25));
+    // Acquire, heartbeats after 10 and 20 s, commit with release.
+    assert_eq!(world.store.take_calls(), calls(0, 4, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_that_is_not_done_yet_is_waited_for_like_one_that_begins_then() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(20);
+    world.source.delay(WORK);
+    world.handler.then_take(READ);
+    let (report, took) = timed(&poller).await;
+    assert_eq!(report.rows, 20);
+    assert_eq!(took, WORK + WORK, "the second read began with the handler");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_read_behind_a_batch_that_failed_is_read_again() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(20);
+    let source = world.source.clone();
+    world.handler.then(async move {
+        sleep(1).await;
+        source.put(15, "changed");
+        Err(HandlerError::Retryable("503".to_owned()))
+    });
+    tick(&poller).await.unwrap_err();
+    sleep(2).await;
+    world.handler.then_take(WORK);
+    let before = world.source.fetches();
+    tick(&poller).await.unwrap();
+    let received = world.handler.received().split_off(1);
+    let ids: Vec<Vec<i64>> = received.into_iter().map(|call| call.ids).collect();
+    let first: Vec<i64> = (1..=10).collect();
+    assert_eq!(ids, [first.clone(), first, vec![11, 12, 13, 14, 16, 17, 18, 19, 20, 15]]);
+    assert_eq!(world.source.fetches() - before, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_read_ahead_of_rows_that_failed_before() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(20);
+    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    tick(&poller).await.unwrap_err();
+    sleep(2).await;
+    let (source, before) = (world.source.clone(), world.source.fetches());
+    world.handler.then(async move {
+        sleep(1).await;
+        assert_eq!(source.fetches(), before + 1, "the batch itself, and no other");
+        Ok(())
+    });
+    tick(&poller).await.unwrap();
+    assert_eq!(world.handler.ids().len(), 1 + 10 + 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_read_ahead_where_no_further_batch_may_begin() {
+    let short = Duration::from_secs(2);
+    for limits in
+        [Limits { batches_max: Some(1), ..limits() }, Limits { tick_time_max: short, ..limits() }]
+    {
+        let world = World::with(limits);
+        let poller = world.seasoned("a").await;
+        world.source.fill(20);
+        world.source.delay(READ);
+        world.handler.then_take(WORK);
+        let before = world.source.fetches();
+        assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: true });
+        assert_eq!(world.source.fetches() - before, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_behind_a_batch_that_is_halved_come_once_and_in_order() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(20);
+    world.handler.then(async {
+        sleep(1).await;
+        Err(HandlerError::TooLarge("413".to_owned()))
+    });
+    for _ in 0..3 {
+        world.handler.then_take(WORK);
+    }
+    tick(&poller).await.unwrap();
+    let expected: Vec<i64> = (1..=10).chain(1..=20).collect();
+    assert_eq!(world.handler.ids().split_off(1), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_behind_a_front_that_was_taken_begin_where_it_ends() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(20);
+    world.handler.then(async {
+        sleep(1).await;
+        Err(HandlerError::Partial { accepted: 4, reason: "the fifth".to_owned() })
+    });
+    tick(&poller).await.unwrap_err();
+    sleep(2).await;
+    tick(&poller).await.unwrap();
+    let expected: Vec<i64> = (1..=10).chain(5..=20).collect();
+    assert_eq!(world.handler.ids().split_off(1), expected);
+}
+
+/// The other row is read while the read ahead would have the connection.
+#[tokio::test(start_paused = true)]
+async fn a_row_that_is_probed_for_does_not_wait_for_what_is_read_ahead() {
+    let policy = FailurePolicy {
+        on_failure: OnFailure::Quarantine,
+        attempts_max: 1,
+        ..FailurePolicy::default()
+    };
+    let limits = Limits { batch_rows_max: 1, ..limits() };
+    let world = World { policy, ..World::with(limits) };
+    world.source.fill(4);
+    let poller = world.instance_of("a", OneConnection::of(&world));
+    let source = world.source.clone();
+    world.handler.then(async move {
+        source.delay(READ);
+        sleep(1).await;
+        Err(HandlerError::Retryable("503".to_owned()))
+    });
+    world.handler.then_take(WORK);
+    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    let (report, took) = timed(&poller).await;
+    assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(world.handler.ids(), [1, 2, 1, 3, 4], "the probe, then the first again");
+    assert!(took < Duration::from_secs(60), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_read_ahead_is_not_delivered_behind_a_pause() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(20);
+    let memory = world.memory.clone();
+    world.handler.then(async move {
+        sleep(1).await;
+        let key = StateKey::Document("p".to_owned());
+        let stored = memory.load(&key).await.unwrap().stored.unwrap();
+        let document = decode("p", &stored.bytes).unwrap();
+        let paused = document.paused_by_holder(Paused {
+            by: "operator".to_owned(),
+            reason: "maintenance".to_owned(),
+            at: time::OffsetDateTime::UNIX_EPOCH,
+            extra: serde_json::Map::new(),
+        });
+        let precondition = Precondition::Matches(stored.etag);
+        memory.store(&key, encode(&paused), precondition).await.unwrap();
+        Ok(())
+    });
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: true });
+    assert_eq!(world.handler.ids().len(), 1 + 10);
+}

@@ -1,0 +1,96 @@
+//! Batches get smaller where the handler is slow or rows are large, and larger again.
+
+use async_trait::async_trait;
+
+use super::*;
+use crate::source::{FetchError, FetchWindow, Rows, SourceShape};
+
+/// A source that keeps how many rows it was asked for.
+#[derive(Debug)]
+struct Asked {
+    table: Arc<TableSource>,
+    rows_max: std::sync::Mutex<Vec<usize>>,
+}
+
+impl Asked {
+    fn of(world: &World) -> Arc<Self> {
+        Arc::new(Self { table: world.source.clone(), rows_max: std::sync::Mutex::default() })
+    }
+
+    fn take(&self) -> Vec<usize> {
+        std::mem::take(&mut *self.rows_max.lock().unwrap())
+    }
+}
+
+#[async_trait]
+impl Source for Asked {
+    fn shape(&self) -> &SourceShape {
+        self.table.shape()
+    }
+
+    async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
+        self.rows_max.lock().unwrap().push(window.rows_max);
+        self.table.fetch(window).await
+    }
+}
+
+/// Rows are read in their turn, so that what was learnt of a batch holds for the next.
+fn flow(rows_min: usize) -> Flow {
+    Flow { prefetch: false, batch_rows_min: rows_min, ..Flow::default() }
+}
+
+fn sizes(world: &World) -> Vec<usize> {
+    world.handler.received().iter().map(|call| call.ids.len()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_handler_gets_fewer_rows_and_more_again_once_it_is_quick() {
+    let world = World::new();
+    let poller = world.instance("a").flowing(flow(2));
+    world.source.fill(30);
+    // Half of the tick's four minutes is what it may need.
+    world.handler.then_take(Duration::from_secs(200));
+    tick(&poller).await.unwrap();
+    assert_eq!(sizes(&world), [10, 6, 8, 6]);
+    assert_eq!(world.handler.ids(), (1..=30).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_floor_of_as_many_rows_as_a_batch_may_hold_makes_none_smaller() {
+    let world = World::new();
+    let poller = world.instance("a").flowing(flow(10));
+    world.source.fill(30);
+    world.handler.then_take(Duration::from_secs(200));
+    tick(&poller).await.unwrap();
+    assert_eq!(sizes(&world), [10, 10, 10]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_that_would_not_fit_are_not_read() {
+    let world = World::with(Limits { batch_bytes_max: 600, ..limits() });
+    let source = Asked::of(&world);
+    let poller = world.instance_of("a", source.clone()).flowing(flow(10));
+    world.source.fill(10);
+    tick(&poller).await.unwrap();
+    assert_eq!(sizes(&world), [2, 2, 2, 2, 2]);
+    // The first is read once more when the document has been created.
+    assert_eq!(source.take(), [10, 10, 2, 2, 2, 2]);
+    assert_eq!(world.handler.ids(), (1..=10).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_that_failed_are_read_again_whole_however_small_the_next_batch_would_be() {
+    let world = World::new();
+    let source = Asked::of(&world);
+    let poller = world.instance_of("a", source.clone()).flowing(flow(1));
+    world.source.fill(20);
+    world.handler.then(async {
+        sleep(200).await;
+        Err(HandlerError::Retryable("504".to_owned()))
+    });
+    tick(&poller).await.unwrap_err();
+    sleep(2).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(sizes(&world)[..3], [10, 10, 8], "six, and a quarter more");
+    assert_eq!(source.take()[..2], [10, 10]);
+}
