@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 use tracing::debug;
 
 use super::memory::Memory;
-use super::{Poller, TickError, TickOutcome};
+use super::{Poller, Skipped, TickError, TickOutcome};
 use crate::cursor::Cursor;
 use crate::error::chain;
 use crate::metrics::Standing;
@@ -59,6 +59,9 @@ impl Poller {
         result: &Result<TickOutcome, TickError>,
         began_at: Instant,
     ) -> Option<u64> {
+        if matches!(result, Ok(TickOutcome::Skipped(Skipped::Held { .. }))) {
+            self.metrics.lease_asked(&self.name, "busy");
+        }
         if let Some(snapshot) = memory.snapshot() {
             let checkpoint = &snapshot.document.checkpoint;
             let age = checkpoint.updated_at.map(|at| snapshot.now() - at);
@@ -116,7 +119,6 @@ impl Poller {
 mod tests {
     use super::*;
     use crate::handler::HandlerError;
-    use crate::poller::Skipped;
     use crate::source::FetchError;
 
     #[test]

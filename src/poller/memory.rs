@@ -63,11 +63,6 @@ impl Memory {
         self.snapshot = Some(found);
     }
 
-    /// Takes back that a tick was idle: it goes on, or has delivered before.
-    pub(super) fn uncount_idle_tick(&mut self) {
-        self.idle_ticks = self.idle_ticks.saturating_sub(1);
-    }
-
     /// Returns the document as this process knows it last.
     pub(super) fn snapshot(&self) -> Option<&Snapshot> {
         self.snapshot.as_ref()
@@ -93,6 +88,11 @@ impl Memory {
             self.counted_at = Some(Instant::now());
         }
         due
+    }
+
+    /// Takes back that a tick was idle: it goes on, or has delivered before.
+    pub(super) fn uncount_idle_tick(&mut self) {
+        self.idle_ticks = self.idle_ticks.saturating_sub(1);
     }
 
     /// Returns how many ticks were idle since the last delivery, and starts over.

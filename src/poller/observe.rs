@@ -399,9 +399,6 @@ impl<'a> Observation<'a> {
         {
             metrics.write_rejected(&self.poller.name, by);
         }
-        if matches!(result, Ok(TickOutcome::Skipped(Skipped::Held { .. }))) {
-            metrics.lease_asked(&self.poller.name, "busy");
-        }
         metrics.tick(&self.poller.name, row.outcome, failure, duration);
         if let (Ok(TickOutcome::Committed { .. } | TickOutcome::Idle), Some(at)) =
             (&result, self.service_time)
