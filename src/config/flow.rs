@@ -32,16 +32,12 @@ pub(super) fn read(
     Some(Flow {
         prefetch: prefetch?,
         batch_rows_min: usize::try_from(rows_min?).unwrap_or(usize::MAX),
-        follow: follow?,
+        follow: follow.map(|follow| (!follow.time.is_zero()).then_some(follow))?,
     })
 }
 
-/// Reads whether and how ticks follow their source.
-fn read_follow(
-    reader: &mut Reader<'_>,
-    segment: &str,
-    lease_first: bool,
-) -> Option<Option<Follow>> {
+/// Reads how ticks follow their source: not at all where the time is zero.
+fn read_follow(reader: &mut Reader<'_>, segment: &str, lease_first: bool) -> Option<Follow> {
     let at = Some(segment);
     let time = reader.read(&settings::FOLLOW_FOR, at, |text| {
         let read = parse::duration(text)?;
@@ -55,5 +51,5 @@ fn read_follow(
     let interval =
         reader.read(&settings::FOLLOW_INTERVAL, at, parse::duration_from(FOLLOW_INTERVAL_MIN));
     let (time, interval) = (time?, interval?);
-    Some((!time.is_zero()).then_some(Follow { time, interval }))
+    Some(Follow { time, interval })
 }

@@ -91,7 +91,8 @@ impl Ahead<'_> {
     }
 }
 
-/// Runs `work`, and reads on meanwhile where there is something to read.
+/// Runs `work`, and reads on meanwhile where there is something to read. The work should be boxed, since it is
+/// moved twice here, within futures that lie within all others.
 pub(super) async fn beside<T>(ahead: Option<&mut Ahead<'_>>, work: impl Future<Output = T>) -> T {
     match ahead {
         Some(ahead) => ahead.beside(work).await,

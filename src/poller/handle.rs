@@ -123,7 +123,7 @@ impl Poller {
         let mut stale = None;
         let work = async {
             let handled = self.within(call.limit, call.handler, delivery);
-            let handled = beside(ahead, handled.instrument(span.clone())).await;
+            let handled = beside(ahead, Box::pin(handled.instrument(span.clone()))).await;
             if let Err(error) = &handled {
                 span.record("error.type", error.name());
             }
@@ -144,9 +144,8 @@ impl Poller {
             self.commit_of_front(batch, document, rows, now)
         };
         let handled = lease.hold_while_accepting(work, &mut accepted).await;
-        let took = began_at.elapsed();
-        seen.handler_ran(took);
-        self.learn_size(batch, call.handler, (took, matches!(handled, Ok(Ok(())))));
+        seen.handler_ran(began_at.elapsed());
+        self.learn_size(batch, call.handler, (began_at.elapsed(), matches!(handled, Ok(Ok(())))));
         let handled = match handled {
             Ok(handled) => handled
                 .or_else(|error| error.after(progress.accepted(), batch.events.len()))
