@@ -264,7 +264,7 @@ impl Package {
 
 /// Every function of a package calls this program, which must know what to run.
 fn has_pollers(functions: &[Function], config: &Config) -> Result<(), ProjectError> {
-    for Function { name, definition, schedule, .. } in functions {
+    for Function { name, definition, schedule } in functions {
         let is_page = name == page::FUNCTION && schedule.is_none();
         let is_own = name == recovery::FUNCTION || is_page;
         if !is_own && config.poller_of_function(name).is_none() {

@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn neither_a_part_nor_a_divided_poller_is_cloned() {
-        let known = ["lines", "orders__p0", "orders__p1"].map(|name| (name.to_owned(), ()));
+        let known = ["lines", "orders__p0", "orders__p1"].map(|name| (name.to_owned(), 0));
         let known = BTreeMap::from(known);
         for names in [["orders", "copy"], ["orders__p1", "copy"], ["lines", "orders"]] {
             let refused = refuse_divided(&known, names).unwrap_err();

@@ -58,7 +58,7 @@ impl<'a> Lease<'a> {
         base: &Snapshot,
         granted: Result<StateDocument, Refusal>,
     ) -> Result<Acquired<'a>, LeaseError> {
-        let asked = Self::ask(context, base, granted).await;
+        let asked = Box::pin(Self::ask(context, base, granted)).await;
         let outcome = match &asked {
             Ok(Acquired::Held(_)) => "acquired",
             Ok(Acquired::Conflict) => "conflict",

@@ -246,7 +246,7 @@ impl Mssql {
     async fn is_tracked(&self, connection: &mut Connection) -> Result<bool, FetchError> {
         let Some(table) = self.origin.table() else { return Ok(false) };
         let name = Param::Text(table.quoted());
-        let tracked = connection.query(TRACKED, &[name], |row| Ok(values(row).pop())).await?;
+        let tracked = connection.query(TRACKED, &[name], |row| Ok(values(&row).pop())).await?;
         Ok(matches!(tracked.as_slice(), [Some(Value::Int(_))]))
     }
 
@@ -314,7 +314,7 @@ impl Mssql {
             self.origin.sql(),
             quote(column)
         );
-        let counted = connection.query(&sql, &[], |row| Ok(values(row).pop())).await;
+        let counted = connection.query(&sql, &[], |row| Ok(values(&row).pop())).await;
         match counted.map(|mut rows| rows.pop().flatten()) {
             Ok(Some(Value::Int(0))) => {}
             Ok(Some(Value::Int(rows))) => tracing::warn!(
@@ -381,7 +381,7 @@ impl Source for Mssql {
         let mut state = self.state.lock().await;
         let (plan, connection) = self.plan(&mut state).await?;
         let (sql, params) = plan.present_statement();
-        let answer = connection.query(&sql, &params, |row| Ok(values(row))).await?;
+        let answer = connection.query(&sql, &params, |row| Ok(values(&row))).await?;
         plan.present(answer.first().map(Vec::as_slice).unwrap_or_default())
     }
 
@@ -456,6 +456,6 @@ impl From<SqlError> for FetchError {
 }
 
 /// Returns the values of a row.
-fn values(row: tiberius::Row) -> Vec<Value> {
+fn values(row: &tiberius::Row) -> Vec<Value> {
     row.cells().map(|(_, cell)| decode::value(cell)).collect()
 }

@@ -95,6 +95,8 @@ fn row(id: i32) -> TokenRow<'static> {
         ColumnData::I64(Some(2_000 + i64::from(id))),
     ];
     let mut row = TokenRow::with_capacity(cells.len());
-    cells.into_iter().for_each(|cell| row.push(cell));
+    for cell in cells {
+        row.push(cell);
+    }
     row
 }

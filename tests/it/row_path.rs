@@ -114,7 +114,9 @@ fn cells() -> Vec<TokenRow<'static>> {
     }
     let row = |cells: &[ColumnData<'static>], sizes: usize, version: i64, op: &str| {
         let mut row = TokenRow::with_capacity(cells.len() + 2);
-        cells.iter().for_each(|cell| row.push(cell.clone()));
+        for cell in cells {
+            row.push(cell.clone());
+        }
         (0..sizes).for_each(|_| row.push(ColumnData::I64(Some(9))));
         row.push(ColumnData::I64(Some(version)));
         row.push(ColumnData::String(Some(op.to_owned().into())));

@@ -30,7 +30,7 @@ enum Rows {
 }
 
 impl Rows {
-    fn plan(self, quiet: Plan, draw: u64) -> Plan {
+    fn plan(self, quiet: &Plan, draw: u64) -> Plan {
         let policy = FailurePolicy {
             on_failure: OnFailure::Quarantine,
             attempts_max: 3,
@@ -46,16 +46,16 @@ impl Rows {
         limits.tick_time_max = Duration::from_secs(900);
         limits.handler_stop_after = Duration::from_secs(1_200);
         match self {
-            Self::Taken => Plan { bad: BadRows::NONE, ..quiet },
+            Self::Taken => Plan { bad: BadRows::NONE, ..quiet.clone() },
             Self::Refused => {
                 let bad = BadRows::of_kind(draw, 20, &[Bad::Refused]);
-                Plan { bad, policy, limits, ..quiet }
+                Plan { limits, policy, bad, ..quiet.clone() }
             }
             Self::Failing => {
                 let bad = BadRows::of_kind(draw, 20, &[Bad::Failing]);
                 let (on_failure, bisect_on_error) = (OnFailure::Retry, false);
                 let policy = FailurePolicy { on_failure, bisect_on_error, ..policy };
-                Plan { bad, policy, limits, ..quiet }
+                Plan { limits, policy, bad, ..quiet.clone() }
             }
         }
     }
@@ -122,7 +122,7 @@ fn check(rows: Rows) {
         let quiet = Plan { fault_percent: 0, journal, chain, remembers, ..plan };
         for before in [&[][..], &[ROWS[0], ROWS[1], Op::Tick(0), LONG]] {
             // The first draw of bad rows with which the tick, left alone, does what this is about.
-            let of_draw = |draw| rows.plan(quiet.clone(), draw);
+            let of_draw = |draw| rows.plan(&quiet, draw);
             let met =
                 |plan: &Plan, ops: &[Op]| play(seed, plan, ops, false).coverage.count(rows.kind());
             let tick = [before, &[ROWS[0], ROWS[1], Op::Tick(0), LONG]].concat();

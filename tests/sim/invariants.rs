@@ -291,9 +291,12 @@ impl Judge {
             self.written_since_loss.insert((*key, *version));
             let failures = &self.failures;
             let begins_anew = term > self.terms_before_loss;
-            let is_written = |row: (i64, u64)| match begins_anew {
-                true => self.written_since_loss.contains(&row),
-                false => self.written.contains_key(&row),
+            let is_written = |row: (i64, u64)| {
+                if begins_anew {
+                    self.written_since_loss.contains(&row)
+                } else {
+                    self.written.contains_key(&row)
+                }
             };
             let skipped = table.iter().find(|(k, v)| {
                 **v < *version

@@ -129,7 +129,9 @@ impl Source for PartSource {
         let more = found.len() > window.rows_max;
         found.truncate(window.rows_max);
         let mut rows = Rows::of(["id"]);
-        found.into_iter().for_each(|found| push(&mut rows, found));
+        for found in found {
+            push(&mut rows, found);
+        }
         Ok(Rows { more, ..rows })
     }
 }

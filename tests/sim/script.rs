@@ -116,9 +116,7 @@ impl Plan {
         let (noted, interval) = (random.chance(50), random.ms(1_000..=120_000));
         let (small_bytes, stalls) = (random.chance(20), random.chance(40));
         let recreate = random.chance(50) || broken == Some(Break::NoGeneration);
-        let mut of_failures = Random::of(seed, 5);
-        let mut of_journal = Random::of(seed, 7);
-        let mut of_flow = Random::of(seed, 9);
+        let [mut of_failures, mut of_journal, mut of_flow] = [5, 7, 9].map(|n| Random::of(seed, n));
         Self {
             journal: of_journal.pick(&JOURNALS),
             chain: of_journal.chance(20),

@@ -157,11 +157,11 @@ impl Source for SimSource {
             } else if slot.reads_ahead {
                 state.coverage.saw("source: read while the handler runs");
             }
-            let slow = state.is_slow();
-            if slow {
+            let lingers = state.is_slow();
+            if lingers {
                 state.coverage.saw("source: slow read");
             }
-            (state.latency(slow), fails, state.latency(false))
+            (state.latency(lingers), fails, state.latency(false))
         });
         sleep(there).await;
         if fails {
@@ -183,7 +183,9 @@ impl Source for SimSource {
         let more = found.len() > window.rows_max;
         found.truncate(window.rows_max);
         let mut rows = Rows::of(["id", "value"]);
-        found.into_iter().for_each(|found| push(&mut rows, found));
+        for found in found {
+            push(&mut rows, found);
+        }
         Ok(Rows { more, remember: self.remember(&window, bound), ..rows })
     }
 }

@@ -184,6 +184,19 @@ async fn log_records_name_their_trace_and_invocation() {
     collector.event("stopping").await;
 }
 
+fn calls_of_the_database_are_timed(metrics: &[Json]) {
+    let calls = metrics.iter().find(|metric| metric["name"] == "db.client.operation.duration");
+    let call = &calls.unwrap()["histogram"]["data_points"][0];
+    for (name, value) in [
+        ("db.system.name", "microsoft.sql_server"),
+        ("db.operation.name", "SELECT"),
+        ("db.collection.name", "dbo.orders"),
+    ] {
+        assert_eq!(attribute(call, name), value, "{call:#}");
+    }
+    assert!(attribute(call, "error.type").is_null(), "{call:#}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn metrics_are_those_of_the_page_with_their_units() {
     let collector = Collector::start();
@@ -239,16 +252,7 @@ async fn metrics_are_those_of_the_page_with_their_units() {
     ] {
         assert_eq!(sum(name), expected, "{name}");
     }
-    let calls = metrics.iter().find(|metric| metric["name"] == "db.client.operation.duration");
-    let call = &calls.unwrap()["histogram"]["data_points"][0];
-    for (name, value) in [
-        ("db.system.name", "microsoft.sql_server"),
-        ("db.operation.name", "SELECT"),
-        ("db.collection.name", "dbo.orders"),
-    ] {
-        assert_eq!(attribute(call, name), value, "{call:#}");
-    }
-    assert!(attribute(call, "error.type").is_null(), "{call:#}");
+    calls_of_the_database_are_timed(&metrics);
     let last = |name: &str| {
         let metric = metrics.iter().rfind(|metric| metric["name"] == name);
         metric.unwrap_or_else(|| panic!("no {name}"))["gauge"]["data_points"][0].clone()

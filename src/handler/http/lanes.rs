@@ -84,15 +84,16 @@ pub(super) fn combine(
     })
 }
 
+// FNV-1a, which is short and spreads short keys well enough.
+// <https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>
+const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const PRIME: u64 = 0x0000_0100_0000_01b3;
+
 /// Returns the lane of an event's key. The same in every process, so that a retry divides as before.
 fn lane_of(event: &ChangeEvent, lanes: usize) -> usize {
     if lanes == 1 {
         return 0;
     }
-    // FNV-1a, which is short and spreads short keys well enough.
-    // <https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>
-    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-    const PRIME: u64 = 0x0000_0100_0000_01b3;
     let key = serde_json::to_string(&event.cursor.key).unwrap_or_default();
     let hash = key.bytes().fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME));
     u64::try_from(lanes)

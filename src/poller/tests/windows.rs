@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use opentelemetry::metrics::MeterProvider as _;
-use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData, ScopeMetrics, SumDataPoint};
+use opentelemetry_sdk::metrics::data::{
+    AggregatedMetrics, HistogramDataPoint, MetricData, ScopeMetrics, SumDataPoint,
+};
 use opentelemetry_sdk::metrics::{InMemoryMetricExporter, SdkMeterProvider};
 use tracing::field::{Field, Visit};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
@@ -136,7 +138,7 @@ impl Watched {
             let matching = told.data_points().filter(|point| {
                 point.attributes().any(|a| a.key.as_str() == key && a.value.as_str() == value)
             });
-            total += matching.map(|point| point.count()).sum::<u64>();
+            total += matching.map(HistogramDataPoint::count).sum::<u64>();
         }
         total
     }

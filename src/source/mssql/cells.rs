@@ -61,7 +61,7 @@ impl Plan {
     /// Adds a row of the server's answer.
     pub(super) fn read(&self, row: tiberius::Row, answer: &mut Answer) -> Result<(), SqlError> {
         if row.result_index() == 0 {
-            answer.head = values(row);
+            answer.head = values(&row);
             return Ok(());
         }
         let tracked = self.cursor.is_none();
@@ -70,7 +70,7 @@ impl Plan {
             return Ok(());
         }
         if tracked && row.len() == 1 {
-            answer.tail = values(row).pop();
+            answer.tail = values(&row).pop();
             return Ok(());
         }
         if answer.rows.len() == answer.rows_max {

@@ -128,8 +128,9 @@ impl Column {
 }
 
 /// Reads one row of what the server says of its columns.
+#[expect(clippy::needless_pass_by_value, reason = "a connection hands its rows over")]
 pub(super) fn column(row: tiberius::Row) -> Result<Column, SqlError> {
-    let mut row = values(row);
+    let mut row = values(&row);
     // Of a query, whether it can be read stands behind.
     if row.len() > COLUMN_CELLS {
         let problem = row.split_off(COLUMN_CELLS);

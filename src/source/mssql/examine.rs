@@ -150,7 +150,7 @@ impl Examination<'_> {
 
     async fn ask(&self, sql: &str, params: &[Param]) -> Result<Vec<Vec<Value>>, SqlError> {
         let mut state = self.source.state.lock().await;
-        state.connection.query(sql, params, |row| Ok(values(row))).await
+        state.connection.query(sql, params, |row| Ok(values(&row))).await
     }
 
     /// Asks for one row; `right` is the statement that would allow the question.

@@ -74,7 +74,7 @@ impl Mssql {
             return self.failed(state, &plan, error).await.map(|()| None);
         }
         if let Some(sql) = plan.missing_statement(&answer) {
-            let read = connection.query(&sql, &[], |row| Ok(values(row).pop())).await?;
+            let read = connection.query(&sql, &[], |row| Ok(values(&row).pop())).await?;
             answer.tail = read.into_iter().flatten().next();
         }
         if answer.is_cut() {

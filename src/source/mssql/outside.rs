@@ -56,7 +56,7 @@ impl Mssql {
         view: &QualifiedName,
     ) -> Result<Outside, SqlError> {
         let params = [Param::Text(view.quoted())];
-        let answer = connection.query(NAMED, &params, |row| Ok(values(row))).await?;
+        let answer = connection.query(NAMED, &params, |row| Ok(values(&row))).await?;
         Ok(Outside::read(&answer))
     }
 

@@ -28,10 +28,10 @@ impl Mssql {
         let tracked = plan.untracked().is_none();
         let (sql, params) =
             if tracked { plan.tracked_count(window)? } else { plan.past_count(window)? };
-        let counted = connection.query(&sql, &params, |row| Ok(values(row))).await?;
+        let counted = connection.query(&sql, &params, |row| Ok(values(&row))).await?;
         if tracked {
             let (sql, params) = plan.present_statement();
-            let told = connection.query(&sql, &params, |row| Ok(values(row))).await?;
+            let told = connection.query(&sql, &params, |row| Ok(values(&row))).await?;
             plan.check_kept(window, told.first().map(Vec::as_slice).unwrap_or_default())?;
         }
         match counted.first().map(Vec::as_slice) {
@@ -47,7 +47,7 @@ impl Mssql {
     ) -> Result<Rows, FetchError> {
         let (plan, connection) = self.plan(state).await?;
         let (sql, params) = plan.past_last(window)?;
-        let mut rows = connection.query(&sql, &params, |row| Ok(values(row))).await?;
+        let mut rows = connection.query(&sql, &params, |row| Ok(values(&row))).await?;
         let mut last = Rows::default();
         if let Some(cells) = rows.pop() {
             let (position, key) = plan.place(cells);

@@ -162,7 +162,7 @@ impl Examination<'_> {
         let batch = shape::batch(&sql, &params);
         let planned = {
             let state = self.source.state.lock().await;
-            let read = |row| Ok(super::values(row).into_iter().next());
+            let read = |row| Ok(super::values(&row).into_iter().next());
             state.connection.estimated_plan(&batch, read).await
         };
         match planned {

@@ -157,7 +157,9 @@ fn a_fetch_asks_for_one_row_more_than_a_batch_may_have() {
             CursorMode::ChangeTracking => {
                 SourceSettings { cursor_column: None, ..listed(mode, cursor) }
             }
-            _ => listed(mode, cursor),
+            CursorMode::RowVersion | CursorMode::TimestampPk | CursorMode::IntegerPk => {
+                listed(mode, cursor)
+            }
         };
         let plan = plan(&settings).unwrap();
         for (rows_max, asked) in [(1, 2), (10, 11), (1_000, 1_001)] {
