@@ -47,7 +47,8 @@ impl Batch {
 
     /// Returns the events as lines.
     pub(crate) fn lines(&self) -> String {
-        self.events.iter().map(|event| format!("{}\n", event.json)).collect()
+        let lines = self.events.iter().flat_map(|event| [&*event.json, "\n"]);
+        lines.collect()
     }
 
     pub(crate) async fn deliver(&self, handler: &dyn Handler) -> Result<(), HandlerError> {

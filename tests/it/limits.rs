@@ -181,7 +181,8 @@ async fn reading_stops_where_a_batch_is_full_and_then_asks_for_what_fits() {
     let world = world_with("varbinary(max)").await;
     insert_large(&world, 1..=ROWS, 1 << 20).await;
     let counter = Counter::default();
-    let mut settings = limited(&world, 1 << 20, 5 << 20);
+    // A megabyte is a third more as base64.
+    let mut settings = limited(&world, 1 << 20, 6 << 20);
     settings.connection.port = counter.start(&world).await;
     let source = Mssql::new(settings).unwrap();
 

@@ -90,7 +90,7 @@ async fn play(role: &str) {
         Role::Server(tables) => server::serve(&tables).await,
         Role::Receiver => receiver::serve().await,
         Role::Bare(job) => child::tell(&bare::drain(&job).await),
-        Role::Ours(job) => child::tell(&ours::drain(&job).await),
+        Role::Ours(job) => child::tell(&Box::pin(ours::drain(&job)).await),
         Role::Idle(job) => child::tell(&idle::tick_all(&job).await),
         Role::Memory(job) => child::tell(&memory::drain(&job).await),
         Role::Latency(job) => child::tell(&latency::wait(&job).await),

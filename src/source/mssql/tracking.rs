@@ -395,18 +395,16 @@ impl Plan {
 
     fn expired(&self, since: i64, kept_since: i64) -> FetchError {
         FetchError::position_lost(format!(
-            "changes of `{}` were delivered up to version `{since}`, and are kept from version \
-             `{kept_since}` on only: some were cleaned up before they were read; start over with all rows by \
-             `highwater reset <NAME> to-beginning`, and raise `CHANGE_RETENTION`",
+            "changes of `{}` were delivered up to version `{since}`, and are kept from version `{kept_since}` on only: \
+             some were cleaned up before they were read; `highwater reset <NAME> to-beginning`, and raise `CHANGE_RETENTION`",
             self.table
         ))
     }
 
     fn taken_back(at: i64, current: i64) -> FetchError {
         FetchError::position_lost(format!(
-            "the checkpoint is at version `{at}` of the changes, the database's current one is \
-             `{current}`: it was restored or replaced, and rows could be missed; start over with \
-             `highwater reset <NAME> to-beginning`",
+            "the checkpoint is at version `{at}` of the changes, the database's current one is `{current}`: it was \
+             restored or replaced, and rows could be missed; start over with `highwater reset <NAME> to-beginning`"
         ))
     }
 
