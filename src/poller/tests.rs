@@ -259,14 +259,21 @@ async fn storage_calls_idle_with_lease_first_are_two_writes() {
 
 #[tokio::test(start_paused = true)]
 async fn lease_first_delivers_as_the_other_order_does() {
-    let world = World::with(Limits { lease_first: true, ..limits() });
-    let (a, b) = (world.instance("a"), world.instance("b"));
-    for round in 0..4 {
-        world.source.fill(25);
-        let poller = if round % 2 == 0 { &a } else { &b };
-        assert_eq!(tick(poller).await.unwrap(), TickOutcome::Committed { more: false });
+    let mut delivered = Vec::new();
+    for lease_first in [true, false] {
+        let world = World::with(Limits { lease_first, ..limits() });
+        let (a, b) = (world.instance("a"), world.instance("b"));
+        for round in 0..4 {
+            world.source.fill(25);
+            let poller = if round % 2 == 0 { &a } else { &b };
+            assert_eq!(tick(poller).await.unwrap(), TickOutcome::Committed { more: false });
+        }
+        assert_eq!(world.handler.ids().len(), 100);
+        let batches = world.handler.received().into_iter();
+        delivered
+            .push(batches.map(|batch| (batch.event_ids, batch.fence.token)).collect::<Vec<_>>());
     }
-    assert_eq!(world.handler.ids().len(), 100);
+    assert_eq!(delivered[0], delivered[1]);
 }
 
 #[tokio::test(start_paused = true)]

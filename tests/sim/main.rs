@@ -30,12 +30,11 @@
 //! that is refused and set it aside, and ones whose handler fails);
 //! an operator who pauses, resumes and breaks leases, and one who deletes the document, so that it is
 //! made again under a higher generation; the request that once created it may land again (`world.rs`);
-//! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`). A poller
-//! that is divided, and divided anew while it works and instances die, has worlds of its own (`partitions.rs`).
 //! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`);
 //! in one of five a chain of two steps, in one of four a source that asks to have something kept. In two of
 //! three the next batch is read while the handler runs, over the one connection that each instance has; in one
-//! of four a tick that has run out of rows looks for new ones for a while.
+//! of four a tick that has run out of rows looks for new ones for a while. A poller that is divided, and divided
+//! anew while it works and instances die, has worlds of its own (`partitions.rs`).
 //!
 //! # What counts as a failure
 //!
@@ -153,9 +152,6 @@
 //! - resting position not renewed
 //! - changes ordered by half a key
 //! - filter closes its parenthesis
-//! - query with a hint that loses rows
-//! - rowversion of a query of another database
-//! - another database taken for the connection's
 //! - query with a hint that loses rows
 //! - rowversion of a query of another database
 //! - another database taken for the connection's

@@ -36,6 +36,7 @@ use tokio::time::{sleep, timeout};
 use crate::coverage::Coverage;
 use crate::random::Random;
 use crate::source::{Table, version_of};
+use crate::{CASES, asked};
 
 const POLLER: &str = "orders";
 const TTL: Duration = Duration::from_secs(3);
@@ -480,27 +481,35 @@ async fn end(world: &Arc<World>, from: u16, to: u16, calm: bool) {
     });
 }
 
-const CASES: u64 = 150;
+/// Enough for the fault kinds that a judge is tried with.
+const JUDGED: u64 = 150;
+
+/// Plays as many worlds as are asked for, and says which faults they met.
+fn play_many(calm: bool) -> BTreeSet<&'static str> {
+    let (first, cases) = (asked("SIM_SEED"), asked("SIM_CASES"));
+    let cases = cases.unwrap_or(if first.is_some() { 1 } else { CASES });
+    let first = first.unwrap_or(1);
+    let mut saw = BTreeSet::new();
+    for seed in first..first + cases {
+        let run = play(seed, calm, None);
+        assert_eq!(run.violation, None, "seed {seed}, calm: {calm}");
+        saw.extend(run.saw);
+    }
+    let name = if calm { "parts while nothing fails" } else { "parts divided anew among faults" };
+    println!("{name}: {cases} seeds from {first}, met: {saw:?}");
+    if cases < JUDGED { BTreeSet::new() } else { saw }
+}
 
 #[test]
 fn parts_deliver_every_row_once_in_the_order_of_its_key_while_nothing_fails() {
-    let mut saw = BTreeSet::new();
-    for seed in 1..=CASES {
-        let run = play(seed, true, None);
-        assert_eq!(run.violation, None, "seed {seed}, calm");
-        saw.extend(run.saw);
-    }
-    assert!(saw.contains("divided anew") && saw.contains("another number refused"), "{saw:?}");
+    let saw = play_many(true);
+    let all = saw.contains("divided anew") && saw.contains("another number refused");
+    assert!(all || saw.is_empty(), "{saw:?}");
 }
 
 #[test]
 fn keys_are_divided_anew_without_loss_whatever_dies() {
-    let mut saw = BTreeSet::new();
-    for seed in 1..=CASES {
-        let run = play(seed, false, None);
-        assert_eq!(run.violation, None, "seed {seed}");
-        saw.extend(run.saw);
-    }
+    let saw = play_many(false);
     for kind in [
         "answer lost",
         "another number refused",
@@ -512,7 +521,7 @@ fn keys_are_divided_anew_without_loss_whatever_dies() {
         "tick killed",
         "write failed",
     ] {
-        assert!(saw.contains(kind), "{kind} never occurred: {saw:?}");
+        assert!(saw.contains(kind) || saw.is_empty(), "{kind} never occurred: {saw:?}");
     }
 }
 
@@ -520,7 +529,7 @@ fn keys_are_divided_anew_without_loss_whatever_dies() {
 #[test]
 fn parts_that_are_wrong_are_seen() {
     for (wrong, calm) in [(Wrong::ReadsAll, true), (Wrong::AnyNumber, true)] {
-        let found = (1..=CASES).find_map(|seed| play(seed, calm, Some(wrong)).violation);
+        let found = (1..=JUDGED).find_map(|seed| play(seed, calm, Some(wrong)).violation);
         assert!(found.is_some(), "{wrong:?} not seen");
     }
 }

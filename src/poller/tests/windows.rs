@@ -4,7 +4,7 @@
 //! W1–W7 and 5.1–5.10 are of seed 001 §4 and §5, `seed_000_…` of seed 000 §11, `seed_003_…` of the
 //! failure modes and orphans of seed 003. `docs/failure-windows.md` maps each to its test here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use opentelemetry::metrics::MeterProvider as _;
@@ -46,12 +46,18 @@ impl<S: tracing::Subscriber> Layer<S> for Capture {
     }
 }
 
+/// Counters of what is delivered again, and of stale writes.
+const COMES_AGAIN: [&str; 3] =
+    ["highwater.recovery.takeovers", "highwater.rows.redelivered", "highwater.fence.rejections"];
+
 /// A world whose logs and metrics are watched.
 pub(super) struct Watched {
     pub(super) world: World,
     capture: Capture,
     exporter: InMemoryMetricExporter,
     provider: SdkMeterProvider,
+    /// Counters of what comes again that have been asked for; of a failure window, the others stay at 0.
+    asked: Option<Mutex<BTreeSet<String>>>,
     _guard: tracing::subscriber::DefaultGuard,
 }
 
@@ -61,7 +67,9 @@ impl Watched {
     }
 
     fn with(limits: Limits) -> Self {
-        Self::of(World::with(limits))
+        let mut watched = Self::of(World::with(limits));
+        watched.asked = Some(Mutex::default());
+        watched
     }
 
     pub(super) fn of(world: World) -> Self {
@@ -72,7 +80,7 @@ impl Watched {
         let subscriber = tracing_subscriber::registry().with(capture.clone());
         let guard = tracing::subscriber::set_default(subscriber);
         let world = World { metrics, ..world };
-        Self { world, capture, exporter, provider, _guard: guard }
+        Self { world, capture, exporter, provider, asked: None, _guard: guard }
     }
 
     /// Returns the last log event of this name.
@@ -90,6 +98,9 @@ impl Watched {
 
     /// Returns the sum of a counter over the points that have `attribute`, or over all.
     pub(super) fn counted(&self, metric: &str, attribute: Option<(&str, &str)>) -> u64 {
+        if let Some(asked) = &self.asked {
+            asked.lock().unwrap().insert(metric.to_owned());
+        }
         self.provider.force_flush().unwrap();
         let Some(last) = self.exporter.get_finished_metrics().unwrap().pop() else { return 0 };
         let metrics = last.scope_metrics().flat_map(ScopeMetrics::metrics);
@@ -186,6 +197,17 @@ impl Watched {
         let poller = Some(("poller.name", logged["poller.name"].as_str()));
         assert_eq!(self.counted("failures_total", poller), 1, "one name in logs and metrics");
         assert_eq!(self.counted("failures_total", None), 1, "and no other");
+    }
+}
+
+/// What a line of the page does not name stayed where it was.
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let Some(asked) = self.asked.take().filter(|_| !std::thread::panicking()) else { return };
+        let asked = asked.into_inner().unwrap();
+        for metric in COMES_AGAIN.into_iter().filter(|metric| !asked.contains(*metric)) {
+            assert_eq!(self.counted(metric, None), 0, "{metric}");
+        }
     }
 }
 
@@ -653,7 +675,8 @@ async fn s5_10_storage_unavailability() {
     assert!(matches!(tick(&poller).await, Err(TickError::Acquire(_))));
     watched.assert_failed_once("lease_acquire_failed", "ERROR", "LeaseAcquireError");
     assert_eq!(world.handler.received().len(), 1, "no handler call");
-    tick(&elsewhere(world, "b")).await.unwrap();
+    world.store.mend();
+    tick(&poller).await.unwrap();
     assert_eq!(world.handler.ids(), [0, 1, 2, 3], "resumes by itself, nothing twice");
 }
 
@@ -798,8 +821,13 @@ async fn seed_000_heartbeat_cas_failure() {
     world.store.take_calls();
     assert!(tick(&poller).await.is_err());
     watched.assert_failed_once("lease_lost", "WARN", "LostLeaseError");
-    // The acquisition, the refused heartbeat; no commit was tried.
-    assert_eq!((world.store.take_calls().puts, world.handler.finished()), (1, 1));
+    let Calls { puts, refused, .. } = world.store.take_calls();
+    assert_eq!(
+        (puts, refused),
+        (1, 1),
+        "the acquisition, the refused heartbeat; no commit was tried"
+    );
+    assert_eq!(world.handler.finished(), 1);
     tick(&world.instance("b")).await.unwrap();
     assert_whole_batch_again(world);
     assert_again(&watched, 0, 0);
@@ -815,7 +843,7 @@ async fn seed_003_split_execution() {
     // The target has accepted a newer grant while this holder was away.
     let generation = world.document().await.generation;
     world.handler.then(async move {
-        let current = Fence { generation, token: crate::state::FencingToken(9) };
+        let current = Fence { generation, token: crate::state::FencingToken(3) };
         current.admit(generation, crate::state::FencingToken(2))?;
         Ok(())
     });
@@ -823,7 +851,7 @@ async fn seed_003_split_execution() {
     assert!(matches!(result, Err(TickError::Handler(HandlerError::Fenced(_)))), "{result:?}");
     watched.assert_failed_once("stale_write_blocked", "WARN", "LostLeaseError");
     let logged = watched.logged("stale_write_blocked");
-    assert_eq!((logged["stale_token"].as_str(), logged["current_token"].as_str()), ("2", "9"));
+    assert_eq!((logged["stale_token"].as_str(), logged["current_token"].as_str()), ("2", "3"));
     assert_eq!(logged["reason"], "token_mismatch");
     sleep(40).await;
     assert_refused(&watched, 1, 0);
@@ -855,7 +883,8 @@ async fn seed_003_split_execution_while_a_renewal_is_in_the_air() {
     assert!(matches!(result, Err(TickError::Handler(HandlerError::Fenced(_)))), "{result:?}");
     watched.assert_failed_once("stale_write_blocked", "WARN", "LostLeaseError");
     assert_eq!(watched.count_of("lease_lost"), 0, "the same loss, told once");
-    assert_eq!(world.store.take_calls().puts, 1, "nothing is written after a loss");
+    let Calls { puts, refused, .. } = world.store.take_calls();
+    assert_eq!((puts, refused), (1, 1), "nothing is tried after a loss");
     assert_refused(&watched, 1, 0);
     tick(&world.instance("b")).await.unwrap();
     assert_whole_batch_again(world);
