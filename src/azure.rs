@@ -155,6 +155,9 @@ impl Account {
             StorageConnection::Identity { client_id, .. } => {
                 credential = Some(self::credential(options.identity, client_id.as_deref())?);
             }
+            StorageConnection::Principal { tenant_id, client_id, secret, .. } => {
+                credential = Some(service_principal(tenant_id, client_id, secret)?);
+            }
         }
         Ok(Self {
             endpoint,

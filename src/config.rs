@@ -62,7 +62,7 @@ pub use self::source::{OnSchemaChange, Relation, SourceClock, SourceConfig};
 pub use self::sql_connection::{Encrypt, SqlAuth, SqlConnection, connection_keys_table};
 pub use self::state::StateConfig;
 pub(crate) use self::storage_connection::{DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY};
-pub use self::storage_connection::{StorageConnection, StorageService};
+pub use self::storage_connection::{IdentityParts, StorageConnection, StorageService};
 pub(crate) use self::tsql::{check_database, check_query, connected_database};
 pub(crate) use self::unknown::closest;
 pub use self::vars::{LocalSettings, LocalSettingsError, ProcessVars, Vars};

@@ -1,10 +1,12 @@
 //! Settings that name a storage connection.
 
+use secrecy::SecretString;
+
 use super::mistake::{Mistake, Shown};
 use super::parse::{self, Expected};
 use super::read::Reader;
 use super::settings::Setting;
-use super::storage_connection::{StorageConnection, StorageService};
+use super::storage_connection::{IdentityParts, StorageConnection, StorageService};
 
 /// Reads the connection that `setting` names, and returns it with its name.
 pub(super) fn read_access(
@@ -42,6 +44,8 @@ fn read_identity(
     let uri_key = service.uri_key();
     let (account_name, service_uri) = (part("accountName"), part(uri_key));
     let (client_id, credential) = (part("clientId"), part("credential"));
+    let (tenant_id, client_secret) = (part("tenantId"), part("clientSecret"));
+    let client_secret = client_secret.map(SecretString::from);
     if account_name.is_none() && service_uri.is_none() {
         reader.note(Mistake {
             setting: name.to_owned(),
@@ -67,6 +71,10 @@ fn read_identity(
         service,
         account_name.as_deref(),
         service_uri.as_deref(),
-        client_id.as_deref(),
+        IdentityParts {
+            client_id: client_id.as_deref(),
+            tenant_id: tenant_id.as_deref(),
+            client_secret: client_secret.as_ref(),
+        },
     ))
 }

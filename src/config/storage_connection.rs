@@ -84,6 +84,28 @@ pub enum StorageConnection {
         /// Client id of a user-assigned identity; `None` for the system-assigned one.
         client_id: Option<String>,
     },
+    /// An account with an application that has a secret, where no identity of the machine is at hand.
+    Principal {
+        /// Address of the service.
+        endpoint: Url,
+        /// The application's tenant.
+        tenant_id: String,
+        /// The application.
+        client_id: String,
+        /// Its secret.
+        secret: SecretString,
+    },
+}
+
+/// Who asks for tokens, as far as settings say.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct IdentityParts<'a> {
+    /// Client id of a user-assigned identity, or of an application.
+    pub client_id: Option<&'a str>,
+    /// Tenant of an application.
+    pub tenant_id: Option<&'a str>,
+    /// Secret of an application.
+    pub client_secret: Option<&'a SecretString>,
 }
 
 /// Name of the storage emulator's account.
@@ -132,11 +154,13 @@ impl StorageConnection {
         blob_service_uri: Option<&str>,
         client_id: Option<&str>,
     ) -> Result<Self, Vec<String>> {
-        Self::from_identity_for(StorageService::Blob, account_name, blob_service_uri, client_id)
+        let who = IdentityParts { client_id, ..IdentityParts::default() };
+        Self::from_identity_for(StorageService::Blob, account_name, blob_service_uri, who)
     }
 
     /// Reads the identity-based form: the settings `…__accountName` or, for blobs,
-    /// `…__blobServiceUri`, and `…__clientId`.
+    /// `…__blobServiceUri`, and `…__clientId`; of an application with a secret `…__tenantId` and
+    /// `…__clientSecret` too.
     ///
     /// The address wins where both are given, as in Functions.
     ///
@@ -147,7 +171,7 @@ impl StorageConnection {
         service: StorageService,
         account_name: Option<&str>,
         service_uri: Option<&str>,
-        client_id: Option<&str>,
+        who: IdentityParts<'_>,
     ) -> Result<Self, Vec<String>> {
         let given = |value: Option<&str>| {
             value.map(str::trim).filter(|value| !value.is_empty()).map(str::to_owned)
@@ -161,7 +185,18 @@ impl StorageConnection {
             (None, None) => Err(format!("`accountName` or `{}` is missing", service.uri_key())),
         };
         let endpoint = endpoint.map_err(|error| vec![error])?;
-        Ok(Self::Identity { endpoint, client_id: given(client_id) })
+        let client_id = given(who.client_id);
+        match (given(who.tenant_id), client_id, who.client_secret.cloned()) {
+            (None, client_id, None) => Ok(Self::Identity { endpoint, client_id }),
+            (Some(tenant_id), Some(client_id), Some(secret)) => {
+                Ok(Self::Principal { endpoint, tenant_id, client_id, secret })
+            }
+            _ => {
+                let text =
+                    "an application needs `tenantId`, `clientId` and `clientSecret`, all three";
+                Err(vec![text.to_owned()])
+            }
+        }
     }
 
     /// Whether this is development storage, which is held to less: leases may be shorter, and the
@@ -179,7 +214,8 @@ impl StorageConnection {
             Self::Development { endpoint }
             | Self::Key { endpoint, .. }
             | Self::Sas { endpoint, .. }
-            | Self::Identity { endpoint, .. } => endpoint,
+            | Self::Identity { endpoint, .. }
+            | Self::Principal { endpoint, .. } => endpoint,
         }
     }
 }
@@ -370,6 +406,9 @@ mod tests {
             Ok(StorageConnection::Identity { endpoint, client_id }) => {
                 format!("identity {endpoint} {client_id:?}")
             }
+            Ok(StorageConnection::Principal { endpoint, tenant_id, client_id, secret }) => {
+                format!("principal {endpoint} {tenant_id} {client_id} {}", secret.expose_secret())
+            }
             Err(errors) => format!("error: {}", errors.join("; ")),
         }
     }
@@ -460,7 +499,12 @@ mod tests {
         );
         let identity = |account, uri| {
             let service = StorageService::Queue;
-            shown(StorageConnection::from_identity_for(service, account, uri, None))
+            shown(StorageConnection::from_identity_for(
+                service,
+                account,
+                uri,
+                IdentityParts::default(),
+            ))
         };
         assert_eq!(
             identity(Some("acme"), None),
@@ -562,6 +606,28 @@ mod tests {
             Some(" ") None Some("id")
               error: `accountName` or `blobServiceUri` is missing
         "#]].assert_eq(&lines.concat());
+    }
+
+    #[test]
+    fn an_application_has_all_three_parts_or_is_none() {
+        let secret = SecretString::from("s3cret");
+        let read = |tenant_id, client_id, secret| {
+            let who = IdentityParts { client_id, tenant_id, client_secret: secret };
+            let service = StorageService::Blob;
+            StorageConnection::from_identity_for(service, Some("acme"), None, who)
+        };
+        let whole = read(Some("tenant"), Some("app"), Some(&secret));
+        assert!(!format!("{whole:?}").contains("s3cret"), "{whole:?}");
+        let expected = "principal https://acme.blob.core.windows.net/ tenant app s3cret";
+        assert_eq!(shown(whole), expected);
+        for (tenant, client, secret) in [
+            (None, Some("app"), Some(&secret)),
+            (Some("tenant"), None, Some(&secret)),
+            (Some("tenant"), Some("app"), None),
+        ] {
+            let text = shown(read(tenant, client, secret));
+            assert!(text.contains("`tenantId`, `clientId` and `clientSecret`"), "{text}");
+        }
     }
 
     #[test]

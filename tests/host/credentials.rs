@@ -198,6 +198,10 @@ async fn a_token_for_storage(way: Way) {
         if by_http {
             bench.set_env("StateStorage__clientId", "app-1");
         }
+        if way == Way::Principal {
+            bench.set_env("StateStorage__tenantId", "acme.example");
+            bench.set_env("StateStorage__clientSecret", "s3cret-of-the-app");
+        }
         bench.env.remove("HIGHWATER__STATE__FOLDER");
         let began = Instant::now();
         let said = bench.command(&["state", "show", "nightly"]).await;
@@ -237,5 +241,6 @@ ways! {
     a_token_for_storage:
         a_managed_identity_for_storage = Managed,
         a_workload_identity_for_storage = Workload,
-        a_login_of_the_azure_cli_for_storage = Cli,;
+        a_login_of_the_azure_cli_for_storage = Cli,
+        a_service_principal_for_storage = Principal,;
 }
