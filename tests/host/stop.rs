@@ -101,6 +101,7 @@ pub(crate) async fn a_process_in_hand() {
     let script = "(echo up; sleep 20; echo orphan) > \"$0\" & wait";
     let command = serde_json::json!(["/bin/sh", "-c", script, pipe.to_str().unwrap()]);
     bench.set("HANDLER__KIND", "exec");
+    bench.env.remove("HIGHWATER__POLLERS__NIGHTLY__HANDLER__URL");
     bench.set("HANDLER__COMMAND", &command.to_string());
     let host = bench.host().await;
     let (outcome, ()) = tokio::join!(host.run(), async {
