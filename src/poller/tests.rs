@@ -270,8 +270,7 @@ async fn lease_first_delivers_as_the_other_order_does() {
         }
         assert_eq!(world.handler.ids().len(), 100);
         let batches = world.handler.received().into_iter();
-        delivered
-            .push(batches.map(|batch| (batch.event_ids, batch.fence.1)).collect::<Vec<_>>());
+        delivered.push(batches.map(|batch| (batch.event_ids, batch.fence.1)).collect::<Vec<_>>());
     }
     assert_eq!(delivered[0], delivered[1]);
 }
