@@ -101,7 +101,10 @@ pub(crate) async fn a_process_in_hand() {
     let script = "(echo up; sleep 20; echo orphan) > \"$0\" & wait";
     let command = serde_json::json!(["/bin/sh", "-c", script, pipe.to_str().unwrap()]);
     bench.set("HANDLER__KIND", "exec");
-    bench.env.remove("HIGHWATER__POLLERS__NIGHTLY__HANDLER__URL");
+    // Those of the handler that posts, which this one has not.
+    for other in ["URL", "TRIES_MAX"] {
+        bench.env.remove(&format!("HIGHWATER__POLLERS__NIGHTLY__HANDLER__{other}"));
+    }
     bench.set("HANDLER__COMMAND", &command.to_string());
     let host = bench.host().await;
     let (outcome, ()) = tokio::join!(host.run(), async {
