@@ -406,7 +406,7 @@ const words = process.argv.slice(2);
 const CHOSEN_BY = "BROKEN_RULE";
 const SUITE_TIME_MAX = 600_000;
 
-const MODULES = ["state::", "lease::", "poller::", "event::", "handler::", "normalize::", "source::", "policy::", "quarantine::", "mssql::", "sql_connection::", "token::", "patient::", "elf::", "user_password::", "tsql::", "filter::", "audit::", "journal::", "recovery::", "range::", "page::", "project::", "telemetry::", "trace::"];
+const MODULES = ["state::", "lease::", "poller::", "event::", "value::", "repartition::", "handler::", "normalize::", "source::", "policy::", "quarantine::", "mssql::", "sql_connection::", "token::", "patient::", "elf::", "user_password::", "tsql::", "filter::", "audit::", "journal::", "recovery::", "range::", "page::", "project::", "telemetry::", "trace::"];
 // What takes most of the time is asked last, and not at all where no break is about it.
 const SLOW = [
   "journal::tests::a_crash_between_a_write_and_its_append",
