@@ -374,6 +374,8 @@ const BREAKS = [
   ["row without a key of no part", PARTITION, "format!(\"ISNULL({converted}, N'')\")", "converted"],
   ["number of parts not in the fingerprint", ORIGIN, "parts.extend(partition.as_deref().map(|partition| (\"partition\", partition)));", "drop(partition);"],
   ["part begun beside another division", KIN, "|| stored == configured", "|| stored == stored"],
+  ["document of another part put in place", KIN, "document.partition == self.partition && document.taken_over_by.is_none()", "document.taken_over_by.is_none()"],
+  ["document that others took over put in place", KIN, "document.partition == self.partition && document.taken_over_by.is_none()", "document.partition == self.partition"],
   ["division not written down before the first row", KIN, "            self.write_division_down().await?;\n", ""],
   ["reset beside another division", RESET, "Ok(Some(document)) => self.refuse_division_of(document)?,", "Ok(Some(_)) => {}"],
   ["look at a part writes its division down", PEEK, "self.read_to(false)", "self.read_to(true)"],

@@ -4,12 +4,13 @@
 //! and what a later one may leave in a document is planted.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use highwater::fakehost::{Options, Signal};
 use serde_json::{Value as Json, json};
+use tokio::process::Command;
 
-use crate::bench::{Bench, Host, LIMIT, PROGRAM, failure, logs};
+use crate::bench::{Bench, Host, LIMIT, PROGRAM, failure, logs, within};
 use crate::receiver::Answer;
 
 /// Where a later build may put what this one does not know.
@@ -122,6 +123,58 @@ async fn what_this_build_would_have_to_obey_and_does_not_know_stops_it() {
         bench.database.execute("DELETE FROM dbo.orders WHERE id = 2").unwrap();
         fs::write(bench.state_path(), before).unwrap();
     }
+}
+
+/// Keeps the state document as it is, without the line that the file store has above it.
+fn keep(bench: &Bench, to: &Path, stage: &str) {
+    let text = fs::read_to_string(bench.state_path()).unwrap();
+    let (_header, document) = text.split_once('\n').unwrap();
+    fs::write(to.join(stage).with_extension("json"), document).unwrap();
+}
+
+/// Records what a build writes, for `tests/it/builds`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "writes to the folder that HIGHWATER_TEST_RECORD names: see docs/upgrades.md"]
+async fn what_the_old_build_writes_is_recorded() {
+    let to = PathBuf::from(std::env::var_os("HIGHWATER_TEST_RECORD").expect("names a new folder"));
+    fs::create_dir_all(&to).unwrap();
+    let mut bench = Bench::with_rows(1..=3).await;
+    bench.set("JOURNAL", "full");
+    bench.set("BATCH_ROWS_MAX", "2");
+    bench.set("RETRY_DELAY_MIN", "1s");
+    let host = host_of(&mut bench, old_program()).await;
+    bench.receiver.script(&[Answer::Hold]);
+    let (outcome, ()) = tokio::join!(host.run(), async {
+        bench.receiver.arrived(1).await;
+        keep(&bench, &to, "begun");
+        bench.receiver.release();
+    });
+    logs(&outcome);
+    keep(&bench, &to, "taken");
+    bench.insert(4..=5);
+    bench.receiver.script(&[Answer::Refuse(500, "not now"), Answer::Hold]);
+    failure(&host.run().await);
+    keep(&bench, &to, "failed");
+    tokio::join!(host.run_until(|| bench.receiver.taken().len() == 5), async {
+        bench.receiver.arrived(4).await;
+        keep(&bench, &to, "in-hand");
+        bench.receiver.release();
+    });
+    for (arguments, stage) in [
+        (&["pause", "nightly", "--reason", "the target moves"][..], "paused"),
+        (&["resume", "nightly"], "last"),
+    ] {
+        let mut command = Command::new(old_program());
+        command.args(arguments).env_clear().envs(&bench.env).env("USER", "ann");
+        assert!(within(LIMIT, command.status()).await.unwrap().success());
+        keep(&bench, &to, stage);
+    }
+    host.stop().await;
+    let parts = fs::read_dir(bench.folder.path().join("journal/local/nightly")).unwrap();
+    let mut parts: Vec<PathBuf> = parts.map(|part| part.unwrap().path()).collect();
+    parts.sort();
+    let lines: Vec<Vec<u8>> = parts.into_iter().map(|part| fs::read(part).unwrap()).collect();
+    fs::write(to.join("journal.ndjson"), lines.concat()).unwrap();
 }
 
 #[tokio::test]

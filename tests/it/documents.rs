@@ -10,7 +10,7 @@ use highwater::state::{decode, encode};
 use serde_json::Value as Json;
 
 /// Returns the first place where `written` has not what `read` had; more may have been added.
-fn lost(read: &Json, written: &Json, place: &str) -> Option<String> {
+pub(crate) fn lost(read: &Json, written: &Json, place: &str) -> Option<String> {
     match (read, written) {
         (Json::Object(fields), Json::Object(others)) => fields.iter().find_map(|(name, value)| {
             let place = format!("{place}/{name}");

@@ -13,6 +13,7 @@ mod any_server;
 mod bad_input;
 mod boards;
 mod broken_answers;
+mod builds;
 mod doctor;
 mod documents;
 mod flights;

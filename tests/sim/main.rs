@@ -339,6 +339,8 @@
 //! - row without a key of no part
 //! - number of parts not in the fingerprint
 //! - part begun beside another division
+//! - document of another part put in place
+//! - document that others took over put in place
 //! - division not written down before the first row
 //! - reset beside another division
 //! - look at a part writes its division down

@@ -1,0 +1,344 @@
+//! What builds of the past wrote, as recorded: the present one reads it, goes on from it, and writes nothing that the
+//! old one could not read.
+//!
+//! Each folder of `tests/it/builds` is of one build, and never changed; `docs/upgrades.md` says how it is made. Of what
+//! the old build needs its own documents are the witness: whatever it always wrote has to be there, and nothing may
+//! be of a kind in which it never came.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use highwater::handler::HandlerError;
+use highwater::journal::{
+    JournalMode, JournalStore as _, MemoryJournal, Verdict, fold, read_lines, verify,
+};
+use highwater::lease::{Instance, LeaseTerms};
+use highwater::metrics::Metrics;
+use highwater::policy::FailurePolicy;
+use highwater::poller::{Limits, Operator, Poller, PollerParts, TickRequest};
+use highwater::source::Source as _;
+use highwater::state::{
+    MemoryStore, OnMissingState, Precondition, StateDocument, StateKey, StateStore as _, decode,
+    encode,
+};
+use highwater::testing::{RecordingHandler, TableSource};
+use serde_json::Value as Json;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::documents::lost;
+
+const POLLER: &str = "nightly";
+/// When each document was recorded.
+const STAGES: [&str; 6] = ["begun", "failed", "in-hand", "last", "paused", "taken"];
+
+/// What one build has written.
+struct Build {
+    name: String,
+    documents: BTreeMap<&'static str, Vec<u8>>,
+    journal: Vec<u8>,
+}
+
+impl Build {
+    fn all() -> Vec<Self> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/builds");
+        let folders = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let builds: Vec<Self> = folders.map(|folder| Self::read(&folder)).collect();
+        assert!(!builds.is_empty());
+        builds
+    }
+
+    fn read(folder: &PathBuf) -> Self {
+        let read = |stage: &'static str| {
+            (stage, fs::read(folder.join(stage).with_extension("json")).unwrap())
+        };
+        Self {
+            name: folder.file_name().unwrap().to_str().unwrap().to_owned(),
+            documents: STAGES.into_iter().map(read).collect(),
+            journal: fs::read(folder.join("journal.ndjson")).unwrap(),
+        }
+    }
+
+    fn document(&self, stage: &str) -> StateDocument {
+        decode(POLLER, &self.documents[stage]).unwrap_or_else(|error| {
+            panic!("{}: {stage}: {error}", self.name);
+        })
+    }
+}
+
+fn json(bytes: &[u8]) -> Json {
+    serde_json::from_slice(bytes).unwrap()
+}
+
+fn lines(bytes: &[u8]) -> Vec<Json> {
+    bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(json).collect()
+}
+
+#[test]
+fn documents_of_a_build_are_read_and_written_back_whole() {
+    for build in Build::all() {
+        for (stage, bytes) in &build.documents {
+            let document = build.document(stage);
+            let written = json(&encode(&document));
+            assert_eq!(lost(&json(bytes), &written, ""), None, "{}: {stage}", build.name);
+        }
+        let [failed, in_hand] = ["failed", "in-hand"].map(|stage| build.document(stage));
+        assert_eq!(failed.in_flight.unwrap().attempt, 1);
+        assert!(in_hand.in_flight.is_some() && in_hand.lease.released_at.is_none());
+        assert!(build.document("paused").paused.is_some());
+    }
+}
+
+#[test]
+fn a_journal_of_a_build_is_read_whole_and_leads_to_its_document() {
+    for build in Build::all() {
+        let (entries, findings) = read_lines("journal", &build.journal);
+        assert_eq!(findings, [], "{}", build.name);
+        for (read, entry) in lines(&build.journal).iter().zip(&entries) {
+            let mut written = Vec::new();
+            entry.write_to(&mut written);
+            assert_eq!(lost(read, &json(&written), ""), None, "{}", build.name);
+        }
+        let folded = fold(entries);
+        assert_eq!(folded.findings, [], "{}", build.name);
+        let verdict = verify(JournalMode::Full, &folded, Some(&build.document("last")));
+        assert_eq!(verdict, Verdict::Agrees, "{}", build.name);
+    }
+}
+
+#[tokio::test]
+async fn a_build_reads_what_this_one_writes_after_it() {
+    for build in Build::all() {
+        let (mut old, mut new) = (Shape::default(), Shape::default());
+        for bytes in build.documents.values() {
+            old.add("", &json(bytes));
+        }
+        let Written { documents, journal } = go_on(&build).await;
+        assert!(documents.len() > 4);
+        for document in &documents {
+            new.add("", document);
+            for required in document["requires"].as_array().unwrap() {
+                assert_eq!(required, "paused", "what the old build cannot know stops it");
+            }
+        }
+        lines(&build.journal).iter().for_each(|line| old.add_entry(line));
+        lines(&journal).iter().for_each(|line| new.add_entry(line));
+        assert_eq!(old.misfits(&new), Vec::<String>::new(), "{}", build.name);
+    }
+}
+
+/// What this build wrote.
+struct Written {
+    documents: Vec<Json>,
+    journal: Vec<u8>,
+}
+
+/// Goes on from the document of a build: delivers, fails, is paused and resumed, and delivers.
+async fn go_on(build: &Build) -> Written {
+    let source = Arc::new(TableSource::new(POLLER));
+    let mut document = build.document("taken");
+    let cursor = document.checkpoint.cursor.as_ref().unwrap().value.clone();
+    let at = u64::from_str_radix(cursor.trim_start_matches("0x"), 16).unwrap();
+    document.source_fingerprint = source.shape().fingerprint.clone();
+    let (store, key) = (Arc::new(MemoryStore::default()), StateKey::Document(POLLER.to_owned()));
+    store.store(&key, encode(&document), Precondition::Absent).await.unwrap();
+    let (handler, journal) =
+        (Arc::new(RecordingHandler::default()), Arc::new(MemoryJournal::default()));
+    let poller =
+        poller(&source, &handler, &store).with_journal(JournalMode::Full, journal.clone(), None);
+    let stored = {
+        let store = Arc::clone(&store);
+        async move || {
+            let key = StateKey::Document(POLLER.to_owned());
+            json(&store.load(&key).await.unwrap().stored.unwrap().bytes)
+        }
+    };
+    let mut documents = Vec::new();
+    let tick = async || poller.tick(&TickRequest::default()).await.result;
+
+    source.put_late(101, at + 1);
+    let in_hand = Arc::new(Mutex::new(Json::Null));
+    handler.then({
+        let (in_hand, stored) = (Arc::clone(&in_hand), stored.clone());
+        async move {
+            let found = stored().await;
+            *in_hand.lock().unwrap() = found;
+            Ok(())
+        }
+    });
+    tick().await.unwrap();
+    documents.extend([in_hand.lock().unwrap().take(), stored().await]);
+    source.put_late(102, at + 2);
+    handler.then_fail(HandlerError::Retryable("not now".to_owned()));
+    tick().await.unwrap_err();
+    documents.push(stored().await);
+    let ann = Operator { by: "ann", reason: "the target moves" };
+    poller.pause(ann).await.unwrap();
+    documents.push(stored().await);
+    poller.resume(ann).await.unwrap();
+    documents.push(stored().await);
+    tick().await.unwrap();
+    documents.push(stored().await);
+    assert_eq!(handler.ids(), [101, 102, 102]);
+
+    let mut told = Vec::new();
+    for part in journal.list(POLLER).await.unwrap() {
+        told.extend(journal.read(&part, 0).await.unwrap());
+    }
+    Written { documents, journal: told }
+}
+
+fn poller(
+    source: &Arc<TableSource>,
+    handler: &Arc<RecordingHandler>,
+    store: &Arc<MemoryStore>,
+) -> Poller {
+    let second = Duration::from_secs(1);
+    Poller::new(PollerParts {
+        name: POLLER.to_owned(),
+        source: source.clone(),
+        handler: handler.clone(),
+        store: store.clone(),
+        instance: Arc::new(Instance::new("this build")),
+        terms: LeaseTerms::of(30 * second),
+        limits: Limits {
+            batch_rows_max: 2,
+            batch_bytes_max: 1 << 20,
+            batches_max: None,
+            tick_time_max: 60 * second,
+            handler_stop_after: 120 * second,
+            handler_stall_max: None,
+            state_refresh: 300 * second,
+            status_interval: Duration::ZERO,
+            retry_delay_min: second,
+            retry_delay_max: second,
+            lease_first: false,
+            on_missing_state: OnMissingState::Stop,
+        },
+        policy: FailurePolicy::default(),
+        metrics: Arc::new(Metrics::default()),
+    })
+}
+
+/// What there is in JSON of one kind: in each object how often, and of which kinds, each of its fields comes.
+#[derive(Default)]
+struct Shape(BTreeMap<String, Fields>);
+
+#[derive(Default)]
+struct Fields {
+    /// How often the object itself came.
+    times: usize,
+    fields: BTreeMap<String, (usize, BTreeSet<&'static str>)>,
+}
+
+impl Shape {
+    fn add(&mut self, place: &str, value: &Json) {
+        match value {
+            Json::Object(fields) => {
+                let known = self.0.entry(place.to_owned()).or_default();
+                known.times += 1;
+                for (name, value) in fields {
+                    let known = known.fields.entry(name.clone()).or_default();
+                    known.0 += 1;
+                    known.1.insert(kind(value));
+                }
+                for (name, value) in fields {
+                    self.add(&format!("{place}/{name}"), value);
+                }
+            }
+            Json::Array(items) => {
+                items.iter().for_each(|item| self.add(&format!("{place}/*"), item))
+            }
+            _ => {}
+        }
+    }
+
+    /// Adds a line of a journal: those of one event have the same fields, and a document or parts of one beside.
+    fn add_entry(&mut self, line: &Json) {
+        let mut entry = line.as_object().unwrap().clone();
+        if let Some(document) = entry.remove("document") {
+            self.add("", &document);
+        }
+        let changes = entry.remove("changes").unwrap_or_default();
+        for (name, value) in changes["set"].as_object().into_iter().flatten() {
+            self.add(&format!("/{name}"), value);
+        }
+        self.add(line["event"].as_str().unwrap(), &Json::Object(entry));
+    }
+
+    /// Returns what a reader of this shape could not read of another one.
+    fn misfits(&self, other: &Self) -> Vec<String> {
+        let mut found = Vec::new();
+        let shared =
+            self.0.iter().filter_map(|(place, ours)| Some((place, ours, other.0.get(place)?)));
+        for (place, ours, theirs) in shared {
+            // Of what there are times depends on what was done before.
+            let varies = ["/timings", "/longest_ms"];
+            let is_whole = !varies.iter().any(|end| place.ends_with(end));
+            for (name, (times, kinds)) in &ours.fields {
+                let known = theirs.fields.get(name);
+                let is_needed = is_whole && *times == ours.times;
+                if is_needed && known.is_none_or(|(times, _)| *times < theirs.times) {
+                    found.push(format!("{place}/{name} is missing"));
+                }
+                for kind in known
+                    .into_iter()
+                    .flat_map(|(_, kinds)| kinds)
+                    .filter(|kind| !kinds.contains(*kind))
+                {
+                    found.push(format!("{place}/{name} is {kind}, and was {kinds:?}"));
+                }
+            }
+        }
+        found
+    }
+}
+
+fn kind(value: &Json) -> &'static str {
+    match value {
+        Json::Null => "nothing",
+        Json::Bool(_) => "yes or no",
+        Json::Number(number) if number.is_f64() => "a fraction",
+        Json::Number(_) => "a whole number",
+        Json::String(text) if OffsetDateTime::parse(text, &Rfc3339).is_ok() => "a time",
+        Json::String(_) => "a text",
+        Json::Array(_) => "a list",
+        Json::Object(_) => "an object",
+    }
+}
+
+#[test]
+fn a_misfit_would_be_seen() {
+    let shape = |documents: &[Json]| {
+        let mut shape = Shape::default();
+        documents.iter().for_each(|document| shape.add("", document));
+        shape
+    };
+    let old = shape(&[
+        serde_json::json!({ "a": { "b": 1, "at": "2026-04-07T01:23:45Z" }, "c": [{ "d": "x" }], "e": null }),
+        serde_json::json!({ "a": { "b": 2, "at": null }, "c": [] }),
+    ]);
+    for (new, expected) in [
+        (serde_json::json!({ "a": { "b": 3, "at": null, "new": 1 }, "c": [] }), vec![]),
+        (
+            serde_json::json!({ "a": { "b": 3 }, "c": [{}] }),
+            vec!["/a/at is missing", "/c/*/d is missing"],
+        ),
+        (
+            serde_json::json!({ "a": null }),
+            vec!["/a is nothing, and was {\"an object\"}", "/c is missing"],
+        ),
+        (
+            serde_json::json!({ "a": { "b": 1.5, "at": "soon" }, "c": [], "e": null }),
+            vec![
+                "/a/at is a text, and was {\"a time\", \"nothing\"}",
+                "/a/b is a fraction, and was {\"a whole number\"}",
+            ],
+        ),
+    ] {
+        assert_eq!(old.misfits(&shape(&[new])), expected);
+    }
+}
