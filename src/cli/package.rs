@@ -1,6 +1,6 @@
 //! `highwater package`: what `func start --script-root DIR` and a deployment need.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
@@ -44,19 +44,18 @@ pub(super) struct Options {
 struct Made {
     functions: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    zip: Option<PathBuf>,
+    zip: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    folder: Option<PathBuf>,
+    folder: Option<String>,
     notes: Vec<String>,
 }
 
 impl Made {
     fn text(&self) -> String {
         let names = self.functions.join(", ");
-        let what = |verb: &str, to: &Path| {
-            let to = to.display();
+        let what = |verb: &str, to: &str| {
             format!("{verb} `{HANDLER}`, host.json, licences and functions {names} in {to}")
         };
         let zip = self.zip.iter().map(|to| what("packed", to));
@@ -89,7 +88,9 @@ pub(super) fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
     if let Some(reason) = unfit {
         tell(&format!("note: for this machine only: {reason}"));
     }
-    let (zip, folder) = (out.clone(), stage.clone());
+    // A path that is no text has no JSON form.
+    let shown = |path: &PathBuf| path.display().to_string();
+    let (zip, folder) = (out.as_ref().map(shown), stage.as_ref().map(shown));
     let made = Made { functions, zip, bytes, folder, notes };
     say(&options.form.output.one(&made, || made.text()));
     Ok(Exit::Done)

@@ -183,6 +183,9 @@ async fn keys_are_divided_anew_by_a_command_that_asks_first() {
     bench.set("PARTITIONS", "3");
     let said = bench.command(&["repartition", "nightly", "--to", "3", "--yes"]).await;
     assert!(said.done().contains("nothing is to be done"), "{said:?}");
+    let said = bench.command(&["repartition", "nightly", "--to", "3", "--output", "json"]).await;
+    let told: Json = serde_json::from_str(said.done()).unwrap();
+    assert_eq!((&told["to"], &told["changed"]), (&json!(3), &json!(false)), "{told}");
     for _ in 0..10 {
         for part in ["nightly__p0", "nightly__p1", "nightly__p2"] {
             bench.command(&["tick", part]).await.done();

@@ -186,6 +186,10 @@ async fn a_clone_goes_on_under_another_name_and_is_never_made_over_one() {
     bench.command(&clone).await.failed(2, "`--reason TEXT`");
     let place = "goes on behind the checkpoint of `nightly`, now rowversion `";
     bench.command(&[&clone[..], &["--dry-run"]].concat()).await.done_with(place);
+    let dry = [&clone[..], &["--dry-run", "--output", "json"]].concat();
+    let plan: Json = serde_json::from_str(bench.command(&dry).await.done()).unwrap();
+    assert_eq!((&plan["changed"], &plan["generation"]), (&json!(false), &Json::Null), "{plan}");
+    assert_eq!(plan["cursor"]["kind"], "rowversion", "{plan}");
     bench.command(&[&clone[..], &WHY].concat()).await.failed(2, "add `--yes`");
     let said = bench.command(&[&clone[..], &SURE].concat()).await;
     said.done_with("settings for it are still to be made");
