@@ -95,6 +95,8 @@ const SIGN = "src/handler/http/sign.rs";
 const NORMALIZE = "src/normalize.rs";
 const LIMIT = "src/source/mssql/limit.rs";
 const FORM = "src/source/mssql/form.rs";
+const VARIANT = "src/source/mssql/variant.rs";
+const KEY = "src/source/mssql/key.rs";
 const SCHEMA = "src/source/mssql/schema.rs";
 const DESCRIBE = "src/source/mssql/describe.rs";
 const FILTER = "src/config/filter.rs";
@@ -197,6 +199,13 @@ const BREAKS = [
   ["values of filters not told apart", FILTER, 'written.collect::<Vec<_>>().join(",")', 'written.take(0).collect::<Vec<_>>().join(",")'],
   ["retyped key read on", SCHEMA, "if differs(ORDER, &self.order_hash) {", "if false && differs(ORDER, &self.order_hash) {"],
   ["key in another collation read on", FORM, 'format!("{name} {}", self.collation.as_deref().unwrap_or_default())', "name.to_owned()"],
+  ["key value compared without its own type", FORM, "if let Some(base) = base {", "if let Some(base) = base.filter(|_| false) {"],
+  ["statement kept for key values of other types", PLAN, "return Ok((whole(&self.text(&read, bounds)), params));", "let mut known = self.statements.lock().unwrap_or_else(PoisonError::into_inner);\n            let sql = known.entry(bounds).or_insert_with(|| whole(&self.text(&read, bounds)));\n            return Ok((Arc::clone(sql), params));"],
+  ["text of a checkpoint taken for a collation", VARIANT, "Some(ident::collation(name)?)", "Some(name)"],
+  ["sizes of a key value's type not checked", VARIANT, ".filter(|_| are_digits(digits))", ""],
+  ["key value longer than its type cut", VARIANT, "|| value.encode_utf16().count() > length.into()", ""],
+  ["key of a deleted row read from the row in part", KEY, 'selected.replace(&format!("t.{name}"), &format!("c.{name}"))', 'selected.replacen(&format!("t.{name}"), &format!("c.{name}"), 1)'],
+  ["part told from a variant's value without its type", PARTITION, "variant::expression(&value)", "value"],
   ["columns remembered before rows had them", SCHEMA, "                if delivered { Some(Json", "                if delivered || true { Some(Json"],
   ["flag of deleted rows not read", DESCRIBE, 'Ok(format!("{column} <> 0"))', 'Ok(format!("{column} IS NOT NULL"))'],
   ["choice forgotten", CHOICE, "if let Some(Reasoned { choice, .. }) = before {", "if let Some(Reasoned { choice, .. }) = before.filter(|_| false) {"],
