@@ -4,7 +4,7 @@
 //! set; `HIGHWATER_TEST_CHROMIUM` names another program. Screenshots land in `target/screenshots`.
 
 #![cfg(feature = "demo")]
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test ends where its expectation does")]
+#![expect(clippy::unwrap_used, reason = "a test ends where its expectation does")]
 #![expect(clippy::print_stdout, reason = "a test that skips says why")]
 
 #[expect(dead_code, reason = "the tests with webhooks need more of it")]

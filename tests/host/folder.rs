@@ -32,30 +32,6 @@ async fn a_folder_for_a_table_is_valid_and_delivers() {
     assert_eq!(values["SqlConnection"].as_str(), Some(bench.env["SqlConnection"].as_str()));
     assert_eq!(values["HIGHWATER__POLLERS__SHOP__SOURCE__KEY"], "id");
     bench.command(&init).await.failed(2, "nothing is overwritten");
-    let beside = format!("{out}-2");
-    let init = ["init", "shop", "--table", "dbo.orders", "--out", &beside, "--output", "json"];
-    let said = bench.command(&init).await;
-    let report: Json = serde_json::from_str(&said.data).unwrap();
-    for (field, expected) in [
-        ("poller", json!("shop")),
-        ("table", json!("dbo.orders")),
-        ("mode", json!("rowversion")),
-        ("cursor", json!("version")),
-        ("key", json!(["id"])),
-        ("sees_deletes", json!(false)),
-    ] {
-        assert_eq!(report[field], expected, "{report:#}");
-    }
-    let files = report["files"].as_array().unwrap();
-    assert_eq!(files.len(), 4, "{report:#}");
-    assert!(files.iter().all(|file| std::path::Path::new(file.as_str().unwrap()).is_file()));
-    let findings = report["findings"].as_array().unwrap();
-    assert!(
-        findings.iter().any(|it| it["check"] == "index" && it["fix"].is_string()),
-        "{report:#}"
-    );
-    assert!(report["next"][1].as_str().unwrap().ends_with(&format!(" run --from {beside}")));
-    assert!(!said.data.contains(secret), "{report:#}");
 
     // The folder alone, without the settings of this test.
     let program = || {
@@ -88,6 +64,35 @@ async fn a_folder_for_a_table_is_valid_and_delivers() {
         panic!("it ended without a delivery");
     };
     within(LIMIT, delivered).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_folder_was_made_of_is_told_in_every_form() {
+    let bench = Bench::with_rows(1..=3).await;
+    let out = bench.folder.path().join("new").to_str().unwrap().to_owned();
+    let init = ["init", "shop", "--table", "dbo.orders", "--out", &out, "--output", "json"];
+    let said = bench.command(&init).await;
+    let report: Json = serde_json::from_str(&said.data).unwrap();
+    for (field, expected) in [
+        ("poller", json!("shop")),
+        ("table", json!("dbo.orders")),
+        ("mode", json!("rowversion")),
+        ("cursor", json!("version")),
+        ("key", json!(["id"])),
+        ("sees_deletes", json!(false)),
+    ] {
+        assert_eq!(report[field], expected, "{report:#}");
+    }
+    let files = report["files"].as_array().unwrap();
+    assert_eq!(files.len(), 4, "{report:#}");
+    assert!(files.iter().all(|file| std::path::Path::new(file.as_str().unwrap()).is_file()));
+    let findings = report["findings"].as_array().unwrap();
+    assert!(
+        findings.iter().any(|it| it["check"] == "index" && it["fix"].is_string()),
+        "{report:#}"
+    );
+    assert!(report["next"][1].as_str().unwrap().ends_with(&format!(" run --from {out}")));
+    assert!(!said.data.contains(&bench.env["SqlConnection"]), "{report:#}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

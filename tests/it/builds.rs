@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ impl Build {
         builds
     }
 
-    fn read(folder: &PathBuf) -> Self {
+    fn read(folder: &Path) -> Self {
         let read = |stage: &'static str| {
             (stage, fs::read(folder.join(stage).with_extension("json")).unwrap())
         };
@@ -124,8 +124,11 @@ async fn a_build_reads_what_this_one_writes_after_it() {
                 assert_eq!(required, "paused", "what the old build cannot know stops it");
             }
         }
-        lines(&build.journal).iter().for_each(|line| old.add_entry(line));
-        lines(&journal).iter().for_each(|line| new.add_entry(line));
+        for (shape, journal) in [(&mut old, &build.journal), (&mut new, &journal)] {
+            for line in lines(journal) {
+                shape.add_entry(&line);
+            }
+        }
         assert_eq!(old.misfits(&new), Vec::<String>::new(), "{}", build.name);
     }
 }
@@ -170,7 +173,8 @@ async fn go_on(build: &Build) -> Written {
         }
     });
     tick().await.unwrap();
-    documents.extend([in_hand.lock().unwrap().take(), stored().await]);
+    documents.push(in_hand.lock().unwrap().take());
+    documents.push(stored().await);
     source.put_late(102, at + 2);
     handler.then_fail(HandlerError::Retryable("not now".to_owned()));
     tick().await.unwrap_err();
@@ -250,9 +254,11 @@ impl Shape {
                 }
             }
             Json::Array(items) => {
-                items.iter().for_each(|item| self.add(&format!("{place}/*"), item))
+                for item in items {
+                    self.add(&format!("{place}/*"), item);
+                }
             }
-            _ => {}
+            Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => {}
         }
     }
 
@@ -314,7 +320,9 @@ fn kind(value: &Json) -> &'static str {
 fn a_misfit_would_be_seen() {
     let shape = |documents: &[Json]| {
         let mut shape = Shape::default();
-        documents.iter().for_each(|document| shape.add("", document));
+        for document in documents {
+            shape.add("", document);
+        }
         shape
     };
     let old = shape(&[

@@ -2,7 +2,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::indexing_slicing,
     reason = "a test may panic; `allow-*-in-tests` does not reach helper functions"
 )]
 
