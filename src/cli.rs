@@ -3,7 +3,8 @@
 //! Data goes to standard output, in the form that `--output` names, everything else to standard error.
 //! Nothing waits for an answer unless a terminal is there to give it. Exit codes: 0 done, 1 failed,
 //! 2 wrong usage or a confirmation that is missing, 3 wrong settings, 4 not allowed, 5 another holds
-//! the lease or was faster, 6 something needed cannot be reached, 7 the handler did not take it.
+//! the lease or was faster, 6 something needed cannot be reached, 7 the handler did not take it, 130 or
+//! 143 stopped by a signal before it was done.
 
 mod backfill;
 mod clone;
@@ -245,4 +246,54 @@ fn unknown<T>(name: &str, known: &BTreeMap<String, T>) -> Failed {
         )
     };
     Failed::new(Exit::Usage, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Commands that print no data, or data that has one form: lines and documents as they are stored, SQL, a script,
+    /// a page.
+    const OF_ONE_FORM: [&str; 13] = [
+        "completions",
+        "demo",
+        "devdb",
+        "fence ddl",
+        "journal ddl",
+        "journal export",
+        "ledger ddl",
+        "man",
+        "race",
+        "run",
+        "serve",
+        "state ddl",
+        "state export",
+    ];
+
+    /// Returns the names of all commands that do something, each with whether it has `--output`.
+    fn leaves(of: &clap::Command, path: &str) -> Vec<(String, bool)> {
+        let children = of.get_subcommands().flat_map(|child| {
+            let path = format!("{path} {}", child.get_name());
+            let has_form = child.get_arguments().any(|argument| argument.get_id() == "output");
+            if child.has_subcommands() {
+                leaves(child, &path)
+            } else {
+                vec![(path.trim_start().to_owned(), has_form)]
+            }
+        });
+        children.collect()
+    }
+
+    #[test]
+    fn every_command_with_data_has_all_its_forms() {
+        let leaves = leaves(&Arguments::command(), "");
+        assert!(leaves.len() > 30, "{leaves:?}");
+        let without =
+            leaves.iter().filter(|(_, has_form)| !has_form).map(|(name, _)| name.as_str());
+        let mut without: Vec<&str> = without.collect();
+        without.sort_unstable();
+        let is_built =
+            |name: &&str| cfg!(feature = "demo") || !["demo", "devdb", "race"].contains(name);
+        assert_eq!(without, OF_ONE_FORM.into_iter().filter(is_built).collect::<Vec<_>>());
+    }
 }

@@ -6,6 +6,7 @@
 
 mod azfdb;
 mod database;
+mod functions;
 mod standing;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use tokio::time::Instant;
 
 use self::azfdb::Azfdb;
 pub use self::database::DatabaseCalls;
+pub(crate) use self::functions::{Invocations, Trigger};
 pub(crate) use self::standing::Standing;
 use self::standing::StandingMetrics;
 

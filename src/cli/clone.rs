@@ -42,9 +42,12 @@ fn new_name(text: &str) -> Result<String, String> {
 struct Report<'a> {
     poller: &'a str,
     new_name: &'a str,
-    /// Where the new one goes on.
+    /// Whether the new one was made.
+    changed: bool,
+    /// Where the new one goes on, or would.
     cursor: Option<&'a Cursor>,
-    generation: u64,
+    /// That of the new document; `null` where none was made.
+    generation: Option<u64>,
     /// Whether settings name it.
     is_set_up: bool,
 }
@@ -61,14 +64,16 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         None => std::sync::Arc::new(one.under_name(new_name)),
     };
     let at = one.present().await?.document?.and_then(|document| document.checkpoint.cursor);
-    let at = at.as_ref().map_or_else(|| "the beginning".to_owned(), position_text);
+    let place = at.as_ref().map_or_else(|| "the beginning".to_owned(), position_text);
     let plan = format!(
-        "{name}: `{new_name}` gets a document of its own, and goes on behind the checkpoint of `{name}`, now {at}\n  \
+        "{name}: `{new_name}` gets a document of its own, and goes on behind the checkpoint of `{name}`, now {place}\n  \
          its events have other ids, since an id is of a poller and a row; what `{name}` has set aside, or has in \
          hand, stays with `{name}`"
     );
     if options.dry_run {
-        say(&plan);
+        let (changed, cursor, generation) = (false, at.as_ref(), None);
+        let report = Report { poller: name, new_name, changed, cursor, generation, is_set_up };
+        say(&options.form.output.one(&report, || plan));
         return Ok(Exit::Done);
     }
     let reason = options.asked.reason().inspect_err(|_| tell(&plan))?;
@@ -79,8 +84,8 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let operator = Operator { by: &by, reason };
     let done = Box::pin(one.clone_to(&other, is_set_up, operator)).await.map_err(failed)?;
     let cursor = done.document.checkpoint.cursor.as_ref();
-    let generation = done.document.generation.0;
-    let report = Report { poller: name, new_name, cursor, generation, is_set_up };
+    let (changed, generation) = (true, Some(done.document.generation.0));
+    let report = Report { poller: name, new_name, changed, cursor, generation, is_set_up };
     say(&options.form.output.one(&report, || {
         let place = cursor.map(position_text).unwrap_or_default();
         let next = if is_set_up { "" } else { "; settings for it are still to be made" };

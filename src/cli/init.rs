@@ -4,9 +4,12 @@ mod folder;
 
 use std::path::PathBuf;
 
-use super::output::{Exit, Failed, say};
+use serde::Serialize;
+
+use super::output::{Exit, Failed, OutputOption, say};
 use super::parts;
 use crate::config::Vars;
+use crate::cursor::Cursor;
 use crate::poller::{Init, Poller};
 
 #[derive(Debug, clap::Args)]
@@ -28,31 +31,50 @@ pub(super) struct Options {
     /// Column to go by; the best that the table has if not given.
     #[arg(long, value_name = "COLUMN", requires = "table")]
     cursor: Option<String>,
+    #[command(flatten)]
+    form: OutputOption,
+}
+
+/// What is printed of a poller that was started, or of a part of one.
+#[derive(Serialize)]
+struct Started {
+    poller: String,
+    /// Rows behind it will be delivered; `null` for all.
+    after: Option<Cursor>,
+}
+
+impl Started {
+    fn text(&self) -> String {
+        let Self { poller, after } = self;
+        match after {
+            Some(cursor) => format!("{poller}: starts behind {} `{}`", cursor.mode, cursor.value),
+            None => format!("{poller}: starts at the beginning"),
+        }
+    }
 }
 
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
     if let (Some(table), Some(out)) = (&options.table, &options.out) {
         return Box::pin(folder::run(vars, options, (table, out))).await;
     }
+    let parts = parts(vars, &options.poller)?;
+    let is_whole = parts.len() == 1;
     // One that has a state must not keep the others from theirs.
-    let mut end = Ok(Exit::Done);
-    for poller in parts(vars, &options.poller)? {
-        end = init_one(&poller).await.and(end);
+    let (mut started, mut end) = (Vec::new(), Ok(Exit::Done));
+    for poller in parts {
+        match start(&poller).await {
+            Ok(one) => started.push(one),
+            Err(failed) => end = Err(failed),
+        }
     }
+    say(&options.form.output.parts(&started, is_whole, Started::text));
     end
 }
 
-async fn init_one(poller: &Poller) -> Result<Exit, Failed> {
+async fn start(poller: &Poller) -> Result<Started, Failed> {
     let name = poller.name();
     match poller.init().await? {
-        Init::Started { after: Some(cursor) } => {
-            say(&format!("{name}: starts behind {} `{}`", cursor.mode, cursor.value));
-            Ok(Exit::Done)
-        }
-        Init::Started { after: None } => {
-            say(&format!("{name}: starts at the beginning"));
-            Ok(Exit::Done)
-        }
+        Init::Started { after } => Ok(Started { poller: name.to_owned(), after }),
         Init::StartedBefore => {
             let text = format!("poller `{name}` has a state; it stays as it is");
             Err(Failed::new(Exit::Failed, text))

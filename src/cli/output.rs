@@ -40,12 +40,23 @@ pub(super) enum Exit {
     Unavailable = 6,
     /// The handler did not take what it was given.
     NotTaken = 7,
+    /// SIGINT, such as by Ctrl-C, came before it was done: 128 and the signal's number, as shells have it.
+    Interrupted = 130,
+    /// SIGTERM came before it was done.
+    Terminated = 143,
+}
+
+impl Exit {
+    /// Returns the number.
+    #[expect(clippy::as_conversions, reason = "the numbers stand beside the names")]
+    pub(super) fn code(self) -> u8 {
+        self as u8
+    }
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        #[expect(clippy::as_conversions, reason = "the numbers stand beside the names")]
-        Self::from(exit as u8)
+        Self::from(exit.code())
     }
 }
 
@@ -166,6 +177,25 @@ impl Output {
             Self::Table => text(),
             Self::Json => pretty(thing),
             Self::Jsonl => line(thing),
+        }
+    }
+
+    /// Returns what became of the parts of a poller in this form: one thing where it `is_whole`, a list where it is
+    /// divided; nothing where nothing became of any. `text` is what people read of each.
+    pub(super) fn parts<T: Serialize>(
+        self,
+        things: &[T],
+        is_whole: bool,
+        text: impl Fn(&T) -> String,
+    ) -> String {
+        let lines =
+            |of: &dyn Fn(&T) -> String| things.iter().map(of).collect::<Vec<_>>().join("\n");
+        match (self, things) {
+            (_, []) => String::new(),
+            (Self::Json, [thing]) if is_whole => pretty(thing),
+            (Self::Json, _) => pretty(things),
+            (Self::Jsonl, _) => lines(&line),
+            (Self::Table, _) => lines(&text),
         }
     }
 }
@@ -297,6 +327,20 @@ mod tests {
         assert_eq!(Output::Json.list(&none), "[]");
         assert_eq!(Output::Jsonl.list(&none), "");
         assert_eq!(Output::Table.list(&none), "NAME  GUNS");
+    }
+
+    #[test]
+    fn parts_are_one_document_and_a_whole_poller_is_no_list() {
+        let form = |output: Output, ships: &[Ship], is_whole| {
+            output.parts(ships, is_whole, |ship| ship.name.to_owned())
+        };
+        let json = |text: String| serde_json::from_str::<serde_json::Value>(&text).unwrap();
+        assert_eq!(json(form(Output::Json, &SHIPS, false))[1]["guns"], 6);
+        assert_eq!(json(form(Output::Json, &SHIPS[1..], false))[0]["guns"], 6);
+        assert_eq!(json(form(Output::Json, &SHIPS[1..], true))["guns"], 6);
+        assert_eq!(form(Output::Jsonl, &SHIPS, false).lines().count(), 2);
+        assert!(form(Output::Table, &SHIPS, false).starts_with("Été\nAjax"));
+        assert_eq!(form(Output::Json, &[], true), "", "what failed is told elsewhere");
     }
 
     #[test]

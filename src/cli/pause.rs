@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use super::output::{Exit, Failed, OutputOption, say, time_text};
 use super::parts;
 use crate::config::Vars;
-use crate::poller::{Operator, Pausing, Poller, Resuming};
+use crate::poller::{Operator, Pausing, Resuming};
 
 #[derive(Debug, Args)]
 pub(super) struct PauseOptions {
@@ -70,93 +70,92 @@ pub(super) fn some_text(text: &str) -> Result<String, String> {
 
 /// What the two commands print.
 #[derive(Serialize)]
-struct Report<'a> {
-    poller: &'a str,
+struct Report {
+    poller: String,
     /// How the poller stands now.
     paused: bool,
     /// Whether that was changed.
     changed: bool,
     /// Who paused it; `null` where it was not.
-    by: Option<&'a str>,
-    reason: Option<&'a str>,
+    by: Option<String>,
+    reason: Option<String>,
     #[serde(with = "time::serde::rfc3339::option")]
     at: Option<OffsetDateTime>,
     /// The instance whose tick ends after the batch in hand.
-    running: Option<&'a str>,
+    running: Option<String>,
+    /// What people read.
+    #[serde(skip)]
+    text: String,
+}
+
+/// Prints what became of the parts of a poller, also where one of them is why the command fails.
+fn say_all(form: OutputOption, reports: &[Report], is_whole: bool) {
+    say(&form.output.parts(reports, is_whole, |report| report.text.clone()));
 }
 
 pub(super) async fn pause(vars: &dyn Vars, options: &PauseOptions) -> Result<Exit, Failed> {
     let by = options.who.name(vars);
     let operator = Operator { by: &by, reason: &options.reason };
-    for poller in parts(vars, &options.poller)? {
-        pause_one(&poller, operator, &options.form).await?;
+    let parts = parts(vars, &options.poller)?;
+    let (mut reports, mut ended) = (Vec::new(), Ok(Exit::Done));
+    for poller in &parts {
+        match poller.pause(operator).await {
+            Ok(pausing) => reports.push(paused(poller.name(), pausing)),
+            Err(error) => {
+                ended = Err(error.into());
+                break;
+            }
+        }
     }
-    Ok(Exit::Done)
+    say_all(options.form, &reports, parts.len() == 1);
+    ended
 }
 
-async fn pause_one(
-    poller: &Poller,
-    operator: Operator<'_>,
-    form: &OutputOption,
-) -> Result<(), Failed> {
-    let name = poller.name();
-    let pausing = poller.pause(operator).await?;
-    let (paused, running, changed) = match &pausing {
-        Pausing::Paused { paused, running } => (paused, running.as_deref(), true),
+fn paused(name: &str, pausing: Pausing) -> Report {
+    let (paused, running, changed) = match pausing {
+        Pausing::Paused { paused, running } => (paused, running, true),
         Pausing::PausedBefore(paused) => (paused, None, false),
     };
-    let report = Report {
-        poller: name,
+    let since = time_text(paused.at);
+    let text = if changed {
+        let ends = |owner| format!("\n{name}: the tick of `{owner}` ends after the batch in hand");
+        format!("{name}: paused at {since}{}", running.as_ref().map(ends).unwrap_or_default())
+    } else {
+        let (by, reason) = (&paused.by, &paused.reason);
+        format!("{name}: has been paused since {since} by {by}: {reason}")
+    };
+    Report {
+        poller: name.to_owned(),
         paused: true,
         changed,
-        by: Some(&paused.by),
-        reason: Some(&paused.reason),
+        by: Some(paused.by),
+        reason: Some(paused.reason),
         at: Some(paused.at),
         running,
-    };
-    say(&form.output.one(&report, || {
-        let since = time_text(paused.at);
-        if !changed {
-            let (by, reason) = (&paused.by, &paused.reason);
-            return format!("{name}: has been paused since {since} by {by}: {reason}");
-        }
-        let running = running
-            .map(|owner| format!("\n{name}: the tick of `{owner}` ends after the batch in hand"));
-        format!("{name}: paused at {since}{}", running.unwrap_or_default())
-    }));
-    Ok(())
+        text,
+    }
 }
 
 pub(super) async fn resume(vars: &dyn Vars, options: &ResumeOptions) -> Result<Exit, Failed> {
     let by = options.who.name(vars);
     let reason = options.reason.as_deref().unwrap_or_default();
-    for poller in parts(vars, &options.poller)? {
-        resume_one(&poller, Operator { by: &by, reason }, &options.form).await?;
+    let parts = parts(vars, &options.poller)?;
+    let (mut reports, mut ended) = (Vec::new(), Ok(Exit::Done));
+    for poller in &parts {
+        match poller.resume(Operator { by: &by, reason }).await {
+            Ok(resuming) => reports.push(resumed(poller.name(), resuming)),
+            Err(error) => {
+                ended = Err(error.into());
+                break;
+            }
+        }
     }
-    Ok(Exit::Done)
+    say_all(options.form, &reports, parts.len() == 1);
+    ended
 }
 
-async fn resume_one(
-    poller: &Poller,
-    operator: Operator<'_>,
-    form: &OutputOption,
-) -> Result<(), Failed> {
-    let name = poller.name();
-    let resuming = poller.resume(operator).await?;
-    let was = match &resuming {
-        Resuming::Resumed { was } => Some(was),
-        Resuming::BackOffEnded { .. } | Resuming::NotPaused => None,
-    };
-    let report = Report {
-        poller: name,
-        paused: false,
-        changed: resuming != Resuming::NotPaused,
-        by: was.map(|was| was.by.as_str()),
-        reason: was.map(|was| was.reason.as_str()),
-        at: was.map(|was| was.at),
-        running: None,
-    };
-    say(&form.output.one(&report, || match &resuming {
+fn resumed(name: &str, resuming: Resuming) -> Report {
+    let text = match &resuming {
         Resuming::Resumed { was } => format!(
             "{name}: resumed; it was paused since {} by {}: {}",
             time_text(was.at),
@@ -168,8 +167,15 @@ async fn resume_one(
             time_text(*until)
         ),
         Resuming::NotPaused => format!("{name}: is not paused"),
-    }));
-    Ok(())
+    };
+    let changed = resuming != Resuming::NotPaused;
+    let was = match resuming {
+        Resuming::Resumed { was } => Some(was),
+        Resuming::BackOffEnded { .. } | Resuming::NotPaused => None,
+    };
+    let (at, (by, reason)) =
+        (was.as_ref().map(|was| was.at), was.map(|was| (was.by, was.reason)).unzip());
+    Report { poller: name.to_owned(), paused: false, changed, by, reason, at, running: None, text }
 }
 
 #[cfg(test)]

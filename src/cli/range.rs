@@ -5,7 +5,7 @@ mod progress;
 mod work;
 
 use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use clap::Args;
 use serde::Serialize;
@@ -103,7 +103,7 @@ pub(super) async fn run(
     }
     if let Some(id) = &options.cancel {
         let begun = find(&ranges, options, shape, id).await?;
-        return Box::pin(cancel(&ranges, begun)).await;
+        return Box::pin(cancel(&ranges, begun, options)).await;
     }
     let begun = match &options.resume {
         Some(id) => {
@@ -207,7 +207,8 @@ async fn deliver(
     shape: Shape,
 ) -> Result<Exit, Failed> {
     let stop = StopSignal::new();
-    tokio::spawn(serve::asked_to_stop(serve::Signals::catch(), stop.clone()));
+    let asked = Arc::new(OnceLock::new());
+    tokio::spawn(serve::asked_by(serve::Signals::catch(), stop.clone(), Arc::clone(&asked)));
     let (id, name) = (begun.id.clone(), begun.name.clone());
     let work = Work::of(ranges, &begun, shape.purpose.replay_id(&id), stop).await?;
     let ended = work::run(Arc::clone(&work), shape.parallel).await?;
@@ -223,7 +224,8 @@ async fn deliver(
             Ok(Exit::Done)
         }
         RangeEnd::Stopped | RangeEnd::Held { .. } => {
-            Err(Failed::new(Exit::Failed, format!("stopped; {again} goes on with it")))
+            let exit = asked.get().copied().unwrap_or(Exit::Failed);
+            Err(Failed::new(exit, format!("stopped; {again} goes on with it")))
         }
         RangeEnd::Cancelled => {
             Err(Failed::new(Exit::Failed, format!("`{name}` was given up by somebody")))
@@ -283,7 +285,19 @@ async fn status(
     Ok(Exit::Done)
 }
 
-async fn cancel(ranges: &Arc<Ranges>, begun: Begun) -> Result<Exit, Failed> {
+/// What is printed of a range that was given up.
+#[derive(Serialize)]
+struct GivenUp<'a> {
+    poller: &'a str,
+    id: &'a str,
+    cancelled: bool,
+}
+
+async fn cancel(
+    ranges: &Arc<Ranges>,
+    begun: Begun,
+    options: &RangeOptions,
+) -> Result<Exit, Failed> {
     let lane = Lane::new(ranges)?;
     if begun.record.done_at.is_some() {
         return Err(Failed::new(Exit::Failed, format!("`{}` is done", begun.name)));
@@ -295,6 +309,7 @@ async fn cancel(ranges: &Arc<Ranges>, begun: Begun) -> Result<Exit, Failed> {
             lane.range(&name).cancel_range().await?;
         }
     }
-    say(&format!("{}: given up", begun.name));
+    let told = GivenUp { poller: &options.poller, id: &begun.id, cancelled: true };
+    say(&options.form.output.one(&told, || format!("{}: given up", begun.name)));
     Ok(Exit::Done)
 }

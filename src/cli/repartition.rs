@@ -44,6 +44,8 @@ struct Report<'a> {
     after: Option<String>,
     /// Rows that were delivered to come so far.
     rows: u64,
+    /// Whether there are other parts than before.
+    changed: bool,
 }
 
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
@@ -60,7 +62,9 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         return Err(Failed::new(Exit::Usage, text));
     };
     if from == to && found.under_way.is_none() {
-        say(&format!("{name}: has {to} partitions; nothing is to be done"));
+        let report = Report { poller: name, from, to, after: None, rows: 0, changed: false };
+        let text = || format!("{name}: has {to} partitions; nothing is to be done");
+        say(&options.form.output.one(&report, text));
         return Ok(Exit::Done);
     }
     if !confirm(&plan(name, to, &found), name, options.yes)? {
@@ -74,7 +78,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let done = Box::pin(work.run(operator, &|line| tell(&format!("  {line}")))).await;
     let done = done.map_err(failed)?;
     let after = done.after.as_ref().map(|cursor| format!("{} {}", cursor.mode, cursor.value));
-    let report = Report { poller: name, from, to, after, rows: done.rows };
+    let report = Report { poller: name, from, to, after, rows: done.rows, changed: true };
     say(&options.form.output.one(&report, || {
         let after = report.after.as_deref().unwrap_or("the beginning");
         format!(

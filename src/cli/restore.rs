@@ -58,6 +58,7 @@ pub(super) async fn rebuild(vars: &dyn Vars, options: &Options) -> Result<Exit, 
     let refuse =
         |text: &str| Err(Failed::new(Exit::Failed, format!("{name}: {}{text}", words(&examined))));
     let Some(document) = examined.history() else { return refuse("; nothing can be rebuilt") };
+    poller.refuse_other_part(document).map_err(failed)?;
     match &examined.verdict {
         Verdict::Agrees => {
             let (generation, fencing_token) =
@@ -118,6 +119,8 @@ pub(super) async fn import(vars: &dyn Vars, import: &ImportOptions) -> Result<Ex
     options.asked.reason()?;
     let poller = poller(vars, name)?;
     let document = read(name, file)?;
+    poller.refuse_other_part(&document).map_err(failed)?;
+    poller.refuse_beside_others().await?;
     let shown = file.display();
     let present = poller.present().await?;
     let what = match &present.document {
@@ -220,6 +223,9 @@ pub(super) fn failed(error: RestoreError) -> Failed {
     match error {
         RestoreError::Held { .. } | RestoreError::Moved => {
             Failed::new(Exit::Conflict, format!("{error}; nothing was done"))
+        }
+        RestoreError::OtherPart { .. } => {
+            Failed::new(Exit::Usage, format!("{error}; nothing was done"))
         }
         RestoreError::Load(LoadError::Store(error)) => error.into(),
         RestoreError::Load(LoadError::Format(error)) => error.into(),

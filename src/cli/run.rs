@@ -19,6 +19,7 @@ use crate::config::Vars;
 use crate::error::chain;
 use crate::host::server::Function;
 use crate::host::traced::{Invoked, note, note_recovery};
+use crate::metrics::{Invocations, Trigger};
 use crate::page::{Authority, Served};
 use crate::poller::{Poller, StopSignal, TickRequest};
 use crate::project;
@@ -48,8 +49,12 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let telemetry = start(vars);
     let app = App::build(vars)?;
     let stop = StopSignal::new();
-    let process =
-        Process { stop: stop.clone(), telemetry, is_cold: Arc::new(AtomicBool::new(true)) };
+    let process = Process {
+        stop: stop.clone(),
+        telemetry,
+        is_cold: Arc::new(AtomicBool::new(true)),
+        invocations: Invocations::default(),
+    };
     let timers = timers(vars, &app, options, &process)?;
     let page = match options.status {
         None => None,
@@ -80,6 +85,7 @@ struct Process {
     telemetry: Telemetry,
     /// Whether nothing has run yet.
     is_cold: Arc<AtomicBool>,
+    invocations: Invocations,
 }
 
 fn timers(
@@ -153,13 +159,14 @@ impl Process {
         let span = error_span!("tick", poller.name = poller.name(), invocation_id);
         let stop = self.stop.child();
         let request = TickRequest { invocation_id, traceparent: None, stop };
-        let invoked = Invoked {
-            schedule: Some(schedule),
-            ..Invoked::of(function, &request, self.is_first())
-        };
+        let is_first = self.is_first();
+        let measured = self.invocations.begin(Trigger::Timer, Some(poller.name()), is_first);
+        let invoked =
+            Invoked { schedule: Some(schedule), ..Invoked::of(function, &request, is_first) };
         let exported = invoked.span(&self.telemetry);
         let report = poller.tick(&request).instrument(exported.clone()).instrument(span).await;
         note(exported, poller, &report);
+        measured.end(report.result.is_err());
         self.telemetry.flush().await;
     }
 
@@ -167,6 +174,7 @@ impl Process {
         let invocation_id = Uuid::new_v4().to_string();
         let span = error_span!("recovery", invocation_id);
         let is_first = self.is_first();
+        let measured = self.invocations.begin(Trigger::Timer, None, is_first);
         let schedule = Some(schedule.as_str());
         let (id, traceparent) = (invocation_id.as_str(), None);
         let invoked = Invoked { function, id, schedule, traceparent, is_first };
@@ -174,6 +182,7 @@ impl Process {
         let run = Box::pin(controller.invoke()).instrument(exported.clone());
         let ended = run.instrument(span).await;
         note_recovery(exported, &ended);
+        measured.end(ended.is_err());
         if let Err(error) = ended {
             let reason = chain(&error);
             error!(

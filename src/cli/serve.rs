@@ -1,6 +1,7 @@
 //! `highwater serve`: answers the Functions host until it is asked to stop.
 
 use std::net::Ipv4Addr;
+use std::sync::{Arc, OnceLock};
 
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -97,15 +98,25 @@ impl Signals {
 /// Completes at the first SIGTERM or SIGINT; at a second one, or after a grace period, the process
 /// ends whatever runs: the lease then lapses by itself.
 pub(super) async fn asked_to_stop(signals: Option<Signals>, stop: StopSignal) {
+    asked_by(signals, stop, Arc::default()).await;
+}
+
+/// As [`asked_to_stop`]; which signal it was is in `asked` before `stop` is set.
+pub(super) async fn asked_by(
+    signals: Option<Signals>,
+    stop: StopSignal,
+    asked: Arc<OnceLock<Exit>>,
+) {
     let Some(Signals { mut terminate, mut interrupt }) = signals else {
         warn!(event = "signals_unavailable", "Signals cannot be received; only a kill stops this");
         return std::future::pending().await;
     };
     let first = tokio::select! {
-        _ = terminate.recv() => 143,
-        _ = interrupt.recv() => 130,
+        _ = terminate.recv() => Exit::Terminated,
+        _ = interrupt.recv() => Exit::Interrupted,
     };
     info!(event = "stopping", "Asked to stop: running batches are finished");
+    let first = *asked.get_or_init(|| first);
     stop.set();
     tokio::spawn(async move {
         tokio::select! {
@@ -117,6 +128,6 @@ pub(super) async fn asked_to_stop(signals: Option<Signals>, stop: StopSignal) {
         // Tasks are not dropped by an exit, so no guard of theirs kills what they started.
         exec::kill_all();
         #[expect(clippy::exit, reason = "the grace is over, and a stuck task would keep us alive")]
-        std::process::exit(first)
+        std::process::exit(first.code().into())
     });
 }

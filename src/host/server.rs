@@ -23,6 +23,7 @@ use tracing::{Instrument as _, error, error_span, info, warn};
 use super::traced::{Invoked, note, note_recovery};
 use super::{INVOCATION_ID_HEADER, Invocation, InvocationResponse, call};
 use crate::error::chain;
+use crate::metrics::{Invocations, Trigger};
 use crate::poller::{Poller, StopSignal, TickReport, TickRequest, outcome_row};
 use crate::recovery::Controller;
 use crate::status::Board;
@@ -74,6 +75,18 @@ struct Shared {
     ticks: Ticks,
     /// Whether no invocation has come yet.
     is_cold: AtomicBool,
+    invocations: Invocations,
+}
+
+impl Shared {
+    fn new(service: Service, ticks: Ticks) -> Self {
+        Self { service, ticks, is_cold: AtomicBool::new(true), invocations: Invocations::default() }
+    }
+
+    /// Whether this is the first invocation; asked once by each.
+    fn is_first(&self) -> bool {
+        self.is_cold.swap(false, Ordering::Relaxed)
+    }
 }
 
 /// Each running tick holds it for reading.
@@ -85,14 +98,13 @@ pub fn router(functions: Functions, stop: StopSignal) -> Router {
 }
 
 fn routes(service: Service, ticks: Ticks) -> Router {
-    let shared = Shared { service, ticks, is_cold: AtomicBool::new(true) };
     Router::new()
         .route("/", get(ready))
         .route("/{function}", post(invoke))
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .with_state(Arc::new(shared))
+        .with_state(Arc::new(Shared::new(service, ticks)))
 }
 
 /// Serves the routes of [`router`] until `shutdown` completes, then until running invocations have
@@ -134,6 +146,7 @@ async fn invoke(
     let functions = match &shared.service.functions {
         Functions::Ready(functions) => functions,
         Functions::Broken(reason) => {
+            shared.invocations.begin(Trigger::Other, None, shared.is_first()).end(true);
             error!(
                 event = "configuration_invalid",
                 invocation_id = id,
@@ -166,7 +179,9 @@ async fn invoke(
                 recover(&shared, &function, Arc::clone(controller), invocation).await
             }
             Function::Status(board) => {
+                let measured = shared.invocations.begin(Trigger::Http, None, shared.is_first());
                 let outputs = call::status(board, &body).await;
+                measured.end(false);
                 respond(
                     StatusCode::OK,
                     "",
@@ -206,11 +221,13 @@ async fn run(
     let span = error_span!("tick", poller.name = name, invocation_id);
     let running = Arc::clone(&shared.ticks).read_owned().await;
     let telemetry = shared.service.telemetry.clone();
-    let is_first = shared.is_cold.swap(false, Ordering::Relaxed);
+    let is_first = shared.is_first();
+    let measured = shared.invocations.begin(Trigger::Timer, Some(&name), is_first);
     let exported = Invoked::of(function, &request, is_first).span(&telemetry);
     let tick = async move {
         let report = poller.tick(&request).instrument(exported.clone()).await;
         note(exported, &poller, &report);
+        measured.end(report.result.is_err());
         telemetry.flush().await;
         drop(running);
         report
@@ -245,17 +262,20 @@ async fn recover(
     let span = error_span!("recovery", invocation_id);
     let running = Arc::clone(&shared.ticks).read_owned().await;
     let telemetry = shared.service.telemetry.clone();
+    let is_first = shared.is_first();
+    let measured = shared.invocations.begin(Trigger::Timer, None, is_first);
     let invoked = Invoked {
         function,
         id: &invocation_id,
         schedule: None,
         traceparent: invocation.traceparent.as_deref(),
-        is_first: shared.is_cold.swap(false, Ordering::Relaxed),
+        is_first,
     };
     let exported = invoked.span(&telemetry);
     let run = async move {
         let ended = controller.invoke().instrument(exported.clone()).await;
         note_recovery(exported, &ended);
+        measured.end(ended.is_err());
         telemetry.flush().await;
         drop(running);
         ended

@@ -5,7 +5,7 @@
 //! begun: that of the poller as a whole, and that of its first part, which whoever is first makes: blank, but for
 //! the number of parts. So that number is written down before the first row of any part is delivered.
 
-use super::{LoadError, Poller, TickError};
+use super::{LoadError, Poller, RestoreError, TickError};
 use crate::partition::{Partition, whole_of};
 use crate::state::{Precondition, StateDocument, StateKey, StoreError, decode, encode};
 
@@ -23,6 +23,44 @@ impl Poller {
             return Ok(());
         }
         Err(TickError::Divided { poller: whole_of(&self.name).to_owned(), stored, configured })
+    }
+
+    /// Refuses a document that is of another part than this one, or whose rows other parts deliver: what would be put
+    /// in the place of this one's.
+    ///
+    /// # Errors
+    ///
+    /// [`RestoreError::OtherPart`].
+    pub fn refuse_other_part(&self, document: &StateDocument) -> Result<(), RestoreError> {
+        let is_own = document.partition == self.partition && document.taken_over_by.is_none();
+        if !self.asks_kin || !document.tells_division() || is_own {
+            return Ok(());
+        }
+        let part = |partition: Option<Partition>| {
+            partition.map_or_else(|| "the whole poller".to_owned(), |part| format!("part {part}"))
+        };
+        let taken_over = document.taken_over_by.map(|count| {
+            let others = if count == 1 {
+                "one other has".to_owned()
+            } else {
+                format!("{count} others have")
+            };
+            format!(", whose rows {others} taken over")
+        });
+        Err(RestoreError::OtherPart {
+            poller: self.name.clone(),
+            document: part(document.partition) + &taken_over.unwrap_or_default(),
+            settings: part(self.partition),
+        })
+    }
+
+    /// Refuses what would run beside parts of another division.
+    ///
+    /// # Errors
+    ///
+    /// [`TickError::Divided`], or [`TickError::Load`] if their documents cannot be read.
+    pub async fn refuse_beside_others(&self) -> Result<(), TickError> {
+        self.refuse_other_division(false).await
     }
 
     /// Refuses to begin beside a document of another division. `writes` is for who is about to begin: the number

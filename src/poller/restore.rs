@@ -8,6 +8,7 @@ use super::operate::by_hand;
 use super::{LoadError, Operator, Poller};
 use crate::journal::Happened;
 use crate::lease::Snapshot;
+use crate::partition::whole_of;
 use crate::state::{
     ETag, FencingToken, FormatError, Generation, LeaseAge, Precondition, Refusal, Standing,
     StateDocument, StateKey, StoreError, encode,
@@ -64,6 +65,20 @@ pub enum RestoreError {
     Held {
         /// The holder.
         owner_id: String,
+    },
+    /// The document is of another part of the poller's keys than the settings give to that name.
+    #[error(
+        "the document is of {document}, and the settings make `{poller}` {settings}: a tick would refuse it; take a \
+         document of the same division, or set `HIGHWATER__POLLERS__{}__PARTITIONS` as it was",
+        whole_of(poller).to_ascii_uppercase()
+    )]
+    OtherPart {
+        /// The poller.
+        poller: String,
+        /// What the document is of.
+        document: String,
+        /// What the poller is, by the settings.
+        settings: String,
     },
     /// It has been written since the plan was made.
     #[error("the state was written since it was read: look at it again")]
@@ -137,6 +152,7 @@ impl Poller {
         present: &Present,
         told: (Happened, Operator<'_>),
     ) -> Result<Restored, RestoreError> {
+        self.refuse_other_part(document)?;
         if let Some(owner_id) = present.held_by.clone() {
             return Err(RestoreError::Held { owner_id });
         }

@@ -24,6 +24,7 @@ mod describe;
 mod examine;
 mod fetch;
 mod form;
+mod key;
 mod limit;
 mod mark;
 mod offer;

@@ -7,16 +7,20 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test ends where its expectation does")]
 #![expect(clippy::print_stdout, reason = "a test that skips says why")]
 
+#[expect(dead_code, reason = "the tests with webhooks need more of it")]
+#[path = "../webhooks/child.rs"]
 mod child;
 mod folder;
+mod program;
 
 use std::path::PathBuf;
 
 use highwater::devdb::{Database, Options, Server};
 use serde_json::json;
 
-use crate::child::{Page, chromium, file, node};
+use crate::child::{file, node};
 use crate::folder::Folder;
+use crate::program::{chromium, page};
 
 /// Where screenshots are put to be looked at.
 fn screenshots() -> PathBuf {
@@ -27,7 +31,7 @@ fn screenshots() -> PathBuf {
 
 /// Runs a script with what it is told, and shows what it says where it fails.
 fn drive(script: &str, told: &serde_json::Value) {
-    let output = node(script).arg(told.to_string()).output().unwrap();
+    let output = node(&format!("tests/browser/{script}")).arg(told.to_string()).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (said, errors) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{script}:\n{said}\n{errors}");
@@ -39,10 +43,10 @@ fn the_page_looks_well_and_can_be_used_by_everybody() {
     let Some(browser) = chromium() else { return };
     let folder = Folder::with_pollers();
     let mut command = folder.command(&["status", "--serve", "127.0.0.1:0"]);
-    let page = Page::start(&mut command);
+    let page = page(&mut command);
     let told = json!({
         "browser": browser,
-        "url": page.url(),
+        "url": page.url(""),
         "screenshots": screenshots(),
         "pollers": folder.names(),
         "hostile": folder::HOSTILE,
@@ -70,10 +74,10 @@ async fn a_poller_is_paused_resumed_and_ticked_after_a_confirmation() {
         "127.0.0.1:0",
         "--status-actions",
     ]);
-    let page = Page::start(&mut command);
+    let page = page(&mut command);
     let told = json!({
         "browser": browser,
-        "url": page.url(),
+        "url": page.url(""),
         "screenshots": screenshots(),
     });
     tokio::task::spawn_blocking(move || drive("act.mjs", &told)).await.unwrap();

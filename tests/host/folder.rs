@@ -32,6 +32,30 @@ async fn a_folder_for_a_table_is_valid_and_delivers() {
     assert_eq!(values["SqlConnection"].as_str(), Some(bench.env["SqlConnection"].as_str()));
     assert_eq!(values["HIGHWATER__POLLERS__SHOP__SOURCE__KEY"], "id");
     bench.command(&init).await.failed(2, "nothing is overwritten");
+    let beside = format!("{out}-2");
+    let init = ["init", "shop", "--table", "dbo.orders", "--out", &beside, "--output", "json"];
+    let said = bench.command(&init).await;
+    let report: Json = serde_json::from_str(&said.data).unwrap();
+    for (field, expected) in [
+        ("poller", json!("shop")),
+        ("table", json!("dbo.orders")),
+        ("mode", json!("rowversion")),
+        ("cursor", json!("version")),
+        ("key", json!(["id"])),
+        ("sees_deletes", json!(false)),
+    ] {
+        assert_eq!(report[field], expected, "{report:#}");
+    }
+    let files = report["files"].as_array().unwrap();
+    assert_eq!(files.len(), 4, "{report:#}");
+    assert!(files.iter().all(|file| std::path::Path::new(file.as_str().unwrap()).is_file()));
+    let findings = report["findings"].as_array().unwrap();
+    assert!(
+        findings.iter().any(|it| it["check"] == "index" && it["fix"].is_string()),
+        "{report:#}"
+    );
+    assert!(report["next"][1].as_str().unwrap().ends_with(&format!(" run --from {beside}")));
+    assert!(!said.data.contains(secret), "{report:#}");
 
     // The folder alone, without the settings of this test.
     let program = || {
@@ -64,6 +88,37 @@ async fn a_folder_for_a_table_is_valid_and_delivers() {
         panic!("it ended without a delivery");
     };
     within(LIMIT, delivered).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_explicit_first_start_is_told_in_every_form_and_for_every_part() {
+    let mut bench = Bench::with_rows(1..=1).await;
+    let said = bench.command(&["init", "nightly", "--output", "json"]).await;
+    let started: Json = serde_json::from_str(said.done()).unwrap();
+    assert_eq!(started, json!({ "poller": "nightly", "after": null }));
+    bench.command(&["init", "nightly"]).await.failed(1, "has a state; it stays as it is");
+
+    std::fs::remove_dir_all(bench.folder.path().join("state")).unwrap();
+    bench.set("PARTITIONS", "2");
+    bench.set("SOURCE__START", "now");
+    let said = bench.command(&["init", "nightly", "--output", "json"]).await;
+    let started: Json = serde_json::from_str(said.done()).unwrap();
+    for (part, name) in ["nightly__p0", "nightly__p1"].into_iter().enumerate() {
+        assert_eq!(started[part]["poller"], name, "{started:#}");
+        assert_eq!(started[part]["after"]["kind"], "rowversion", "{started:#}");
+    }
+    // What both commands print of a divided poller is one document, too.
+    let pause = ["pause", "nightly", "--reason", "later", "--output", "json"];
+    let said = bench.command(&pause).await;
+    let paused: Vec<Json> = serde_json::from_str(said.done()).unwrap();
+    assert!(paused.len() == 2 && paused.iter().all(|part| part["paused"] == true), "{paused:#?}");
+    let said = bench.command(&["resume", "nightly", "--output", "jsonl"]).await;
+    let lines: Vec<Json> =
+        said.done().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(
+        lines.iter().map(|line| &line["poller"]).collect::<Vec<_>>(),
+        ["nightly__p0", "nightly__p1"]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

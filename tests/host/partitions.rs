@@ -203,3 +203,27 @@ async fn keys_are_divided_anew_by_a_command_that_asks_first() {
     let gone = bench.state_of("nightly__p2");
     assert_eq!((&gone["taken_over_by"], gone["paused"].is_object()), (&json!(1), true), "{gone}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_document_of_another_division_is_refused_by_the_import_and_not_by_the_next_tick() {
+    let mut bench = Bench::with_rows(1..=8).await;
+    bench.set("PARTITIONS", "2");
+    let copy = bench.folder.path().join("copy.json");
+    let import =
+        ["state", "import", copy.to_str().unwrap(), "nightly__p1", "--reason", "it broke", "--yes"];
+    assert_eq!(bench.command(&["tick", "nightly__p1"]).await.code, 0);
+    let exported = bench.command(&["state", "export", "nightly__p1"]).await;
+    std::fs::write(&copy, exported.done()).unwrap();
+    let before = bench.state_of("nightly__p1");
+    bench.set("PARTITIONS", "3");
+    let said = bench.command(&import).await;
+    said.failed(
+        2,
+        "the document is of part 1 of 2, and the settings make `nightly__p1` part 1 of 3",
+    );
+    assert!(said.rest.contains("HIGHWATER__POLLERS__NIGHTLY__PARTITIONS"), "{said:?}");
+    assert_eq!(bench.state_of("nightly__p1"), before);
+    bench.set("PARTITIONS", "2");
+    assert_eq!(bench.command(&import).await.code, 0);
+    assert_ne!(bench.state_of("nightly__p1")["generation"], before["generation"]);
+}

@@ -146,6 +146,28 @@ async fn a_replay_that_was_killed_goes_on_under_the_same_id() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_range_that_is_interrupted_says_by_which_signal_and_goes_on_under_its_id() {
+    for (purpose, signal, code) in [("replay", "-TERM", 143), ("backfill", "-INT", 130)] {
+        let (bench, _) = delivered(20).await;
+        bench.receiver.script(&[Answer::Hold]);
+        let running =
+            bench.start(&[purpose, "nightly", "--from-beginning", "--to-checkpoint", "--yes"]);
+        bench.receiver.arrived(1).await;
+        let pid = running.id().unwrap().to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status();
+        assert!(within(LIMIT, sent).await.unwrap().success());
+        bench.receiver.release();
+        let output = within(LIMIT, running.wait_with_output()).await.unwrap();
+        assert_eq!(output.status.code(), Some(code), "{purpose} {output:?}");
+        assert!(output.stdout.is_empty(), "it is not done: {output:?}");
+        let id = bench.range_id(purpose);
+        bench.command(&[purpose, "nightly", "--resume", &id]).await.done_with("20 rows delivered");
+        let taken: BTreeSet<i64> = bench.receiver.taken().into_iter().collect();
+        assert_eq!(taken, (1..=20).collect::<BTreeSet<_>>());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_processes_share_the_windows_of_a_backfill() {
     let (mut bench, past) = delivered(80).await;
     // A range tells of itself in its documents; only the poller has a journal.
@@ -200,7 +222,13 @@ async fn a_backfill_that_is_given_up_stops_and_does_not_go_on() {
     let running = bench.start(&[&range[..], &["--windows", "2", "--parallel", "1"]].concat());
     bench.receiver.arrived(1).await;
     let id = bench.range_id("backfill");
-    bench.command(&["backfill", "nightly", "--cancel", &id]).await.done();
+    let cancel = ["backfill", "nightly", "--cancel", &id, "--output", "json"];
+    let told: Json = serde_json::from_str(bench.command(&cancel).await.done()).unwrap();
+    assert_eq!(
+        (&told["id"], &told["cancelled"]),
+        (&Json::from(id.as_str()), &true.into()),
+        "{told}"
+    );
     bench.receiver.release();
     let output = within(LIMIT, running.wait_with_output()).await.unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");

@@ -1,12 +1,14 @@
 //! STOP: signals, which the host itself never sends but SIGKILL.
 
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use highwater::fakehost::{Connection, Exit, Signal};
-use tokio::fs::File;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+use tokio::sync::oneshot::{Receiver, channel};
 
-use crate::bench::{Bench, LIMIT, logs};
+use crate::bench::{Bench, LIMIT, logs, within};
 use crate::data;
 use crate::receiver::Answer;
 
@@ -91,6 +93,22 @@ pub(crate) async fn caller_gone() {
     host.event("batch_complete").await;
 }
 
+/// Reads a named pipe in a thread of its own, since opening one waits until somebody writes to it, and a test that waits
+/// for its own threads would never end. Returns its first line as soon as it is there, and then the rest.
+fn read_pipe(path: PathBuf) -> (Receiver<String>, Receiver<String>) {
+    let ((tell_first, first), (tell_rest, rest)) = (channel(), channel());
+    std::thread::spawn(move || {
+        let mut held = BufReader::new(File::open(path).unwrap());
+        let (mut line, mut text) = (String::new(), String::new());
+        held.read_line(&mut line).unwrap();
+        // Who does not listen any more has failed.
+        drop(tell_first.send(line));
+        held.read_to_string(&mut text).unwrap();
+        drop(tell_rest.send(text));
+    });
+    (first, rest)
+}
+
 /// Work that has to be left in hand leaves no process behind.
 pub(crate) async fn a_process_in_hand() {
     let folder = tempfile::tempdir().unwrap();
@@ -106,19 +124,18 @@ pub(crate) async fn a_process_in_hand() {
         bench.env.remove(&format!("HIGHWATER__POLLERS__NIGHTLY__HANDLER__{other}"));
     }
     bench.set("HANDLER__COMMAND", &command.to_string());
+    let (first, rest) = read_pipe(pipe);
     let host = bench.host().await;
     let (outcome, ()) = tokio::join!(host.run(), async {
-        let mut held = BufReader::new(File::open(&pipe).await.unwrap());
-        let (mut first, mut rest) = (String::new(), String::new());
-        held.read_line(&mut first).await.unwrap();
-        assert_eq!(first, "up\n");
+        let line = within(LIMIT, first).await;
+        assert_eq!(line.as_deref(), Ok("up\n"), "the process opens its pipe");
         host.signal(Signal::Terminate).await.unwrap();
         host.event("stopping").await;
         host.signal(Signal::Terminate).await.unwrap();
         let exit = host.exit(1, Duration::from_secs(2)).await.unwrap();
         assert_eq!(exit.code, 143);
-        held.read_to_string(&mut rest).await.unwrap();
-        assert_eq!(rest, "", "killed with the program");
+        let rest = within(LIMIT, rest).await;
+        assert_eq!(rest.as_deref(), Ok(""), "killed with the program");
     });
     assert!(!outcome.verdict.is_success());
 }

@@ -42,6 +42,7 @@ mod source_schema;
 mod source_shapes;
 mod source_start;
 mod source_tracking;
+mod source_variant;
 mod sql;
 mod sql_handler;
 mod sql_handler_faults;

@@ -159,7 +159,50 @@ const KEYS: &[(&str, [&str; VALUES])] = &[
             "'23:59:59.9999999'",
         ],
     ),
+    // Of each family; of numbers and texts that are one value in several types; of times and bytes.
+    (
+        VARIANT,
+        [
+            "CAST(N'-1.50' AS decimal(9, 2))",
+            "CAST(3 AS tinyint)",
+            "CAST(N'0.1' AS float)",
+            "CAST(N'b' AS nvarchar(9))",
+            "CAST('A' AS varchar(9))",
+            "CAST(0x00FF AS varbinary(4))",
+            "CAST('00000000-0000-0000-0000-000000000001' AS uniqueidentifier)",
+            "CAST('2020-01-01' AS date)",
+        ],
+    ),
+    (
+        VARIANT,
+        [
+            "CAST(1 AS bit)",
+            "CAST(1 AS int)",
+            "CAST(N'1.5' AS money)",
+            "CAST(N'9223372036854775807' AS bigint)",
+            "CAST(N'-0.5' AS smallmoney)",
+            "CAST(N'0.1' AS real)",
+            "CAST(N'-1e300' AS float)",
+            "CAST(N'99999999999999999999999999999999999999' AS decimal(38, 0))",
+        ],
+    ),
+    (
+        VARIANT,
+        [
+            "CAST('10:00:00' AS time(3))",
+            "CAST('2020-01-01T10:00:00.003' AS datetime)",
+            "CAST('2020-01-01T10:00:00.0033334' AS datetime2(7))",
+            "CAST('2020-01-01T10:01:00' AS smalldatetime)",
+            "CAST(N'a' AS nchar(3))",
+            "CAST('A' AS char(2))",
+            "CAST(N'O''Brien:x' AS nvarchar(20))",
+            "CAST(0xFF AS binary(1))",
+        ],
+    ),
 ];
+
+/// The type whose values have types of their own.
+const VARIANT: &str = "sql_variant";
 
 /// Types of a cursor that is a time. `NULL` stands for a row that no poller sees.
 const TIMES: [&str; 7] = [
@@ -196,9 +239,10 @@ struct Table {
     page: usize,
 }
 
-fn tables() -> impl Strategy<Value = Table> {
+/// Tables whose keys are of `types`, as places in [`KEYS`].
+fn tables(types: Vec<usize>) -> impl Strategy<Value = Table> {
     let row = (0..VALUES, vec(0..VALUES, KEY_MAX));
-    (vec(0..KEYS.len(), 1..=KEY_MAX), select(&TIMES[..]), vec(row, 0..ROWS_MAX), 1..ROWS_MAX / 3)
+    (vec(select(types), 1..=KEY_MAX), select(&TIMES[..]), vec(row, 0..ROWS_MAX), 1..ROWS_MAX / 3)
         .prop_map(|(key, stamp, rows, page)| Table { key, stamp, rows, page })
 }
 
@@ -296,11 +340,15 @@ impl Table {
 }
 
 fn check(mode: CursorMode, cursor: &'static str) {
+    check_keys(mode, cursor, (0..KEYS.len()).collect(), CASES);
+}
+
+fn check_keys(mode: CursorMode, cursor: &'static str, types: Vec<usize>, cases: u32) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
     let rng = TestRng::deterministic_rng(config.rng_algorithm);
     let mut runner = TestRunner::new_with_rng(config, rng);
-    let outcome = runner.run(&tables(), |table| {
+    let outcome = runner.run(&tables(types), |table| {
         runtime.block_on(async {
             let server = table.make().await;
             if mode == CursorMode::ChangeTracking {
@@ -333,6 +381,21 @@ fn pages_by_number_are_one_ordered_read() {
 #[test]
 fn pages_of_a_tracked_tables_first_reading_are_one_ordered_read() {
     check(CursorMode::ChangeTracking, "");
+}
+
+/// Keys whose values have types of their own, each part of the key of several.
+#[test]
+fn pages_by_values_of_several_types_are_one_ordered_read() {
+    let of_variants = |place: &usize| KEYS[*place].0 == VARIANT;
+    let types: Vec<usize> = (0..KEYS.len()).filter(of_variants).collect();
+    assert!(types.len() > 1);
+    for (mode, cursor) in [
+        (CursorMode::TimestampPk, "at"),
+        (CursorMode::IntegerPk, "c"),
+        (CursorMode::ChangeTracking, ""),
+    ] {
+        check_keys(mode, cursor, types.clone(), CASES / 4);
+    }
 }
 
 /// The rows of a table lie in the order of the key alone; of its changes none is left out or doubled.

@@ -13,7 +13,7 @@ use crate::sql::events;
 const PARTS: u16 = 3;
 
 /// Types of a key, each with an expression of row number `@n` that differs from row to row.
-const KEYS: [(&str, &str); 10] = [
+const KEYS: [(&str, &str); 11] = [
     ("int", "@n - 20"),
     ("bigint", "@n * 4294967296"),
     ("decimal(9, 2)", "@n / 4.0"),
@@ -24,6 +24,10 @@ const KEYS: [(&str, &str); 10] = [
     ("date", "DATEADD(DAY, @n, '2026-01-01')"),
     ("varbinary(8)", "CAST(CAST(@n AS bigint) AS varbinary(8))"),
     ("float", "@n * 1.5"),
+    (
+        "sql_variant",
+        "CASE WHEN @n % 2 = 0 THEN CAST(@n AS sql_variant) ELSE CAST(N'@n' AS sql_variant) END",
+    ),
 ];
 
 /// Reads all parts of `settings`; returns how often each event came, and how many rows each part has.

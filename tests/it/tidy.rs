@@ -205,7 +205,17 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "host",
-        &["clock", "error", "page", "poller", "recovery", "status", "telemetry", "trace"],
+        &[
+            "clock",
+            "error",
+            "metrics",
+            "page",
+            "poller",
+            "recovery",
+            "status",
+            "telemetry",
+            "trace",
+        ],
         &["axum", "hyper", "tokio::net", "tokio::spawn", "tokio::sync"],
     ),
     ("project", &["config", "schedule"], &[]),

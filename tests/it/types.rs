@@ -41,8 +41,8 @@ const fn collated(
     Case { declared, collation: Some(collation), values }
 }
 
-/// Types that have no order, or, of `sql_variant`, none that can be carried.
-const UNORDERED: [&str; 5] = ["text", "ntext", "xml", "image", "sql_variant"];
+/// Types that have no order.
+const UNORDERED: [&str; 4] = ["text", "ntext", "xml", "image"];
 
 const CASES: &[Case] = &[
     case("bit", &[("0", "false"), ("1", "true")]),
@@ -521,8 +521,8 @@ async fn half_a_surrogate_pair_arrives_as_it_is() {
 
 #[tokio::test]
 async fn a_key_of_each_type_finds_its_row_in_the_target() {
-    // The server itself sets a rowversion in the target.
-    let keys = CASES.iter().filter(|case| case.name() != "rowversion");
+    // The server itself sets a rowversion in the target, and no target has a `sql_variant`.
+    let keys = CASES.iter().filter(|case| !["rowversion", "sql_variant"].contains(&case.name()));
     for case in keys.filter(|case| !UNORDERED.contains(&case.name())) {
         let (column, key) = (case.column(), case.primary_key());
         let mut tsql = format!(

@@ -37,6 +37,8 @@ pub(crate) struct Drain {
     pub(crate) texts: Option<Texts>,
     /// Where state is kept; in memory where absent.
     pub(crate) blobs: Option<Blobs>,
+    /// Whether a process before this one made the poller's document.
+    pub(crate) is_known: bool,
     /// Batches after which the poller stops; it reads to the end where absent.
     pub(crate) batches_max: Option<u64>,
 }

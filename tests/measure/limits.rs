@@ -101,6 +101,7 @@ fn job(server: &Server, table: &str, batch: usize) -> Drain {
         url: None,
         texts: None,
         blobs: None,
+        is_known: false,
         batches_max: None,
     }
 }

@@ -41,11 +41,26 @@ const DRAIN_MAX: Duration = Duration::from_secs(60);
 const SEED: u64 = 7;
 
 /// Writes down what it gets, and whether it is called twice at once.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Desk {
-    seen: Mutex<BTreeMap<i64, u64>>,
+    /// How often each row came, from the first; as many as will be written, so that it does not grow.
+    seen: Mutex<Vec<u8>>,
     is_open: AtomicBool,
     overlaps: AtomicU64,
+}
+
+impl Desk {
+    fn new(rows: u64) -> Self {
+        let seen = Mutex::new(vec![0; usize::try_from(rows).unwrap()]);
+        Self { seen, is_open: AtomicBool::default(), overlaps: AtomicU64::default() }
+    }
+
+    /// Returns how many rows came, and how many times some came in all.
+    fn counted(&self) -> (u64, u64) {
+        let seen = self.seen.lock().unwrap();
+        let found = seen.iter().filter(|times| **times > 0).count();
+        (u64::try_from(found).unwrap(), seen.iter().map(|times| u64::from(*times)).sum())
+    }
 }
 
 /// Open until dropped: a handler may be stopped half-way.
@@ -67,7 +82,9 @@ impl Handler for Desk {
         sleep(WORK).await;
         let mut seen = self.seen.lock().unwrap();
         for event in delivery.events {
-            *seen.entry(event.cursor.key["id"].as_i64().unwrap()).or_default() += 1;
+            let id = usize::try_from(event.cursor.key["id"].as_u64().unwrap()).unwrap();
+            let times = &mut seen[id - 1];
+            *times = times.saturating_add(1);
         }
         Ok(())
     }
@@ -123,9 +140,10 @@ impl Seat {
 pub(crate) async fn run(job: &Load) -> Loaded {
     let weather = Arc::new(Weather::over(Arc::new(MemoryStore::default()), job.seed));
     let ticks = Arc::new(Ticks::default());
+    let rows = job.seconds * ROWS_PER_SECOND;
     let seats: Vec<Seat> = (0..job.pollers)
         .map(|number| {
-            let (name, desk) = (format!("load-{number}"), Arc::new(Desk::default()));
+            let (name, desk) = (format!("load-{number}"), Arc::new(Desk::new(rows)));
             let source = source(&name, &job.connection, &job.table);
             let (handler, store) = (desk.clone(), weather.clone());
             let parts = Parts { name, source, handler, store, batch: 100, batches_max: None };
@@ -139,16 +157,16 @@ pub(crate) async fn run(job: &Load) -> Loaded {
         let first = began + INTERVAL * number / u32::try_from(job.pollers).unwrap();
         timers.spawn(seat.clone().keep_time(first, began + length));
     }
-    let writing = write(&job.connection, &job.table, job.seconds);
-    let (written, rss_kib) = tokio::join!(writing, watch(began, length));
+    let writing = write(&job.connection, &job.table, rows);
+    let ((), rss_kib) = tokio::join!(writing, watch(began, length));
     timers.join_all().await;
     let (seconds, cpu_seconds) = (began.elapsed().as_secs_f64(), system::cpu_seconds(None) - cpu);
     weather.calm();
-    drain(&seats, written).await;
+    drain(&seats, rows).await;
     let (storage_calls, storage_faults) = weather.counted();
     let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let mut loaded = Loaded {
-        written,
+        written: rows,
         ticks: read(&ticks.all),
         met_running: read(&ticks.met_running),
         failed: read(&ticks.failed),
@@ -161,28 +179,25 @@ pub(crate) async fn run(job: &Load) -> Loaded {
         ..Loaded::default()
     };
     for seat in &seats {
-        let seen = seat.desk.seen.lock().unwrap();
-        loaded.delivered += seen.values().sum::<u64>();
-        let found = u64::try_from(seen.len()).unwrap();
-        loaded.again += seen.values().sum::<u64>() - found;
-        loaded.lost += written - found;
+        let (found, times) = seat.desk.counted();
+        loaded.delivered += times;
+        loaded.again += times - found;
+        loaded.lost += rows - found;
         loaded.overlaps += read(&seat.desk.overlaps);
     }
     loaded
 }
 
-/// Inserts rows all along, and returns how many.
-async fn write(connection: &str, table: &str, seconds: u64) -> u64 {
+/// Inserts so many rows all along.
+async fn write(connection: &str, table: &str, rows: u64) {
     let mut writer = connect(connection).await;
     let sql = format!("INSERT INTO {table} (id, item) VALUES (@P1, N'new')");
     let began = Instant::now();
-    let rows = seconds * ROWS_PER_SECOND;
     for number in 1..=rows {
         let id = i32::try_from(number).unwrap();
         sleep_until(began + Duration::from_secs(1) * u32::try_from(id).unwrap() / 5).await;
         writer.execute(sql.as_str(), &[&id]).await.unwrap();
     }
-    rows
 }
 
 /// Looks at the memory ten times.
@@ -199,7 +214,7 @@ async fn watch(began: Instant, length: Duration) -> Vec<u64> {
 async fn drain(seats: &[Seat], rows: u64) {
     let end = Instant::now() + DRAIN_MAX;
     for seat in seats {
-        let is_done = || u64::try_from(seat.desk.seen.lock().unwrap().len()).unwrap() == rows;
+        let is_done = || seat.desk.counted().0 == rows;
         while !is_done() && Instant::now() < end {
             seat.clone().tick().await;
             sleep(Duration::from_millis(10)).await;

@@ -50,6 +50,7 @@ pub(crate) async fn measure(options: &Options, server: &Server, report: &mut Rep
             url: None,
             texts: None,
             blobs: None,
+            is_known: false,
             batches_max: None,
         },
     };

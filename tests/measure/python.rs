@@ -47,16 +47,18 @@ pub(crate) async fn measure(options: &Options, server: &Server, report: &mut Rep
     let storage = Storage::start();
     let rows = options.size(1_000, 20_000, 20_000);
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("flights.sqlite");
     let flights = concat!(env!("CARGO_MANIFEST_DIR"), "/src/devdb/flights.csv.gz");
-    let job = json!({
-        "make": true, "path": path, "flights": flights, "columns": COLUMNS, "rows": rows,
-    });
-    Script::start(&python, &job).line().await;
     let batches: &[usize] = options.size(&BATCHES[..1], &BATCHES, &BATCHES);
     let mut pairs = Vec::new();
     for &batch in batches {
         let mut pair = Pair::default();
+        let path = folder.path().join(format!("flights-{batch}.sqlite"));
+        // Two batches are read before the clock starts.
+        let all = rows + 2 * u64::try_from(batch).unwrap();
+        let job = json!({
+            "make": true, "path": path, "flights": flights, "columns": COLUMNS, "rows": all,
+        });
+        Script::start(&python, &job).line().await;
         for round in 0..=options.rounds() {
             let name = format!("python-{batch}-{round}");
             let theirs = storage.container(&name).await;
@@ -147,18 +149,19 @@ async fn run_ours(
     storage: &Storage,
     (blobs, batch): (Blobs, usize),
 ) {
-    let job = |batches_max| Drain {
+    let job = |is_known, batches_max| Drain {
         connection: server.connection.clone(),
         table: "dbo.flights".to_owned(),
         batch,
         url: None,
         texts: None,
         blobs: Some(blobs.clone()),
+        is_known,
         batches_max,
     };
-    let _first: Took = child::run(&Role::Ours(job(Some(1)))).await;
+    let _first: Took = child::run(&Role::Ours(job(false, Some(1)))).await;
     storage.take_calls().await;
-    let took: Took = child::run(&Role::Ours(job(None))).await;
+    let took: Took = child::run(&Role::Ours(job(true, None))).await;
     let calls = storage.take_calls().await;
     if round == 0 {
         return;
@@ -187,8 +190,8 @@ fn tell(pairs: &[(usize, Pair)], rows: u64, report: &mut Report) {
     for (batch, pair) in pairs {
         let ratio = pair.ours.median() / pair.theirs.median();
         let ours_calls = float(pair.ours_calls.all()) / float(pair.batches);
-        let their_batches = (float(rows) / float(u64::try_from(*batch).unwrap())).ceil() - 2.0;
-        let theirs_calls = float(pair.theirs_calls.all()) / their_batches.max(1.0);
+        let their_batches = rows.div_ceil(u64::try_from(*batch).unwrap());
+        let theirs_calls = float(pair.theirs_calls.all()) / float(their_batches);
         shown.push(vec![
             count(float(u64::try_from(*batch).unwrap())),
             count(pair.theirs.median()),

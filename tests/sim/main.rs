@@ -163,6 +163,13 @@
 //! - values of filters not told apart
 //! - retyped key read on
 //! - key in another collation read on
+//! - key value compared without its own type
+//! - statement kept for key values of other types
+//! - text of a checkpoint taken for a collation
+//! - sizes of a key value's type not checked
+//! - key value longer than its type cut
+//! - key of a deleted row read from the row in part
+//! - part told from a variant's value without its type
 //! - columns remembered before rows had them
 //! - flag of deleted rows not read
 //! - choice forgotten

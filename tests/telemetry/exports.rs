@@ -152,6 +152,9 @@ async fn a_failed_tick_has_failed_spans() {
     let metrics = collector.metrics().await;
     let calls = metrics.iter().find(|metric| metric["name"] == "db.client.operation.duration");
     let call = &calls.unwrap()["histogram"]["data_points"][0];
+    let failed = metrics.iter().rfind(|metric| metric["name"] == "faas.errors").unwrap();
+    assert_eq!(failed["sum"]["data_points"][0]["as_int"], "1", "{failed:#}");
+    assert!(metrics.iter().all(|metric| metric["name"] != "faas.invocations"), "{metrics:#?}");
     let error = attribute(named(&spans, "SELECT dbo.missing"), "error.type");
     assert!(error.is_string() && attribute(call, "error.type") == error, "{call:#}");
     let failed = collector.event("fetch_failed").await;
@@ -195,6 +198,17 @@ fn calls_of_the_database_are_timed(metrics: &[Json]) {
         assert_eq!(attribute(call, name), value, "{call:#}");
     }
     assert!(attribute(call, "error.type").is_null(), "{call:#}");
+}
+
+fn invocations_are_timed(metrics: &[Json]) {
+    let timed = metrics.iter().filter(|metric| metric["name"] == "faas.invoke_duration");
+    let points = timed.flat_map(|metric| metric["histogram"]["data_points"].as_array().unwrap());
+    let mut count = 0;
+    for point in points {
+        assert_eq!(attribute(point, "faas.trigger"), "timer", "{point:#}");
+        count += point["count"].as_str().unwrap().parse::<u64>().unwrap();
+    }
+    assert_eq!(count, 2, "one for each invocation");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -249,10 +263,14 @@ async fn metrics_are_those_of_the_page_with_their_units() {
         ("azfdb_batches_total", 1),
         // The first one finds no document, and makes it.
         ("highwater.lease.acquire.attempts", 2),
+        ("faas.invocations", 2),
+        ("faas.errors", 0),
+        ("faas.coldstarts", 1),
     ] {
         assert_eq!(sum(name), expected, "{name}");
     }
     calls_of_the_database_are_timed(&metrics);
+    invocations_are_timed(&metrics);
     let last = |name: &str| {
         let metric = metrics.iter().rfind(|metric| metric["name"] == name);
         metric.unwrap_or_else(|| panic!("no {name}"))["gauge"]["data_points"][0].clone()

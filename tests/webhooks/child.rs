@@ -1,18 +1,20 @@
-//! Programs of Node.js and Python as children: gone with the tests.
+//! Programs that serve something as children: gone with the tests. Node.js gets what the lock file beside its program
+//! names.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use serde_json::Value as Json;
 
-/// A server in another language; killed when dropped.
+/// A program that serves; killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     url: String,
     child: Child,
-    /// The server ends when this closes, so it also goes when the tests are killed.
+    /// A server of the tests ends when this closes, so it also goes when the tests are killed.
     _stdin: ChildStdin,
 }
 
@@ -20,11 +22,22 @@ impl Server {
     /// Starts a server, which says `listening on <url>` in a line of its own.
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let said = child.stdout.take().unwrap();
+        Self::of(child, said, "listening on ")
+    }
+
+    /// Waits until `child`, which has a pipe to its standard input, says its address behind `words`.
+    pub(crate) fn of(mut child: Child, said: impl Read + Send + 'static, words: &str) -> Self {
         let stdin = child.stdin.take().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let url = lines
-            .find_map(|line| Some(line.strip_prefix("listening on ")?.trim().to_owned()))
-            .expect("the server says where it listens; its error is above");
+        let mut lines = BufReader::new(said).lines().map_while(Result::ok);
+        let mut others = Vec::new();
+        let url = lines.by_ref().find_map(|line| {
+            let url = line.strip_prefix(words).map(|url| url.trim().to_owned());
+            others.push(line);
+            url
+        });
+        assert!(url.is_some(), "it does not say where it serves: {others:#?}");
+        let url = url.unwrap();
         // Nobody reads on, so a full pipe would stop it.
         std::thread::spawn(move || lines.for_each(drop));
         Self { url, child, _stdin: stdin }
@@ -55,32 +68,36 @@ pub(crate) fn file(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Returns a command that runs a program of this folder, after installing what the lock file names.
+/// Returns a command that runs a program of the repository, after installing what the lock file beside it names.
 pub(crate) fn node(program: &str) -> Command {
-    let folder = file("tests/webhooks");
+    let program = file(program);
+    let folder = program.parent().unwrap();
+    let name = folder.file_name().unwrap().to_str().unwrap();
     // Tests run side by side, and so may test binaries; the lock goes with the process.
-    let lock = Path::new(env!("CARGO_TARGET_TMPDIR")).join("webhooks-install.lock");
+    let lock = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-install.lock"));
     let lock = File::create(lock).unwrap();
     lock.lock().unwrap();
     let wanted = versions(&folder.join("package-lock.json"));
-    assert!(wanted.iter().all(Option::is_some), "the lock file names both packages");
+    assert!(!wanted.is_empty(), "the lock file names packages");
     // npm writes its hidden lock file last, so a broken installation has none.
     if versions(&folder.join("node_modules/.package-lock.json")) != wanted {
         let npm = if cfg!(windows) { "npm.cmd" } else { "npm" };
         let status =
-            Command::new(npm).args(["ci", "--loglevel=error"]).current_dir(&folder).status();
-        assert!(status.unwrap().success(), "`npm ci` in tests/webhooks failed");
+            Command::new(npm).args(["ci", "--loglevel=error"]).current_dir(folder).status();
+        assert!(status.unwrap().success(), "`npm ci` in tests/{name} failed");
     }
     let mut command = Command::new("node");
-    command.arg(folder.join(program));
+    command.arg(program);
     command
 }
 
-fn versions(lock_file: &Path) -> [Option<String>; 2] {
+/// Returns the packages of a lock file, each with its version; none where there is no such file.
+fn versions(lock_file: &Path) -> BTreeMap<String, String> {
     let text = fs::read(lock_file).unwrap_or_default();
     let lock: Json = serde_json::from_slice(&text).unwrap_or_default();
-    ["standardwebhooks", "cloudevents"].map(|name| {
-        let package = &lock["packages"][format!("node_modules/{name}")];
-        package["version"].as_str().map(str::to_owned)
-    })
+    let packages = lock.get("packages").and_then(Json::as_object).into_iter().flatten();
+    // The one without a name is what needs them.
+    let packages = packages.filter(|(name, _)| !name.is_empty());
+    let version = |package: &Json| package.get("version").map(Json::to_string).unwrap_or_default();
+    packages.map(|(name, package)| (name.clone(), version(package))).collect()
 }

@@ -7,7 +7,7 @@ use crate::sample::{Batch, config};
 
 #[tokio::test]
 async fn the_sdk_reads_a_batch_and_finds_every_event_valid() {
-    let server = Server::start(&mut node("receive.mjs"));
+    let server = Server::start(&mut node("tests/webhooks/receive.mjs"));
     let url = server.url("/cloudevents");
     let batch = Batch::of(&[(1, 1, Some("Zoë's “first”\nline")), (2, 2, None), (3, 3, Some(""))]);
     let asked = HttpConfig { body: BodyForm::CloudEvents, ..config(&url, &[]) };
@@ -28,7 +28,7 @@ async fn the_sdk_reads_a_batch_and_finds_every_event_valid() {
 
 #[tokio::test]
 async fn what_was_not_asked_for_is_no_cloud_event() {
-    let server = Server::start(&mut node("receive.mjs"));
+    let server = Server::start(&mut node("tests/webhooks/receive.mjs"));
     let url = server.url("/cloudevents");
     let batch = Batch::of(&[(1, 1, Some("first"))]);
     batch.deliver(&config(&url, &[])).await.unwrap_err();

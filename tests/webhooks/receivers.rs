@@ -17,7 +17,7 @@ const ROWS: &[(i64, u64, Option<&str>)] =
     &[(1, 1, Some("Zoë")), (2, 2, Some("second")), (3, 3, None)];
 
 pub(crate) fn javascript(downstream: &str) -> Server {
-    let mut command = node("serve.mjs");
+    let mut command = node("tests/webhooks/serve.mjs");
     command.env("WEBHOOK_SECRETS", secrets()).env("DOWNSTREAM_URL", downstream);
     Server::start(&mut command)
 }
@@ -114,7 +114,8 @@ async fn what_is_not_signed_well_or_not_of_now_is_refused() {
 async fn a_body_that_was_changed_on_the_way_is_refused() {
     let body = r#"{"poller":"orders","generation":7,"fencing_token":1,"events":[]}"#;
     let now = SystemClock.now().unix_timestamp().to_string();
-    let signed = node("sign.mjs").args([NEW_SECRET, "msg_1", &now, body]).output().unwrap();
+    let signed =
+        node("tests/webhooks/sign.mjs").args([NEW_SECRET, "msg_1", &now, body]).output().unwrap();
     let signature = String::from_utf8(signed.stdout).unwrap();
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     for receiver in Receiver::each() {

@@ -9,7 +9,7 @@ use crate::sample::{Batch, NEW_SECRET, OLD_SECRET, config};
 const ROWS: &[(i64, u64, Option<&str>)] = &[(1, 1, Some("Zoë's “first”\nline")), (2, 2, None)];
 
 fn start(secret: &str) -> Server {
-    Server::start(node("receive.mjs").env("WEBHOOK_SECRET", secret))
+    Server::start(node("tests/webhooks/receive.mjs").env("WEBHOOK_SECRET", secret))
 }
 
 #[tokio::test]

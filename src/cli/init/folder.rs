@@ -10,6 +10,7 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use serde_json::json;
 
 use super::Options;
@@ -87,7 +88,8 @@ pub(super) async fn run(
     settle(&mut values, name, &offer);
     let found = patient(&values, vars, name)?.examine().await;
     files.write(&values)?;
-    say(&told(name, table, &offer, &files, &found));
+    let report = Report::of((name, table), &offer, &files, &found);
+    say(&options.form.output.one(&report, || report.text()));
     let errors: Vec<&Finding> =
         found.iter().filter(|finding| finding.level == Level::Error).collect();
     if !errors.is_empty() {
@@ -200,32 +202,78 @@ fn failed(path: &Path, error: &std::io::Error) -> Failed {
     Failed::new(Exit::Failed, format!("write `{}`: {error}", path.display()))
 }
 
-/// Returns what was chosen and why, what is to be mended, and what to do next.
-fn told(name: &str, table: &str, offer: &Offer, files: &Files, found: &[Finding]) -> String {
-    let by = offer.cursor.as_ref().map(|cursor| format!(" by `{cursor}`")).unwrap_or_default();
-    let mut lines = vec![
-        format!("{name}: `{table}` in mode `{}`{by}: {}", offer.mode, offer.reason),
-        format!("  key `{}`: {}", offer.key.join("`, `"), offer.key_reason),
-    ];
-    if offer.mode != CursorMode::ChangeTracking {
-        lines.push("  rows that are deleted are not seen in this mode".to_owned());
+/// What was chosen and why, what was written, what is to be mended, and what to do next.
+#[derive(Serialize)]
+struct Report<'a> {
+    poller: &'a str,
+    table: &'a str,
+    mode: CursorMode,
+    /// The column to go by; `null` where the mode has none.
+    cursor: Option<&'a str>,
+    /// Why these.
+    reason: &'a str,
+    key: &'a [String],
+    /// Why this.
+    key_reason: &'a str,
+    /// Whether rows that are deleted are seen.
+    sees_deletes: bool,
+    /// What was written.
+    files: Vec<String>,
+    /// What the look at the database found; some of it is to be mended first.
+    findings: &'a [Finding],
+    /// Commands to go on with.
+    next: [String; 2],
+}
+
+impl<'a> Report<'a> {
+    fn of(
+        (poller, table): (&'a str, &'a str),
+        offer: &'a Offer,
+        files: &Files,
+        findings: &'a [Finding],
+    ) -> Self {
+        let out = files.out.display();
+        let with = format!("highwater --settings {out}/local.settings.json");
+        Self {
+            poller,
+            table,
+            mode: offer.mode,
+            cursor: offer.cursor.as_deref(),
+            reason: &offer.reason,
+            key: &offer.key,
+            key_reason: &offer.key_reason,
+            sees_deletes: offer.mode == CursorMode::ChangeTracking,
+            files: files.all().map(|path| path.display().to_string()).to_vec(),
+            findings,
+            next: ["validate", "run"].map(|command| format!("{with} {command} --from {out}")),
+        }
     }
-    lines.push("  it starts at the beginning, prints events to standard output, and keeps its state in `state`"
-        .to_owned());
-    lines.extend(files.all().map(|path| format!("  wrote `{}`", path.display())));
-    let odd = found.iter().filter(|finding| matches!(finding.level, Level::Error | Level::Warning));
-    let odd: Vec<(String, &Finding)> =
-        odd.map(|finding| ("to be mended".to_owned(), finding)).collect();
-    if !odd.is_empty() {
-        lines.push(String::new());
-        lines.push(findings::text(odd));
+
+    /// Returns what people read.
+    fn text(&self) -> String {
+        let Self { poller, table, mode, reason, .. } = self;
+        let by = self.cursor.map(|cursor| format!(" by `{cursor}`")).unwrap_or_default();
+        let mut lines = vec![
+            format!("{poller}: `{table}` in mode `{mode}`{by}: {reason}"),
+            format!("  key `{}`: {}", self.key.join("`, `"), self.key_reason),
+        ];
+        if !self.sees_deletes {
+            lines.push("  rows that are deleted are not seen in this mode".to_owned());
+        }
+        let does = "  it starts at the beginning, prints events to standard output, and keeps its state in `state`";
+        lines.push(does.to_owned());
+        lines.extend(self.files.iter().map(|path| format!("  wrote `{path}`")));
+        let is_odd = |finding: &&Finding| matches!(finding.level, Level::Error | Level::Warning);
+        let odd = self.findings.iter().filter(is_odd);
+        let odd: Vec<(String, &Finding)> =
+            odd.map(|finding| ("to be mended".to_owned(), finding)).collect();
+        if !odd.is_empty() {
+            lines.push(String::new());
+            lines.push(findings::text(odd));
+        }
+        lines.push(format!("\nnext:\n  {}", self.next.join("\n  ")));
+        lines.join("\n")
     }
-    let out = files.out.display();
-    lines.push(format!(
-        "\nnext:\n  highwater --settings {out}/local.settings.json validate --from {out}\n  highwater --settings \
-         {out}/local.settings.json run --from {out}"
-    ));
-    lines.join("\n")
 }
 
 #[cfg(test)]

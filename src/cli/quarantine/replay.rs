@@ -1,5 +1,6 @@
 //! `highwater quarantine replay`: delivers again what was set aside.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clap::Args;
@@ -100,7 +101,8 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let events = options.selection.events(&poller).await?;
     let id = format!("replay-{}", Uuid::new_v4().simple());
     let stop = StopSignal::new();
-    tokio::spawn(serve::asked_to_stop(serve::Signals::catch(), stop.clone()));
+    let asked = Arc::new(OnceLock::new());
+    tokio::spawn(serve::asked_by(serve::Signals::catch(), stop.clone(), Arc::clone(&asked)));
     let replay = Replay {
         id: &id,
         events: &events,
@@ -112,18 +114,20 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let ended = when_free(&poller, &replay, options.wait, &mut lines).await;
     say(&options.form.output.list(&lines));
     let left = events.len() - lines.len();
-    match ended.map_err(failed)? {
-        ReplayEnd::Done => Ok(worst(&lines)),
-        ReplayEnd::Stopped => {
-            Err(Failed::new(Exit::Failed, format!("stopped; {left} entries were not looked at")))
-        }
-        ReplayEnd::TargetAtFault(error) => {
+    let stopped =
+        |exit| Err(Failed::new(exit, format!("stopped; {left} entries were not looked at")));
+    match (ended, asked.get()) {
+        (Ok(ReplayEnd::Done), _) => Ok(worst(&lines)),
+        (Ok(ReplayEnd::Stopped), asked) => stopped(asked.copied().unwrap_or(Exit::Failed)),
+        (Err(ReplayError::Held { .. }), Some(asked)) => stopped(*asked),
+        (Ok(ReplayEnd::TargetAtFault(error)), _) => {
             let text = format!(
                 "the target takes nothing now, so {left} entries were not looked at: {}",
                 chain(&error)
             );
             Err(Failed::new(Exit::NotTaken, text))
         }
+        (Err(error), _) => Err(failed(error)),
     }
 }
 

@@ -24,7 +24,7 @@ impl Collation {
         let upper = name.unwrap_or_default().to_ascii_uppercase();
         let binary = upper.ends_with("_BIN") || upper.ends_with("_BIN2");
         let collation = if binary { Self::Binary } else { Self::Folded };
-        ty.is_text().then_some(collation)
+        (ty.is_text() && !is_variant(ty)).then_some(collation)
     }
 }
 
@@ -89,7 +89,7 @@ impl Expression {
     pub(crate) fn convert(&self, to: Type, style: i64) -> Self {
         let from = self.ty.map(|ty| ty.to_string()).unwrap_or_default();
         let sql = format!("hw_cast({}, {}, '{to}', {style})", self.sql, text(&from));
-        let collation = self.collation.filter(|_| to.is_text());
+        let collation = self.collation.filter(|_| to.is_text() && !is_variant(to));
         let cast = Self { nullable: self.nullable, collation, ..Self::new(sql, to) };
         if to.is_coded() { cast.in_page(CodePage::default()) } else { cast }
     }
@@ -100,8 +100,8 @@ impl Expression {
         Self { sql, ..self.clone() }
     }
 
-    /// The form in which order is right: a `datetimeoffset` orders by its instant alone, and text by
-    /// its collation.
+    /// The form in which order is right: a `datetimeoffset` orders by its instant alone, text by its
+    /// collation, and a variant by the family of its type.
     pub(crate) fn ordered(&self) -> String {
         self.ordered_by(self.collation)
     }
@@ -109,6 +109,7 @@ impl Expression {
     fn ordered_by(&self, collation: Option<Collation>) -> String {
         match self.ty {
             Some(Type::DateTimeOffset(_)) => format!("substr({}, 1, 27)", self.sql),
+            Some(ty) if is_variant(ty) => format!("{} COLLATE HW_VARIANT", self.sql),
             Some(ty) if ty.is_text() && class(ty) == Class::Text => {
                 let name = match collation {
                     Some(Collation::Binary) => "HW_BINARY",

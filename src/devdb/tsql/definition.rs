@@ -10,7 +10,7 @@ use super::{
 };
 use crate::devdb::{
     codepage::CodePage,
-    types::{SqlError, Type},
+    types::{Named, SqlError, Type},
 };
 
 /// A table to be made.
@@ -396,6 +396,7 @@ fn storage(ty: Type) -> &'static str {
         Class::Number if matches!(ty, Type::Real | Type::Float) => "REAL",
         // Not INTEGER, which would make a key an alias of the row id and fill in missing values.
         Class::Number => "INT",
+        Class::Text if ty == Type::Named(Named::Variant) => "TEXT COLLATE HW_VARIANT",
         Class::Text => FOLDED_TEXT,
         Class::Binary => "BLOB",
         Class::Offset => "TEXT COLLATE HW_INSTANT",

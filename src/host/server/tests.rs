@@ -49,15 +49,12 @@ impl World {
             metrics: Arc::new(Metrics::default()),
         }));
         let functions = BTreeMap::from([("orders".to_owned(), Function::Tick(poller.clone()))]);
-        let shared = Arc::new(Shared {
-            service: Service {
-                functions: Functions::Ready(functions),
-                stop: StopSignal::new(),
-                telemetry: Telemetry::default(),
-            },
-            ticks: Ticks::default(),
-            is_cold: AtomicBool::new(true),
-        });
+        let service = Service {
+            functions: Functions::Ready(functions),
+            stop: StopSignal::new(),
+            telemetry: Telemetry::default(),
+        };
+        let shared = Arc::new(Shared::new(service, Ticks::default()));
         Self { store, handler, poller, shared }
     }
 

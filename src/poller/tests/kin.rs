@@ -105,6 +105,40 @@ async fn a_reset_puts_a_part_where_its_division_is_and_nowhere_else() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_document_of_another_part_is_not_put_in_the_place_of_this_ones() {
+    let eve = (Happened::Imported, Operator { by: "eve", reason: "it broke" });
+    let world = World::new();
+    world.source.put(1, "row");
+    let own = part(&world, "p__p1", Some((1, 2)));
+    tick(&own).await.unwrap();
+    let copy = stored(&world, "p__p1").await.unwrap();
+    let of = |index, count| Some(Partition { index, count });
+    let mut taken_over = copy.clone();
+    taken_over.taken_over_by = Some(2);
+    for (document, told) in [
+        (StateDocument { partition: of(1, 3), ..copy.clone() }, "is of part 1 of 3, and"),
+        (StateDocument { partition: of(0, 2), ..copy.clone() }, "is of part 0 of 2, and"),
+        (StateDocument { partition: None, ..copy.clone() }, "is of the whole poller, and"),
+        (taken_over, "is of part 1 of 2, whose rows 2 others have taken over, and"),
+    ] {
+        let present = own.present().await.unwrap();
+        let refused = own.restore(&document, &present, eve).await.unwrap_err();
+        let text = refused.to_string();
+        assert!(matches!(refused, RestoreError::OtherPart { .. }) && text.contains(told), "{text}");
+        assert!(
+            text.contains("`p__p1` part 1 of 2") && text.contains("POLLERS__P__PART"),
+            "{text}"
+        );
+        assert_eq!(stored(&world, "p__p1").await.unwrap(), copy, "it stays as it is");
+    }
+    let present = own.present().await.unwrap();
+    own.restore(&copy, &present, eve).await.unwrap();
+    own.refuse_beside_others().await.unwrap();
+    let beside = part(&world, "p__p2", Some((2, 3))).refuse_beside_others().await.unwrap_err();
+    assert!(matches!(beside, TickError::Divided { stored: 2, configured: 3, .. }), "{beside}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn nothing_is_reset_while_keys_are_divided_anew() {
     let ann = Operator { by: "ann", reason: "repartition" };
     let world = World::new();

@@ -30,9 +30,9 @@ pub(super) enum CellForm {
 }
 
 impl CellForm {
-    pub(super) fn of(column: &Column) -> Self {
+    pub(super) fn of_column(column: &Column) -> Self {
         match column {
-            column if column.type_name == "sql_variant" => Self::Variant,
+            column if column.is_variant() => Self::Variant,
             column if column.is_utf16() => Self::Utf16,
             _ => Self::Plain,
         }
@@ -44,6 +44,15 @@ impl CellForm {
             (Self::Utf16, Some(bytes)) => Value::of_utf16(bytes),
             (Self::Variant, Some(bytes)) => variant::shortest(Value::of_utf16(bytes)),
             (Self::Plain, _) | (_, None) => decode::value(cell),
+        }
+    }
+
+    /// Returns the value that a cell holds which was decoded without regard to its form.
+    pub(super) fn decoded(self, plain: Value) -> Value {
+        match (self, &plain) {
+            (Self::Utf16, Value::Bytes(bytes)) => Value::of_utf16(bytes),
+            (Self::Variant, Value::Bytes(bytes)) => variant::shortest(Value::of_utf16(bytes)),
+            _ => plain,
         }
     }
 

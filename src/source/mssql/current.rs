@@ -10,6 +10,7 @@ use crate::mssql::ident::quote;
 use crate::source::{FetchError, Rows};
 use crate::value::Value;
 
+use super::form::KeyValue;
 use super::plan::{Answer, Plan, unexpected};
 use super::query::operation;
 use super::tracking::position;
@@ -24,14 +25,16 @@ impl Plan {
         &self,
         at: &Cursor,
     ) -> Result<(String, Vec<Param>), FetchError> {
-        let mut params = self.key_params(at)?;
+        let values = self.key_values(at)?;
+        let key_is = |alias: &str| self.key_is(alias, &values);
+        let mut params: Vec<Param> = values.iter().map(|value| value.param.clone()).collect();
         let first = params.len() + 1;
         let values = self.filter.iter().flat_map(Filter::values);
         params.extend(values.map(|value| Param::Text(value.to_owned())));
         let filter =
             self.filter.as_ref().map(|filter| filter.sql(|at| format!("@P{}", first + at)));
         let filter = filter.map(|filter| format!("\nAND {filter}")).unwrap_or_default();
-        let rows = format!("FROM {} AS t\nWHERE {}{filter};", self.quoted, self.key_is("t"));
+        let rows = format!("FROM {} AS t\nWHERE {}{filter};", self.quoted, key_is("t"));
         let select = self.select.join(", ");
         let deleted = self.deleted.as_deref().map(operation);
         if let Some(read) = self.untracked() {
@@ -56,7 +59,7 @@ impl Plan {
              SELECT TOP ({ROWS_MAX}) {select}, CAST(NULL AS BIGINT) AS [__version], {op}\n{rows}\n{}",
             self.quoted,
             params.len(),
-            self.key_is("c"),
+            key_is("c"),
             self.kept_since_text(),
         );
         Ok((sql, params))
@@ -81,10 +84,11 @@ impl Plan {
     }
 
     /// Returns the condition that a row has the key that the first parameters hold.
-    fn key_is(&self, alias: &str) -> String {
-        let columns = self.key.iter().zip(1..);
-        let equal = columns.map(|(column, number)| {
-            format!("{alias}.{} = {}", quote(&column.name), column.cast(&format!("@P{number}")))
+    fn key_is(&self, alias: &str, values: &[KeyValue]) -> String {
+        let columns = self.key.iter().zip(values).zip(1..);
+        let equal = columns.map(|((column, value), number)| {
+            let value = column.cast(&format!("@P{number}"), value.base.as_ref());
+            format!("{alias}.{} = {value}", quote(&column.name))
         });
         equal.collect::<Vec<_>>().join(" AND ")
     }

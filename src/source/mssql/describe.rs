@@ -60,15 +60,7 @@ impl Column {
     pub(super) fn can_be_key(&self) -> bool {
         !matches!(
             self.type_name.as_str(),
-            "xml"
-                | "text"
-                | "ntext"
-                | "image"
-                | "sql_variant"
-                | "geography"
-                | "geometry"
-                | "json"
-                | "vector"
+            "xml" | "text" | "ntext" | "image" | "geography" | "geometry" | "json" | "vector"
         )
     }
 

@@ -19,11 +19,19 @@ use crate::mssql::ident::{collation, quote};
 use crate::mssql::{ColumnType, Param};
 
 use super::describe::Column;
-use super::variant;
+use super::variant::{self, Base};
 
 /// Longest `nvarchar` with a length of its own, in UTF-16 units.
 /// <https://learn.microsoft.com/sql/t-sql/data-types/nchar-and-nvarchar-transact-sql>
 const NVARCHAR_MAX: i64 = 4_000;
+
+/// A key value of a position: what a statement compares with.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct KeyValue {
+    pub(super) param: Param,
+    /// The value's own type, where it is not the column's.
+    pub(super) base: Option<Base>,
+}
 
 impl Column {
     /// Returns the type as it would be declared.
@@ -125,16 +133,39 @@ impl Column {
         matches!(self.type_name.as_str(), "nchar" | "nvarchar" | "ntext" | "sql_variant")
     }
 
-    /// Returns the expression that makes a value of the column's type of the parameter `value`.
-    pub(super) fn cast(&self, value: &str) -> String {
+    /// Returns the expression that makes a value of the column's type of the parameter `value`, which may have
+    /// a type of its own.
+    pub(super) fn cast(&self, value: &str, base: Option<&Base>) -> String {
+        if let Some(base) = base {
+            return base.cast(value);
+        }
         let is_coded = matches!(self.type_name.as_str(), "char" | "varchar");
         let collation = self.collation.as_deref().filter(|_| is_coded).and_then(collation);
         let collate = collation.map(|name| format!(" COLLATE {name}")).unwrap_or_default();
         format!("CAST({value}{collate} AS {})", self.declared())
     }
 
-    /// Returns the parameter for a key value of a checkpoint; `None` where it is of another type.
-    pub(super) fn key_param(&self, json: &Json) -> Option<Param> {
+    /// Whether each value of the column has a type of its own.
+    pub(super) fn is_variant(&self) -> bool {
+        self.type_name == "sql_variant"
+    }
+
+    /// Returns what a key value of a checkpoint is compared as.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be: it is of another type.
+    pub(super) fn key_value(&self, json: &Json) -> Result<KeyValue, String> {
+        if let (true, Json::String(text)) = (self.is_variant(), json) {
+            let (base, param) = variant::parameter(text)?;
+            return Ok(KeyValue { param, base: Some(base) });
+        }
+        let param = self.key_param(json).filter(|_| !self.is_variant());
+        let param = param.ok_or_else(|| format!("it is {}", kind(json)))?;
+        Ok(KeyValue { param, base: None })
+    }
+
+    fn key_param(&self, json: &Json) -> Option<Param> {
         match json {
             Json::Bool(value) => Some(Param::Bool(*value)),
             Json::Number(number) if self.type_name == "real" => {
@@ -153,6 +184,17 @@ impl Column {
 
     fn is_binary(&self) -> bool {
         matches!(self.type_name.as_str(), "binary" | "varbinary" | "timestamp" | "rowversion")
+    }
+}
+
+/// Returns what a JSON value is, without telling it.
+fn kind(json: &Json) -> &'static str {
+    match json {
+        Json::Null => "null",
+        Json::Bool(_) => "a boolean",
+        Json::Number(_) => "a number",
+        Json::String(_) => "a text",
+        Json::Array(_) | Json::Object(_) => "an array or object",
     }
 }
 
@@ -244,10 +286,13 @@ mod tests {
     #[test]
     fn text_goes_back_through_the_code_page_of_its_column() {
         let text = column("varchar", 5, 0, 0);
-        assert_eq!(text.cast("@P1"), "CAST(@P1 COLLATE Cyrillic_General_CI_AS AS varchar(5))");
-        assert_eq!(column("nvarchar", 10, 0, 0).cast("@P1"), "CAST(@P1 AS nvarchar(5))");
+        assert_eq!(
+            text.cast("@P1", None),
+            "CAST(@P1 COLLATE Cyrillic_General_CI_AS AS varchar(5))"
+        );
+        assert_eq!(column("nvarchar", 10, 0, 0).cast("@P1", None), "CAST(@P1 AS nvarchar(5))");
         let text = Column { collation: Some("x; DROP".to_owned()), ..text };
-        assert_eq!(text.cast("@P1"), "CAST(@P1 AS varchar(5))");
+        assert_eq!(text.cast("@P1", None), "CAST(@P1 AS varchar(5))");
     }
 
     #[test]
@@ -263,5 +308,22 @@ mod tests {
         assert_eq!(bytes.key_param(&"%".into()), None);
         assert_eq!(text.key_param(&"AP8=".into()), Some(Param::Text("AP8=".to_owned())));
         assert_eq!(text.key_param(&Json::Null), None);
+    }
+
+    #[test]
+    fn a_value_with_a_type_of_its_own_is_compared_as_one() {
+        let variant = column("sql_variant", 8016, 0, 0);
+        let value = variant.key_value(&"tinyint:5".into()).unwrap();
+        assert_eq!(value.param, Param::BigInt(5));
+        let cast = variant.cast("@P1", value.base.as_ref());
+        assert_eq!(cast, "CAST(CAST(@P1 AS tinyint) AS sql_variant)");
+        // Without its type a number would be one of another family, and so another position.
+        for json in [Json::from(5), Json::from("5"), Json::from(true), Json::Null] {
+            let error = variant.key_value(&json).unwrap_err();
+            assert!(error.contains("it is") || error.contains("`sql_variant`"), "{error}");
+        }
+        let int = column("int", 4, 10, 0);
+        assert_eq!(int.key_value(&7.into()).unwrap().base, None);
+        assert_eq!(int.key_value(&Json::Null).unwrap_err(), "it is null");
     }
 }

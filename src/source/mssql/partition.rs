@@ -20,6 +20,7 @@ use crate::mssql::ident::quote;
 use crate::partition::Partition;
 
 use super::describe::Column;
+use super::variant;
 
 /// Returns the condition that a row, whose key columns stand behind `alias`, belongs to `partition`.
 pub(super) fn condition(partition: Partition, key: &[Column], alias: &str) -> String {
@@ -49,6 +50,8 @@ fn text(column: &Column, alias: &str) -> String {
         }
         "binary" | "varbinary" => format!("CONVERT(NVARCHAR(4000), {value}, 1)"),
         "char" | "varchar" | "nchar" | "nvarchar" => format!("CONVERT(NVARCHAR(4000), {value})"),
+        // With its type, as values of different types may have one text; what is cut belongs to one part.
+        "sql_variant" => format!("CONVERT(NVARCHAR(4000), {})", variant::expression(&value)),
         // Whole numbers, decimals, flags and identifiers have one text only.
         _ => format!("CONVERT(NVARCHAR(40), {value})"),
     };
@@ -101,5 +104,8 @@ mod tests {
             let column = column("k", type_name);
             assert_eq!(text(&column, "t"), format!("ISNULL({expected}, N'')"), "{type_name}");
         }
+        let variant = text(&column("k", "sql_variant"), "c");
+        assert!(variant.starts_with("ISNULL(CONVERT(NVARCHAR(4000), CASE WHEN c.[k] IS NOT NULL"));
+        assert!(variant.contains("SQL_VARIANT_PROPERTY(c.[k], N'BaseType')"), "{variant}");
     }
 }

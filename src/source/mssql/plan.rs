@@ -19,7 +19,7 @@ use super::describe::Column;
 use super::limit::{Cut, Guard};
 use super::mark::{Marks, Seen};
 use super::origin::Origin;
-use super::query::{Bounds, Read};
+use super::query::{Bases, Bounds, Read};
 use super::schema::Schema;
 use super::{SourceSettings, decode, zone};
 
@@ -42,7 +42,7 @@ pub(super) struct Plan {
     pub(super) cursor: Option<Column>,
     /// Key columns, and the names under which checkpoints hold their values.
     pub(super) key: Vec<Column>,
-    key_names: Vec<String>,
+    pub(super) key_names: Vec<String>,
     /// The delivered columns: the first ones of each row.
     pub(super) columns: Arc<Columns>,
     /// Where in a row the key values are.
@@ -161,7 +161,7 @@ impl Plan {
             key.iter().map(|column| columns::position(&mut read, column)).collect();
         let (guard, select) =
             Guard::new(settings, origin.to_string(), &read, &key_at).map_err(configuration)?;
-        let forms = read.iter().map(CellForm::of).collect();
+        let forms = read.iter().map(CellForm::of_column).collect();
         let ordering: Vec<&Column> = cursor.iter().chain(&key).collect();
         let schema = Schema::of(&read, &ordering);
         Ok(Self {
@@ -207,6 +207,7 @@ impl Plan {
         window: FetchWindow<'_>,
     ) -> Result<(String, Vec<Param>), FetchError> {
         let Some(read) = self.untracked() else { return self.tracked_statement(window) };
+        let read = Read { bases: self.bases(window)?, ..read };
         Ok((self.text(&read, Bounds::of(window)), self.params(window)?))
     }
 
@@ -222,6 +223,10 @@ impl Plan {
             return Ok((whole(&sql), params));
         };
         let (bounds, params) = (Bounds::of(window), self.params(window)?);
+        if self.has_variants() {
+            let read = Read { bases: self.bases(window)?, ..read };
+            return Ok((whole(&self.text(&read, bounds)), params));
+        }
         let mut known = self.statements.lock().unwrap_or_else(PoisonError::into_inner);
         let sql = known.entry(bounds).or_insert_with(|| whole(&self.text(&read, bounds)));
         Ok((Arc::clone(sql), params))
@@ -264,6 +269,7 @@ impl Plan {
             filter: self.filter.as_ref(),
             partition: self.partition,
             clock: self.clock,
+            bases: Bases::default(),
         })
     }
 
@@ -298,25 +304,9 @@ impl Plan {
         });
         // A position without a key lies behind all rows that have its cursor.
         if !cursor.key.is_empty() {
-            params.extend(self.key_params(cursor)?);
+            params.extend(self.key_values(cursor)?.into_iter().map(|value| value.param));
         }
         Ok(())
-    }
-
-    /// Returns the key of a position as parameters.
-    pub(super) fn key_params(&self, cursor: &Cursor) -> Result<Vec<Param>, FetchError> {
-        let param = |(column, name): (&Column, &String)| {
-            let value = cursor.key.get(name).and_then(|value| column.key_param(value));
-            value.ok_or_else(|| {
-                let reason = format!(
-                    "the checkpoint has no value of type `{}` for key column `{name}`: \
-                     restore the key, or start over with `highwater reset <NAME> to-beginning`",
-                    column.type_name
-                );
-                FetchError::new(ErrorKind::Data, reason)
-            })
-        };
-        self.key.iter().zip(&self.key_names).map(param).collect()
     }
 
     /// Returns how many rows like those of the answer will fit into a batch.

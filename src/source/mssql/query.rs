@@ -16,6 +16,7 @@ use crate::source::FetchWindow;
 
 use super::describe::Column;
 use super::partition;
+use super::variant::Base;
 use super::zone::now;
 
 /// Name of the column with the leading part of a row's position.
@@ -38,6 +39,15 @@ pub(super) struct Read<'a> {
     pub(super) partition: Option<Partition>,
     /// The clock of a time column.
     pub(super) clock: SourceClock,
+    /// The types of the bounds' key values.
+    pub(super) bases: Bases,
+}
+
+/// Types that key values of bounds have of their own, in the order of the key; empty where columns have theirs.
+#[derive(Debug, Default)]
+pub(super) struct Bases {
+    pub(super) after: Vec<Option<Base>>,
+    pub(super) upto: Vec<Option<Base>>,
 }
 
 /// Which bounds a window has.
@@ -122,7 +132,7 @@ impl Read<'_> {
     fn upper(&self, reach: Reach, params: &mut Params) -> Option<String> {
         match reach {
             Reach::Nothing => None,
-            Reach::Row => Some(bound(&self.position(params), ["<", "<=", "<="])),
+            Reach::Row => Some(bound(&self.position(params, &self.bases.upto), ["<", "<=", "<="])),
             Reach::Cursor => {
                 let cursor = quote(&self.cursor.name);
                 Some(format!("t.{cursor} <= {}", self.leading(params)))
@@ -134,7 +144,7 @@ impl Read<'_> {
     fn lower(&self, reach: Reach, params: &mut Params) -> Option<String> {
         match reach {
             Reach::Nothing => None,
-            Reach::Row => Some(bound(&self.position(params), [">", ">", ">="])),
+            Reach::Row => Some(bound(&self.position(params, &self.bases.after), [">", ">", ">="])),
             Reach::Cursor => {
                 let cursor = quote(&self.cursor.name);
                 Some(format!("t.{cursor} > {}", self.leading(params)))
@@ -217,12 +227,12 @@ impl Read<'_> {
     }
 
     /// Returns the columns of a position, each with its value: the cursor, then the key.
-    fn position(&self, params: &mut Params) -> Vec<(String, String)> {
+    fn position(&self, params: &mut Params, bases: &[Option<Base>]) -> Vec<(String, String)> {
         let cursor = (format!("t.{}", quote(&self.cursor.name)), self.leading(params));
-        let key = self
-            .key
-            .iter()
-            .map(|column| (format!("t.{}", quote(&column.name)), column.cast(&params.next())));
+        let bases = bases.iter().map(Option::as_ref).chain(std::iter::repeat(None));
+        let key = self.key.iter().zip(bases).map(|(column, base)| {
+            (format!("t.{}", quote(&column.name)), column.cast(&params.next(), base))
+        });
         std::iter::once(cursor).chain(key).collect()
     }
 

@@ -13,9 +13,8 @@ use crate::mssql::Param;
 use crate::source::{FetchError, FetchWindow, Rows};
 use crate::value::Value;
 
-use super::cells::CellForm;
 use super::plan::{Plan, unexpected};
-use super::query::Bounds;
+use super::query::{Bounds, Read};
 use super::{Mssql, State, values};
 
 impl Mssql {
@@ -104,6 +103,7 @@ impl Plan {
         window: FetchWindow<'_>,
     ) -> Result<(String, Vec<String>, Vec<Param>), FetchError> {
         let Some(read) = self.untracked() else { return Err(undivided()) };
+        let read = Read { bases: self.bases(window)?, ..read };
         let (conditions, order) = read.past(Bounds::of(window), 2);
         let mut params = vec![Self::count_param(window)];
         for cursor in [window.after, window.upto].into_iter().flatten() {
@@ -118,10 +118,8 @@ impl Plan {
     fn place(&self, mut cells: Vec<Value>) -> (Value, Vec<Value>) {
         let position = cells.pop().unwrap_or(Value::Null);
         for (cell, at) in cells.iter_mut().zip(&self.key_at) {
-            if self.forms.get(*at) == Some(&CellForm::Utf16)
-                && let Value::Bytes(bytes) = cell
-            {
-                *cell = Value::of_utf16(bytes);
+            if let Some(form) = self.forms.get(*at) {
+                *cell = form.decoded(std::mem::replace(cell, Value::Null));
             }
         }
         (position, cells)
@@ -148,7 +146,7 @@ mod tests {
     use super::*;
     use crate::cursor::CursorMode;
     use crate::source::mssql::describe::Column;
-    use crate::source::mssql::query::{Reach, Read};
+    use crate::source::mssql::query::{Bases, Reach};
 
     #[test]
     fn an_item_is_known_by_its_expression() {
@@ -189,6 +187,7 @@ mod tests {
             filter: None,
             partition: None,
             clock: crate::config::SourceClock::Utc,
+            bases: Bases::default(),
         };
         let past = |after, upto| {
             let (conditions, order) = read.past(Bounds { after, upto }, 2);

@@ -20,11 +20,12 @@ use crate::config::Filter;
 use crate::cursor::{Cursor, CursorError, CursorMode, SourceState, TrackedPhase, TrackedPosition};
 use crate::error::ErrorKind;
 use crate::mssql::Param;
-use crate::mssql::ident::{literal, quote};
+use crate::mssql::ident::literal;
 use crate::source::{FetchError, FetchWindow, Lag, Remember, Rows};
 use crate::value::Value;
 
 use super::decode;
+use super::form::KeyValue;
 use super::partition;
 use super::plan::{Answer, Plan, unexpected};
 use super::query::{bound, operation};
@@ -148,7 +149,7 @@ impl Plan {
             let Some(cursor) = cursor.filter(|cursor| is_row(at) && !cursor.key.is_empty()) else {
                 continue;
             };
-            conditions.push(bound(&self.key_values("t", cursor, statement)?, operators));
+            conditions.push(bound(&self.bound_key("t", cursor, statement)?, operators));
         }
         conditions.extend(self.of_partition("t"));
         conditions.extend(self.filter.as_ref().map(|filter| statement.filter(filter)));
@@ -212,7 +213,7 @@ impl Plan {
                 continue;
             }
             let mut columns = vec![(version.to_owned(), statement.bind(Param::BigInt(at.version)))];
-            columns.extend(self.key_values("c", cursor, statement)?);
+            columns.extend(self.bound_key("c", cursor, statement)?);
             conditions.push(bound(&columns, operators));
         }
         // By the change, as a deleted row has no key of its own.
@@ -301,36 +302,22 @@ impl Plan {
         }
     }
 
-    /// Returns the select list with the key from the change, as a deleted row has no other.
-    fn select_of_change(&self) -> Vec<String> {
-        let mut select = self.select.clone();
-        for (at, selected) in select.iter_mut().enumerate() {
-            if self.key_at.contains(&at) {
-                *selected = selected.replacen("t.[", "c.[", 1);
-            }
-        }
-        select
-    }
-
     /// Returns the condition that keys behind `alias` belong to the part that is read.
     fn of_partition(&self, alias: &str) -> Option<String> {
         self.partition.map(|partition| partition::condition(partition, &self.key, alias))
     }
 
-    fn key_names_of(&self, alias: &str) -> Vec<String> {
-        self.key.iter().map(|column| format!("{alias}.{}", quote(&column.name))).collect()
-    }
-
     /// Returns the key columns, each with the expression of its value in a position.
-    fn key_values(
+    fn bound_key(
         &self,
         alias: &str,
         cursor: &Cursor,
         statement: &mut Statement,
     ) -> Result<Vec<(String, String)>, FetchError> {
-        let params = self.key_params(cursor)?.into_iter();
-        let values =
-            self.key.iter().zip(params).map(|(column, param)| column.cast(&statement.bind(param)));
+        let values = self.key.iter().zip(self.key_values(cursor)?);
+        let values = values.map(|(column, KeyValue { param, base })| {
+            column.cast(&statement.bind(param), base.as_ref())
+        });
         let values: Vec<String> = values.collect();
         Ok(self.key_names_of(alias).into_iter().zip(values).collect())
     }

@@ -50,6 +50,7 @@ fn plan(settings: &SourceSettings) -> Result<Plan, FetchError> {
         column("at", "smalldatetime"),
         column("place", "geography"),
         column("price", "money"),
+        column("any", "sql_variant"),
     ];
     let choice = Choice { mode: settings.mode.unwrap(), cursor: settings.cursor_column.clone() };
     let read = Reading { origin: &origin, filter: filter.as_ref(), choice: &choice };
@@ -264,5 +265,43 @@ fn number_and_count_of_a_part_are_in_the_fingerprint_and_its_events_are_the_whol
     for (index, one) in all.iter().enumerate() {
         assert_eq!(one.label.poller, "orders");
         assert!(all.iter().skip(index + 1).all(|other| one.fingerprint != other.fingerprint));
+    }
+}
+
+#[test]
+fn a_key_value_with_a_type_of_its_own_has_a_statement_of_its_own() {
+    let settings =
+        SourceSettings { key: vec!["any".to_owned()], ..listed(CursorMode::RowVersion, "rv") };
+    let plan = plan(&settings).unwrap();
+    let at = |value: &str| Cursor::row_version(RowVersion(1), key("any", value));
+    let (after, upto) = (at("tinyint:5"), at("decimal(9, 2):1.50"));
+    let (sql, params) = plan.whole_statement(window(&after, Some(&upto))).unwrap();
+    assert!(sql.contains("t.[any] > CAST(CAST(@P3 AS tinyint) AS sql_variant)"), "{sql}");
+    assert!(sql.contains("t.[any] <= CAST(CAST(@P5 AS decimal(9, 2)) AS sql_variant)"), "{sql}");
+    let values = [params.get(2).unwrap(), params.get(4).unwrap()];
+    assert_eq!(values, [&Param::BigInt(5), &Param::Text("1.50".to_owned())]);
+    // Not the one of another type, though its bounds are alike.
+    for (value, declared) in [("int:5", "int"), ("float:0.5", "float")] {
+        let (sql, _) = plan.whole_statement(window(&at(value), None)).unwrap();
+        let cast = format!("t.[any] > CAST(CAST(@P3 AS {declared}) AS sql_variant)");
+        assert!(sql.contains(&cast), "{sql}");
+        let (alone, _) = plan.statement(window(&at(value), None)).unwrap();
+        assert!(sql.starts_with(&alone), "{alone}");
+    }
+    let error = plan.whole_statement(window(&at("int:5)"), None)).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Data);
+    assert!(error.reason.contains("for key column `any`"), "{error}");
+    assert!(error.reason.contains("to-beginning"), "{error}");
+}
+
+#[test]
+fn the_key_of_a_deleted_row_is_that_of_its_change_throughout() {
+    for name in ["ID", "any"] {
+        let settings =
+            SourceSettings { key: vec![name.to_owned()], ..listed(CursorMode::RowVersion, "rv") };
+        let select = plan(&settings).unwrap().select_of_change();
+        let [price, key] = select.as_slice() else { panic!("{select:?}") };
+        assert!(price.contains("t.[price]") && !price.contains("c.["), "{price}");
+        assert!(!key.contains("t.["), "{key}");
     }
 }

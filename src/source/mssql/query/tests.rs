@@ -41,6 +41,7 @@ fn rowversion_windows() {
         filter: Some(&filter),
         partition: None,
         clock: SourceClock::Utc,
+        bases: Bases::default(),
     };
     check(
         &read,
@@ -108,6 +109,7 @@ fn timestamp_windows_with_a_composite_key() {
         filter: None,
         partition: None,
         clock: SourceClock::Utc,
+        bases: Bases::default(),
     };
     check(
         &read,
@@ -151,6 +153,7 @@ fn an_offset_is_read_as_utc() {
         filter: None,
         partition: None,
         clock: SourceClock::Utc,
+        bases: Bases::default(),
     };
     check(
         &read,
@@ -182,6 +185,7 @@ fn integer_windows_end_at_the_settled_mark() {
         filter: None,
         partition: None,
         clock: SourceClock::Utc,
+        bases: Bases::default(),
     };
     check(
         &read,
@@ -220,7 +224,7 @@ fn integer_windows_end_at_the_settled_mark() {
     let other = [column("code", "int", 4, 0)];
     let cursor = column("id", "int", 4, 0);
     check(
-        &Read { cursor: &cursor, key: &other, ..read },
+        &Read { cursor: &cursor, key: &other, bases: Bases::default(), ..read },
         Reach::Cursor,
         false,
         &expect![[r#"
