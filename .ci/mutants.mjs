@@ -303,7 +303,7 @@ const BREAKS = [
   ["source followed past the tick's time", FLOW, "self.time.min(tick_time_max)", "self.time.max(tick_time_max)"],
   ["source followed after a stop", ANEW, "        !seen.request().stop.is_set()\n    }\n\n    /// Whether limits", "        true\n    }\n\n    /// Whether limits"],
   ["slow handler given more", SIZE, "let wanted = if last.took > half {", "let wanted = if last.took > half && false {"],
-  ["rows beside the checkpoint's skipped", QUERY, "Reach::Row => Some(bound(&self.position(params), [\">\", \">\", \">=\"])),", "Reach::Row => Some(format!(\"t.{} > {}\", quote(&self.cursor.name), self.leading(params))),"],
+  ["rows beside the checkpoint's skipped", QUERY, "Reach::Row => Some(bound(&self.position(params, &self.bases.after), [\">\", \">\", \">=\"])),", "Reach::Row => Some(format!(\"t.{} > {}\", quote(&self.cursor.name), self.leading(params))),"],
   ["redirect taken for a success", REPLY, "200..=299 => judge_success(target, received, events),", "200..=399 => judge_success(target, received, events),"],
   ["announced batch delivered under a pause", POLLER, "Ok(Next::Batch(_)) if lease.document().is_held_up() =>", "Ok(Next::Batch(_)) if lease.document().is_held_up() && false =>"],
   ["entry taken under another's name", ENTRIES, "if *key != entry.state_key() {", "if false {"],
