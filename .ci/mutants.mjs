@@ -49,10 +49,12 @@ const STEPS = "src/state/steps.rs";
 const HANDLE = "src/poller/handle.rs";
 const FORMAT = "src/state/format.rs";
 const LEASE = "src/lease.rs";
+const HOLD = "src/lease/hold.rs";
 const WRITE = "src/lease/write.rs";
 const MEMORY = "src/poller/memory.rs";
 const BATCH = "src/poller/batch.rs";
 const AHEAD = "src/poller/ahead.rs";
+const OVERLAP = "src/poller/overlap.rs";
 const ANEW = "src/poller/anew.rs";
 const FLOW = "src/policy/flow.rs";
 const SIZE = "src/policy/size.rs";
@@ -156,9 +158,9 @@ const BREAKS = [
   ["unknown version read", FORMAT, ".filter(|found| **found != VERSION)", ".filter(|_| false)"],
   ["requirements ignored", FORMAT, ".find(|name| !KNOWN_REQUIREMENTS.contains(&name.as_str()))", ".find(|_| false)"],
   ["deadline counted from the reply", LEASE, "            snapshot,\n            renewed_at,\n", "            snapshot,\n            renewed_at: Instant::now(),\n"],
-  ["no heartbeat", LEASE, "() = sleep_until(beat_at) => {}", "() = sleep_until(beat_at + Duration::from_secs(86_400)) => {}"],
+  ["no heartbeat", HOLD, "() = sleep_until(beat_at) => {}", "() = sleep_until(beat_at + Duration::from_secs(86_400)) => {}"],
   ["heartbeat beside the writer", LEASE, "let before = std::mem::replace(&mut self.snapshot, written);", "let before = match event {\n            None => written,\n            Some(_) => std::mem::replace(&mut self.snapshot, written),\n        };"],
-  ["heartbeat counted from now", LEASE, "let beat_at = self.renewed_at + self.context.terms.heartbeat_interval;", "let beat_at = Instant::now() + self.context.terms.heartbeat_interval;"],
+  ["heartbeat counted from now", HOLD, "let beat_at = self.renewed_at + self.context.terms.heartbeat_interval;", "let beat_at = Instant::now() + self.context.terms.heartbeat_interval;"],
   ["refused write taken for a loss", WRITE, "Err(StoreError::Conflict { .. } | StoreError::Unknown { .. }) => {}", "Err(StoreError::Conflict { .. }) => return Err(LeaseError::Gone),\n                Err(StoreError::Unknown { .. }) => {}"],
   ["own write not recognised", WRITE, "if found.document.write_id == write_id\n                || ", "if "],
   ["retry reads another range", BATCH, "&& in_flight.after == document.checkpoint.cursor", "&& false"],
@@ -280,8 +282,19 @@ const BREAKS = [
   ["no If-Match in a file", FILE_STORE, "(Precondition::Matches(etag), Some(stored)) => *etag == stored.etag,", "(Precondition::Matches(etag), Some(stored)) => *etag == stored.etag || true,"],
   ["no If-Match in a table", STATEMENT, "WHERE [app] = @P1 AND [name] = @P2 AND [etag] = CAST(@P4 AS binary(8)) \\", "WHERE [app] = @P1 AND [name] = @P2 AND @P4 = @P4 \\"],
   ["refused write taken for an unknown one", CONTAINER, "412 => !answer.code.starts_with(\"Lease\"),", "412 => false,"],
-  ["committed before the handler", POLLER, "            Box::pin(self.deliver(&mut lease, &mut hand, seen)).await?;\n            let next = self.next_after(&mut lease, &mut hand, seen).await;\n            seen.note_next(&next);\n            if let Ok(Next::Nothing(Some(state))) = &next {\n                hand.batch.remember = Some(state.clone());\n            }\n            self.commit(&mut lease, &hand.batch, &next, seen).await?;\n", "            let next = self.next_after(&mut lease, &mut hand, seen).await;\n            seen.note_next(&next);\n            if let Ok(Next::Nothing(Some(state))) = &next {\n                hand.batch.remember = Some(state.clone());\n            }\n            self.commit(&mut lease, &hand.batch, &next, seen).await?;\n            Box::pin(self.deliver(&mut lease, &mut hand, seen)).await?;\n"],
-  ["rows read ahead delivered though the commit failed", POLLER, "self.commit(&mut lease, &hand.batch, &next, seen).await?;", "drop(self.commit(&mut lease, &hand.batch, &next, seen).await);"],
+  ["committed before the handler", POLLER, "            Box::pin(self.deliver(&mut lease, &mut hand, seen)).await?;\n            let next = self.next_after(&mut lease, &mut hand, seen).await;\n            seen.note_next(&next);\n            if let Ok(Next::Nothing(Some(state))) = &next {\n                hand.batch.remember = Some(state.clone());\n            }\n            self.commit(&mut lease, &mut hand, &next, seen).await?;\n", "            let next = self.next_after(&mut lease, &mut hand, seen).await;\n            seen.note_next(&next);\n            if let Ok(Next::Nothing(Some(state))) = &next {\n                hand.batch.remember = Some(state.clone());\n            }\n            self.commit(&mut lease, &mut hand, &next, seen).await?;\n            Box::pin(self.deliver(&mut lease, &mut hand, seen)).await?;\n"],
+  ["next handler goes on though the commit failed", HOLD, "committed = &mut commit => committed.map(|()| None),", "committed = &mut commit => committed.or(Ok(())).map(|()| None),"],
+  ["result taken though the commit before it failed", HOLD, "commit.await.and(ended)", "commit.await.or(Ok(())).and(ended)"],
+  ["result taken without waiting for the commit before it", HOLD, "commit.await.and(ended)", "ended"],
+  ["next handler goes on under a newer lease", HOLD, "self.still_held().map(|()| ended)", "Ok(ended)"],
+  ["next handler held to the lease as hoped for", HOLD, "let (stop_at, deadline) = (self.context.stop_at, self.deadline());", "let (stop_at, deadline) = (self.context.stop_at, self.deadline() + self.context.terms.ttl);"],
+  ["write overtakes a commit", LEASE, "        self.settle().await?;\n", ""],
+  ["commit overlapped unasked", OVERLAP, "self.flow.overlap_commit && self.may_overlap()", "self.may_overlap()"],
+  ["commit overlapped of rows that failed before", OVERLAP, " && !has_troubled(batch, lease.document())", ""],
+  ["commit overlapped where one crash sets rows aside", OVERLAP, ">= OVERLAP_CRASHES_MIN", ">= OVERLAP_CRASHES_MIN - 1"],
+  ["commit beside a handler not counted", DELIVER, "            self.note_commit_beside(lease, hand, seen);\n", ""],
+  ["batch in the air not counted", BATCH, "seen.batches() + u64::from(lease.is_committing()) + 1 < max", "seen.batches() + 1 < max"],
+  ["rows read ahead delivered though the commit failed", POLLER, "self.commit(&mut lease, &mut hand, &next, seen).await?;", "drop(self.commit(&mut lease, &mut hand, &next, seen).await);"],
   ["rows read ahead from where the batch in hand began", AHEAD, "let position = Position::under(lease.document(), Some(batch.upto.clone()));", "let position = Position::under(lease.document(), batch.after.clone());"],
   ["rows read ahead kept though the batch was not taken", DELIVER, "                    hand.ahead = None;\n", ""],
   ["read ahead that failed not made again", AHEAD, "if ahead.has_failed() {", "if false {"],
@@ -290,7 +303,7 @@ const BREAKS = [
   ["source followed past the tick's time", FLOW, "self.time.min(tick_time_max)", "self.time.max(tick_time_max)"],
   ["source followed after a stop", ANEW, "        !seen.request().stop.is_set()\n    }\n\n    /// Whether limits", "        true\n    }\n\n    /// Whether limits"],
   ["slow handler given more", SIZE, "let wanted = if last.took > half {", "let wanted = if last.took > half && false {"],
-  ["rows beside the checkpoint's skipped", QUERY, "Reach::Row => Some(bound(&self.position(params), [\">\", \">\", \">=\"])),", "Reach::Row => Some(format!(\"t.{} > {}\", quote(&self.cursor.name), self.leading(params))),"],
+  ["rows beside the checkpoint's skipped", QUERY, "Reach::Row => Some(bound(&self.position(params, &self.bases.after), [\">\", \">\", \">=\"])),", "Reach::Row => Some(format!(\"t.{} > {}\", quote(&self.cursor.name), self.leading(params))),"],
   ["redirect taken for a success", REPLY, "200..=299 => judge_success(target, received, events),", "200..=399 => judge_success(target, received, events),"],
   ["announced batch delivered under a pause", POLLER, "Ok(Next::Batch(_)) if lease.document().is_held_up() =>", "Ok(Next::Batch(_)) if lease.document().is_held_up() && false =>"],
   ["entry taken under another's name", ENTRIES, "if *key != entry.state_key() {", "if false {"],

@@ -10,6 +10,7 @@
 
 mod by_hand;
 mod error;
+mod hold;
 mod measure;
 mod snapshot;
 mod steps;
@@ -17,15 +18,16 @@ mod terms;
 mod write;
 
 use std::fmt;
-use std::pin::pin;
 use std::sync::MutexGuard;
 use std::time::Duration;
 
 use time::OffsetDateTime;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::Instant;
 
 pub use self::error::LeaseError;
-use self::measure::{Active, Heartbeat};
+pub use self::hold::Accepted;
+use self::hold::Beside;
+use self::measure::Active;
 pub use self::snapshot::Snapshot;
 pub use self::terms::{Instance, LeaseContext, LeaseTerms};
 pub(crate) use self::write::swap;
@@ -53,6 +55,8 @@ pub struct Lease<'a> {
     audited: Option<ClosedWindow>,
     /// Where a prefix would put the checkpoint whose commit is not known to have landed.
     in_the_air: Option<Cursor>,
+    /// A commit that is left to the next work.
+    beside: Beside,
     /// How late the slowest renewal landed.
     heartbeat_delay: Option<Duration>,
     /// Counts the lease as held until it is dropped.
@@ -64,9 +68,6 @@ impl fmt::Debug for Lease<'_> {
         formatter.debug_struct("Lease").field("holder", &self.holder).finish_non_exhaustive()
     }
 }
-
-/// Says what work has done for good since it was asked last, given the document and the time.
-pub type Accepted<'a> = dyn FnMut(&StateDocument, OffsetDateTime) -> Option<Commit> + Send + 'a;
 
 /// How asking for a lease ended.
 #[derive(Debug)]
@@ -142,6 +143,7 @@ impl<'a> Lease<'a> {
             remember: None,
             audited: None,
             in_the_air: None,
+            beside: Beside::default(),
             heartbeat_delay: None,
             _active: measure::granted(context, base, renewed_at.elapsed()),
         };
@@ -165,9 +167,10 @@ impl<'a> Lease<'a> {
         self.holder.generation
     }
 
-    /// Returns the document as this holder last wrote it.
+    /// Returns the document as this holder last wrote it, or as it will once it has made the commit that is
+    /// left to the next work.
     pub fn document(&self) -> &StateDocument {
-        &self.snapshot.document
+        self.beside.hoped().unwrap_or(&self.snapshot.document)
     }
 
     /// Returns the document with its tag, for the next tick.
@@ -226,67 +229,6 @@ impl<'a> Lease<'a> {
         }
     }
 
-    /// Runs `work` while renewing the lease, and drops it when the lease is lost, has lapsed, or the
-    /// tick's time is over. Work does not begin under a lease that has lapsed already.
-    ///
-    /// # Errors
-    ///
-    /// [`LeaseError`] if `work` was dropped before it ended; its outcome is then unknown.
-    pub async fn hold_while<T>(&mut self, work: impl Future<Output = T>) -> Result<T, LeaseError> {
-        self.hold_while_accepting(work, &mut |_, _| None).await
-    }
-
-    /// Runs `work` as [`Self::hold_while`] does; what `accepted` returns rides on the next renewal.
-    ///
-    /// It is asked before each renewal, with the document and the service's time, for the commit of
-    /// what `work` has done for good since it was asked last.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::hold_while`].
-    pub async fn hold_while_accepting<T>(
-        &mut self,
-        work: impl Future<Output = T>,
-        accepted: &mut Accepted<'_>,
-    ) -> Result<T, LeaseError> {
-        let mut work = pin!(work);
-        let stop_at = self.context.stop_at;
-        if Instant::now() >= self.deadline() {
-            return Err(LeaseError::Lapsed);
-        }
-        loop {
-            // Counted from the last renewal, not from now: a run of short holds must renew too.
-            let beat_at = self.renewed_at + self.context.terms.heartbeat_interval;
-            tokio::select! {
-                biased;
-                done = &mut work => return Ok(done),
-                () = sleep_until(stop_at) => return Err(LeaseError::OutOfTime),
-                () = sleep_until(beat_at) => {}
-            }
-            // The renewal and the work go on side by side: a slow store must not stall the work.
-            let deadline = self.deadline();
-            let heartbeat_interval = self.context.terms.heartbeat_interval;
-            let prefix = accepted(self.document(), self.now());
-            let mut renewal = pin!(self.beat(prefix, deadline, beat_at));
-            tokio::select! {
-                biased;
-                renewed = &mut renewal => if let Err(error) = renewed {
-                    return Err(error.or_lapsed());
-                },
-                done = &mut work => {
-                    // A renewal in the air is waited for, so that the commit finds its tag. One that
-                    // hangs is let go; if it lands late, the commit's judging recognises it.
-                    return match timeout(heartbeat_interval, renewal).await {
-                        Ok(Err(error @ (LeaseError::Lost(_) | LeaseError::Gone))) => Err(error),
-                        Ok(Ok(()) | Err(_)) | Err(_) => Ok(done),
-                    };
-                }
-                () = sleep_until(stop_at) => return Err(LeaseError::OutOfTime),
-                () = sleep_until(deadline) => return Err(LeaseError::Lapsed),
-            }
-        }
-    }
-
     /// Moves the checkpoint forward, and in the same write gives the lease up or goes on to the next
     /// batch.
     ///
@@ -297,11 +239,16 @@ impl<'a> Lease<'a> {
     /// [`LeaseError::Lost`] if another has taken the lease, [`LeaseError::Store`] if it is not known
     /// whether the commit happened.
     pub async fn commit(&mut self, commit: Commit) -> Result<(), LeaseError> {
+        let until = self.committing();
+        self.commit_until(commit, until).await
+    }
+
+    async fn commit_until(&mut self, commit: Commit, until: Instant) -> Result<(), LeaseError> {
         let batch_id = commit.batch_id.clone();
         let apply = move |document: &StateDocument, holder: &Holder| {
             document.commit(holder, commit.clone())
         };
-        self.write(Some(Happened::BatchComplete), &apply, Some(&batch_id), self.committing()).await
+        self.write(Some(Happened::BatchComplete), &apply, Some(&batch_id), until).await
     }
 
     /// Commits a prefix and records the failure of the rest, giving the lease up, in one write.
@@ -390,37 +337,6 @@ impl<'a> Lease<'a> {
         if pauses && !is_told { Happened::Paused } else { event }
     }
 
-    /// Renews as [`Self::renew`] does, and measures it; it was due at `due`.
-    async fn beat(
-        &mut self,
-        prefix: Option<Commit>,
-        until: Instant,
-        due: Instant,
-    ) -> Result<(), LeaseError> {
-        let heartbeat = Heartbeat::begin(self.context);
-        self.renew(prefix, until).await?;
-        self.heartbeat_delay = self.heartbeat_delay.max(Some(due.elapsed()));
-        heartbeat.landed();
-        Ok(())
-    }
-
-    /// Says that the holder is alive, and commits `prefix` in the same write.
-    async fn renew(&mut self, prefix: Option<Commit>, until: Instant) -> Result<(), LeaseError> {
-        let now = self.now();
-        let Some(prefix) = prefix else {
-            let apply =
-                move |document: &StateDocument, holder: &Holder| document.renew(holder, now);
-            return self.write(None, &apply, None, until).await;
-        };
-        // If this is given up, it may land all the same, and nobody but us will have moved it there.
-        self.in_the_air = Some(prefix.upto.clone());
-        let batch_id = prefix.batch_id.clone();
-        let apply = move |document: &StateDocument, holder: &Holder| {
-            document.commit(holder, prefix.clone())
-        };
-        self.write(Some(Happened::BatchComplete), &apply, Some(&batch_id), until).await
-    }
-
     /// Writes a change; `event` is how the journal tells of it, if it does.
     async fn write(
         &mut self,
@@ -429,6 +345,8 @@ impl<'a> Lease<'a> {
         batch_id: Option<&BatchId>,
         until: Instant,
     ) -> Result<(), LeaseError> {
+        // Nothing of a holder overtakes its commit.
+        self.settle().await?;
         let (holder, marked, remember) = (&self.holder, self.marked, self.remember.take());
         let numbering = recorder(self.context).numbering();
         let audited = self.audited.as_ref();

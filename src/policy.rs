@@ -10,7 +10,7 @@ mod size;
 
 use std::time::Duration;
 
-pub use self::flow::{BATCH_ROWS_MIN, Flow, Follow};
+pub use self::flow::{BATCH_ROWS_MIN, Flow, Follow, OVERLAP_CRASHES_MIN};
 pub use self::size::{BatchLimits, HandledBatch};
 
 /// How failures are answered.

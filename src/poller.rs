@@ -8,7 +8,8 @@
 //! 5 acquire    one write under the tag of the document that gave the position
 //! 6 handle     while the lease is renewed; what is accepted for good rides on a renewal; the next batch
 //!              is read meanwhile
-//! 7 commit     one write; it also releases, or announces the next batch and goes back to 6
+//! 7 commit     one write; it also releases, or announces the next batch and goes back to 6, where that is asked
+//!              for before there is an answer
 //! 8 follow?    out of rows: wait, and back to 1, where that is asked for
 //! ```
 //!
@@ -38,6 +39,7 @@ mod memory;
 mod observe;
 mod operate;
 mod outcome;
+mod overlap;
 mod part;
 mod peek;
 mod quarantine;
@@ -403,7 +405,7 @@ impl Poller {
             if let Ok(Next::Nothing(Some(state))) = &next {
                 hand.batch.remember = Some(state.clone());
             }
-            self.commit(&mut lease, &hand.batch, &next, seen).await?;
+            self.commit(&mut lease, &mut hand, &next, seen).await?;
             match next {
                 // The commit found that somebody has paused the poller meanwhile, or given the range up.
                 Ok(Next::Batch(_)) if lease.document().is_held_up() => {
@@ -411,7 +413,7 @@ impl Poller {
                     memory.remember(lease);
                     return Ok(TickOutcome::Committed { more: true });
                 }
-                Ok(Next::Batch(next)) => hand.batch = *next,
+                Ok(Next::Batch(next)) => hand.go_on_with(*next, &lease),
                 Ok(end @ (Next::Nothing(_) | Next::NotNow | Next::Later(_))) => {
                     memory.remember(lease);
                     return Ok(TickOutcome::Committed { more: !matches!(end, Next::Nothing(_)) });
@@ -427,11 +429,11 @@ impl Poller {
     async fn commit(
         &self,
         lease: &mut Lease<'_>,
-        batch: &Batch,
+        hand: &mut Hand<'_>,
         next: &Result<Next, TickError>,
         seen: &mut Observation<'_>,
     ) -> Result<(), TickError> {
-        let began_at = Instant::now();
+        let (batch, began_at) = (&hand.batch, Instant::now());
         let mut end_of_tick = || Some(seen.end_of_tick(seen.end(), Some(batch), lease));
         let then = match next {
             Ok(Next::Batch(next)) => AfterCommit::Handle(Box::new(next.in_flight())),
@@ -442,6 +444,10 @@ impl Poller {
         let skipped = lease.document().audit.rows_skipped;
         let commit = self.commit_of(batch, lease.document(), lease.now(), then);
         lease.remember(batch.remember.clone());
+        let commit = match self.left_to_the_next(lease, hand, next, commit)? {
+            Some(commit) => commit,
+            None => return Ok(()),
+        };
         if let Err(error) = lease.commit(commit).await {
             seen.front_committed(batch, lease.document());
             return Err(TickError::of_commit(error));

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::parse::{self, Expected};
 use super::read::Reader;
-use super::settings;
-use crate::policy::{Flow, Follow};
+use super::{HandlerConfig, SourceConfig, settings};
+use crate::policy::{FailurePolicy, Flow, Follow, OVERLAP_CRASHES_MIN};
 
 /// Shortest pause between two looks of a tick that follows its source.
 const FOLLOW_INTERVAL_MIN: Duration = Duration::from_millis(10);
@@ -28,12 +28,36 @@ pub(super) fn read(
         Ok(read.min(rows_max))
     });
     let prefetch = reader.read(&settings::PREFETCH, at, parse::boolean);
+    let overlap_commit = reader.read(&settings::OVERLAP_COMMIT, at, parse::boolean);
     let follow = read_follow(reader, segment, lease_first);
     Some(Flow {
         prefetch: prefetch?,
+        overlap_commit: overlap_commit?,
         batch_rows_min: usize::try_from(rows_min?).unwrap_or(usize::MAX),
         follow: follow.map(|follow| (!follow.time.is_zero()).then_some(follow))?,
     })
+}
+
+/// Refuses to overlap commits where that would do nothing, or blame the wrong rows: a chain writes between its
+/// steps, late rows are compared with what is committed, and a first crash may be the next batch's.
+pub(super) fn check_overlap(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    (source, handler, policy): (&SourceConfig, &HandlerConfig, &FailurePolicy),
+) -> Option<()> {
+    let at = Some(segment);
+    let since = if matches!(handler, HandlerConfig::Fanout(_)) {
+        format!("`{}` is `fanout`", settings::HANDLER_KIND.name_for(at))
+    } else if source.audit_after.is_some() {
+        format!("`{}` is set", settings::SOURCE_AUDIT_AFTER.name_for(at))
+    } else if policy.crashes_max < OVERLAP_CRASHES_MIN {
+        format!("`{}` is `{}`", settings::CRASHES_MAX.name_for(at), policy.crashes_max)
+    } else {
+        return Some(());
+    };
+    let name = settings::OVERLAP_COMMIT.name_for(at);
+    reader.wrong(&name, "true", Expected::new(format!("`false`, since {since}")));
+    None
 }
 
 /// Reads how ticks follow their source: not at all where the time is zero.

@@ -209,20 +209,24 @@ fn read_whole(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Option<
     let on_missing_state = reader.read(&settings::ON_MISSING_STATE, at, parse::one_of(&answers));
     let journal = read_journal(reader, &segment);
     let (retry_delay_min, retry_delay_max) = retry_delays?;
+    let (source, handler, flow, policy) = (source?, handler?, flow?, policy?);
+    if flow.overlap_commit {
+        flow::check_overlap(reader, &segment, (&source, &handler, &policy))?;
+    }
     Some(PollerConfig {
         name: name.to_owned(),
         partition: None,
-        source: source?,
-        handler: handler?,
+        source,
+        handler,
         lease: lease?,
         limits: limits?,
-        flow: flow?,
+        flow,
         state_refresh: state_refresh?,
         status_interval: status_interval
             .map(|interval| (!interval.is_zero()).then_some(interval))?,
         retry_delay_min,
         retry_delay_max,
-        policy: policy?,
+        policy,
         on_missing_state: on_missing_state?,
         journal: journal?,
     })

@@ -138,6 +138,7 @@ pub const SETTINGS: &[Setting] = &[
     BATCHES_MAX,
     TICK_TIME_MAX,
     PREFETCH,
+    OVERLAP_COMMIT,
     FOLLOW_FOR,
     FOLLOW_INTERVAL,
     STATE_REFRESH,

@@ -79,6 +79,7 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX = 9m
     HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MIN = 50
     HIGHWATER__POLLERS__ORDERS__PREFETCH = false
+    HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT = false
     HIGHWATER__POLLERS__ORDERS__FOLLOW_FOR = 0
     HIGHWATER__POLLERS__ORDERS__FOLLOW_INTERVAL = 100ms
     HIGHWATER__POLLERS__ORDERS__STATE_REFRESH = 1m
@@ -243,6 +244,7 @@ fn defaults_are_those_of_the_table() {
                     },
                     flow: Flow {
                         prefetch: true,
+                        overlap_commit: false,
                         batch_rows_min: 100,
                         follow: None,
                     },
@@ -386,6 +388,7 @@ fn a_full_example_of_a_poller_reads_back() {
             },
             flow: Flow {
                 prefetch: false,
+                overlap_commit: false,
                 batch_rows_min: 50,
                 follow: None,
             },

@@ -19,6 +19,9 @@ pub enum LeaseError {
     /// The tick has used up its time.
     #[error("tick used up its time")]
     OutOfTime,
+    /// The commit that went on beside the work did not come to be, or is not known to: the work was dropped.
+    #[error("commit of the batch before")]
+    Uncommitted(#[source] Box<LeaseError>),
     /// The transition is not allowed for a reason that is not the lease.
     #[error("transition refused")]
     Refused(#[source] Refusal),
@@ -42,6 +45,7 @@ impl LeaseError {
             | Self::Gone
             | Self::Lapsed
             | Self::OutOfTime
+            | Self::Uncommitted(_)
             | Self::Refused(_)
             | Self::Format(_) => self,
         }

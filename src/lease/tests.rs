@@ -9,6 +9,7 @@ use crate::state::{
 };
 use crate::testing::{Call, Fault, FaultyStore};
 
+mod hold;
 mod judging;
 
 const TTL: Duration = Duration::from_secs(30);

@@ -5,12 +5,19 @@ use std::time::Duration;
 /// Fewest rows that a slow handler makes of a batch, where nothing else is asked for.
 pub const BATCH_ROWS_MIN: usize = 100;
 
+/// Fewest crashes at which a batch may be suspected where commits are overlapped: the first may have been the
+/// doing of the batch behind it, which was in hand too.
+pub const OVERLAP_CRASHES_MIN: u32 = 2;
+
 /// How batches follow each other within a tick, and how large they get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// Whether the next batch is read while the handler has the one before it. Costs the memory of one
     /// batch more.
     pub prefetch: bool,
+    /// Whether the next handler is called before the commit of the batch before it is confirmed. Two batches may
+    /// come again after a crash then, instead of one.
+    pub overlap_commit: bool,
     /// Rows below which a slow handler makes no batch smaller; not above the most rows of a batch.
     pub batch_rows_min: usize,
     /// Whether a tick that has run out of rows looks for new ones; `None` where it ends.
@@ -19,7 +26,7 @@ pub struct Flow {
 
 impl Default for Flow {
     fn default() -> Self {
-        Self { prefetch: true, batch_rows_min: BATCH_ROWS_MIN, follow: None }
+        Self { prefetch: true, overlap_commit: false, batch_rows_min: BATCH_ROWS_MIN, follow: None }
     }
 }
 

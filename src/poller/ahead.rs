@@ -162,7 +162,7 @@ impl Poller {
 
 /// Whether there is reason to think that `batch` will not be taken whole: its rows failed before, or are not
 /// those that the document speaks of.
-fn has_troubled(batch: &Batch, document: &StateDocument) -> bool {
+pub(super) fn has_troubled(batch: &Batch, document: &StateDocument) -> bool {
     let untroubled = document.in_flight.as_ref().is_some_and(|in_flight| {
         in_flight.batch_id == batch.id
             && in_flight.attempt == 0

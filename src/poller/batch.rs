@@ -154,7 +154,10 @@ impl Poller {
         !seen.request().stop.is_set()
             && !lease.document().is_held_up()
             && seen.began_at().elapsed() < self.limits.tick_time_max
-            && self.limits.batches_max.is_none_or(|max| seen.batches() + 1 < max)
+            && self
+                .limits
+                .batches_max
+                .is_none_or(|max| seen.batches() + u64::from(lease.is_committing()) + 1 < max)
     }
 
     /// Reads the batch after the one in hand, where limits allow another one, or takes what was read ahead.

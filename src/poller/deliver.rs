@@ -28,11 +28,13 @@ pub(super) struct Hand<'a> {
     pub(super) waiting: Vec<Batch>,
     /// What is read meanwhile, as if all of the batch were taken.
     pub(super) ahead: Option<Ahead<'a>>,
+    /// The batch before it, whose commit goes on beside the handler.
+    pub(super) uncommitted: Option<Batch>,
 }
 
 impl Hand<'_> {
     pub(super) fn of(batch: Batch) -> Self {
-        Self { batch, waiting: Vec::new(), ahead: None }
+        Self { batch, waiting: Vec::new(), ahead: None, uncommitted: None }
     }
 
     /// Keeps `front` in hand and lets `behind` wait, with the fault known to be there.
@@ -86,6 +88,7 @@ impl Poller {
             self.write_down_what_is_tried(lease, &hand.batch, tried).await?;
             hand.ahead = self.ahead_of(lease, hand, seen);
             let handled = self.handle(lease, tried, hand.ahead.as_mut(), seen).await;
+            self.note_commit_beside(lease, hand, seen);
             match (handled, halves) {
                 (Ok(()), Some((front, behind))) => {
                     hand.take_front(front, behind);

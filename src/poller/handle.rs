@@ -15,7 +15,7 @@ use super::journal::{of_batch, tell_of_loss};
 use super::observe::Observation;
 use super::{NotTaken, Poller, TickError};
 use crate::handler::{ChainStep, Delivery, Handler, HandlerError, Progress, Step};
-use crate::journal::{Details, Happened};
+use crate::journal::Details;
 use crate::lease::{Lease, LeaseError};
 use crate::state::StateDocument;
 use crate::trace::context_of;
@@ -118,12 +118,13 @@ impl Poller {
             progress: &progress,
         };
         seen.execution_started(&delivery, call.is_first);
-        lease.note(Happened::ExecutionStarted, || of_step(batch, call.step, delivery.attempt));
+        lease.note_started(|| of_step(batch, call.step, delivery.attempt));
         let began_at = Instant::now();
-        let mut stale = None;
+        let (mut stale, mut took) = (None, None);
         let work = async {
             let handled = self.within(call.limit, call.handler, delivery);
             let handled = beside(ahead, Box::pin(handled.instrument(span.clone()))).await;
+            took = Some(began_at.elapsed());
             if let Err(error) = &handled {
                 span.record("error.type", error.name());
             }
@@ -144,8 +145,10 @@ impl Poller {
             self.commit_of_front(batch, document, rows, now)
         };
         let handled = lease.hold_while_accepting(work, &mut accepted).await;
-        seen.handler_ran(began_at.elapsed());
-        self.learn_size(batch, call.handler, (began_at.elapsed(), matches!(handled, Ok(Ok(())))));
+        // It may have waited for a commit or a renewal in the air since.
+        let took = took.unwrap_or_else(|| began_at.elapsed());
+        seen.handler_ran(took);
+        self.learn_size(batch, call.handler, (took, matches!(handled, Ok(Ok(())))));
         let handled = match handled {
             Ok(handled) => handled
                 .or_else(|error| error.after(progress.accepted(), batch.events.len()))
@@ -153,7 +156,7 @@ impl Poller {
             Err(LeaseError::OutOfTime) => Err(NotTaken::OutOfTime { got_on: !call.is_first }),
             // A renewal in the air has found the lease lost too, but the target says who took it.
             Err(error) => {
-                let lost = stale.map_or(TickError::LeaseLost(error), TickError::Handler);
+                let lost = stale.map_or_else(|| TickError::of_loss(error), TickError::Handler);
                 Err(NotTaken::Lost(lost))
             }
         };

@@ -122,8 +122,11 @@ pub(super) fn tell_of_loss(lease: &Lease<'_>, batch: &Batch, not_taken: &NotTake
             (Happened::StaleWriteBlocked, chain(error))
         }
         NotTaken::Lost(TickError::Handler(error)) => (Happened::StaleWriteBlocked, chain(error)),
-        NotTaken::Lost(error) => (Happened::LeaseLost, chain(error)),
-        NotTaken::Handler(_) | NotTaken::Front(..) | NotTaken::OutOfTime { .. } => return,
+        NotTaken::Lost(error @ TickError::LeaseLost(_)) => (Happened::LeaseLost, chain(error)),
+        NotTaken::Handler(_)
+        | NotTaken::Front(..)
+        | NotTaken::OutOfTime { .. }
+        | NotTaken::Lost(_) => return,
     };
     lease.note(event, || Details { error: Some(error), ..of_batch(batch, None) });
 }

@@ -272,9 +272,24 @@ impl TickError {
             LeaseError::Lost(_) | LeaseError::Gone => Self::LeaseLost(error),
             LeaseError::Lapsed
             | LeaseError::OutOfTime
+            | LeaseError::Uncommitted(_)
             | LeaseError::Refused(_)
             | LeaseError::Store(_)
             | LeaseError::Format(_) => Self::Commit(error),
+        }
+    }
+
+    /// Says what it means for a tick that work under the lease was dropped.
+    pub(super) fn of_loss(error: LeaseError) -> Self {
+        match error {
+            LeaseError::Uncommitted(error) => Self::of_commit(*error),
+            LeaseError::Lost(_)
+            | LeaseError::Gone
+            | LeaseError::Lapsed
+            | LeaseError::OutOfTime
+            | LeaseError::Refused(_)
+            | LeaseError::Store(_)
+            | LeaseError::Format(_) => Self::LeaseLost(error),
         }
     }
 

@@ -19,6 +19,7 @@ mod kin;
 mod leases;
 mod operate;
 mod outcomes;
+mod overlap;
 mod parts;
 mod range;
 mod remember;

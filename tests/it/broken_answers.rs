@@ -1,7 +1,7 @@
 //! Answers that end, stall or are cut into packets wrongly: a tick fails or is whole, and a later one
-//! delivers the rest, each row once and in order. By rowversion they are cut at every byte, in the other modes
-//! at the edges of each packet and at every 31st byte; they stall, tell wrong lengths and give way to errors
-//! in every mode.
+//! delivers the rest, each row once and in order. In every mode they are cut at every byte, from the greeting to the
+//! last of a page's rows; over several pages they are cut at the edges of each packet and at every 31st byte. They
+//! stall, tell wrong lengths and give way to errors in every mode too.
 
 mod meddler;
 
@@ -23,6 +23,8 @@ use crate::writers::poller;
 const ROWS: i64 = 5;
 /// So that a tick takes three fetches on one connection.
 const PAGE: usize = 2;
+/// Rows that take one, where each byte of the answers costs a poller.
+const ROWS_FEW: i64 = 2;
 /// Ticks after the one that was harmed; more than one for a machine so busy that time-outs pass.
 const TICKS_MAX: usize = 20;
 
@@ -37,25 +39,38 @@ const MODES: [CursorMode; 4] = [
 struct Setup {
     server: Server,
     mode: CursorMode,
+    rows: i64,
 }
 
 impl Setup {
     async fn new(tls: bool, mode: CursorMode) -> Self {
+        let columns = "name nvarchar(20) DEFAULT N'a name', price decimal(9, 2), \
+                       at datetime2(3) NOT NULL DEFAULT '2026-01-01', rv rowversion NOT NULL";
+        Self::of(tls, mode, columns, ROWS).await
+    }
+
+    /// The shortest answers that have all of what answers of the mode have.
+    async fn short(mode: CursorMode) -> Self {
+        let column = match mode {
+            CursorMode::RowVersion => "rv rowversion NOT NULL",
+            CursorMode::TimestampPk => "at datetime2(3) NOT NULL DEFAULT '2026-01-01'",
+            CursorMode::IntegerPk | CursorMode::ChangeTracking => "name nvarchar(9) DEFAULT N'é'",
+        };
+        Self::of(false, mode, column, ROWS_FEW).await
+    }
+
+    async fn of(tls: bool, mode: CursorMode, columns: &str, rows: i64) -> Self {
         static SAID: Once = Once::new();
         SAID.call_once(|| say_embedded("rows that are there before, and a port on this machine"));
         let database = Database::in_memory().unwrap();
-        let table = "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, name nvarchar(20), \
-                     price decimal(9, 2), at datetime2(3) NOT NULL, rv rowversion NOT NULL)";
-        database.execute(table).unwrap();
+        let table = format!("CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, {columns})");
+        database.execute(&table).unwrap();
         database.execute("ALTER TABLE dbo.t ENABLE CHANGE_TRACKING").unwrap();
-        for id in 1..=ROWS {
-            let insert = format!(
-                "INSERT INTO dbo.t (id, name, at) VALUES ({id}, 'name of {id}', '2026-01-01')"
-            );
-            database.execute(&insert).unwrap();
+        for id in 1..=rows {
+            database.execute(&format!("INSERT INTO dbo.t (id) VALUES ({id})")).unwrap();
         }
         let options = Options { tls, ..Options::default() };
-        Self { server: Server::start(database, options).await.unwrap(), mode }
+        Self { server: Server::start(database, options).await.unwrap(), mode, rows }
     }
 
     /// A poller whose first connection comes to harm.
@@ -77,7 +92,7 @@ impl Setup {
         let source = SourceSettings { settle: Duration::ZERO, ..source };
         let handler = Arc::new(RecordingHandler::default());
         let poller = poller(Mssql::new(source).unwrap(), handler.clone(), PAGE);
-        Case { harm, meddler, handler, poller }
+        Case { harm, meddler, handler, poller, rows: self.rows }
     }
 }
 
@@ -91,6 +106,7 @@ struct Case {
     meddler: Meddler,
     handler: Arc<RecordingHandler>,
     poller: Poller,
+    rows: i64,
 }
 
 impl Case {
@@ -100,9 +116,9 @@ impl Case {
         let failed = first.result.is_err();
         for _ in 0..TICKS_MAX {
             let ids = self.handler.ids();
-            let begun: Vec<i64> = (1..=ROWS).take(ids.len()).collect();
+            let begun: Vec<i64> = (1..=self.rows).take(ids.len()).collect();
             assert_eq!(ids, begun, "{:?}: {}", self.harm, first.summary);
-            if ids.last() == Some(&ROWS) {
+            if ids.last() == Some(&self.rows) {
                 return;
             }
             assert!(failed, "{:?}: a tick that was not whole succeeded", self.harm);
@@ -130,20 +146,42 @@ async fn cut(setup: &Setup, lengths: impl IntoIterator<Item = usize>) {
     }
 }
 
-#[tokio::test]
-async fn a_connection_cut_after_any_byte_loses_nothing() {
-    let setup = Setup::new(false, CursorMode::RowVersion).await;
+/// Cuts a connection after each byte that the server says on it.
+async fn cut_anywhere(mode: CursorMode) {
+    let setup = Setup::short(mode).await;
     let whole = whole(&setup).await;
-    assert!(whole > 1_000, "{whole} bytes");
+    assert!(whole > 1_000, "{mode}: {whole} bytes");
     cut(&setup, 0..whole).await;
 }
 
-/// Bytes between two cuts in the modes that are not cut at each.
+// One test for each mode, so that they run beside each other and the slow one is named.
+
+#[tokio::test]
+async fn a_connection_cut_after_any_byte_loses_nothing_by_rowversion() {
+    cut_anywhere(CursorMode::RowVersion).await;
+}
+
+#[tokio::test]
+async fn a_connection_cut_after_any_byte_loses_nothing_by_time() {
+    cut_anywhere(CursorMode::TimestampPk).await;
+}
+
+#[tokio::test]
+async fn a_connection_cut_after_any_byte_loses_nothing_by_number() {
+    cut_anywhere(CursorMode::IntegerPk).await;
+}
+
+#[tokio::test]
+async fn a_connection_cut_after_any_byte_loses_nothing_under_change_tracking() {
+    cut_anywhere(CursorMode::ChangeTracking).await;
+}
+
+/// Bytes between two cuts where there are several pages.
 const BETWEEN: usize = 31;
 
 #[tokio::test]
-async fn a_connection_of_any_mode_cut_at_a_packets_edge_or_within_loses_nothing() {
-    for (number, mode) in MODES.into_iter().enumerate().skip(1) {
+async fn a_connection_cut_in_any_of_several_pages_loses_nothing() {
+    for (number, mode) in MODES.into_iter().enumerate() {
         let setup = Setup::new(false, mode).await;
         let case = setup.poller(Harm::None).await;
         case.run().await;

@@ -102,6 +102,17 @@ impl Model {
                 actions.push(Action::Duplicate { slot });
             }
         }
+        // So do the commit of a batch and the handler of the next one.
+        if let Some(next) = holding.next() {
+            if !holding.next_handled {
+                actions.push(Action::HandleNext { slot });
+            } else if self.variant == Variant::NextCommitUnconfirmed && self.may_write(world) {
+                let ends = next.upto + 1..=self.bounds.rows;
+                let third = ends.map(|upto| Some(Batch { after: next.upto, upto, ..next }));
+                let nexts = third.chain([None]);
+                actions.extend(nexts.map(|next| Action::CommitUnconfirmed { slot, next }));
+            }
+        }
         if holding.write.is_some() || !self.may_write(world) {
             return;
         }
@@ -118,6 +129,10 @@ impl Model {
         if !holding.handled {
             writes.push(What::Fail);
         }
+        // What goes on beside it can be seen before it lands.
+        let overlapped = writes.iter().filter(|what| what.announces());
+        let fate = Fate::Open;
+        actions.extend(overlapped.map(|what| Action::Start { slot, what: *what, fate }));
         let is_accepted = self.documents.facts(holding.snapshot.doc).checkpoint > batch.after;
         for fate in self.fates(world) {
             let starts = writes.iter();

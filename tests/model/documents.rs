@@ -104,6 +104,11 @@ impl What {
         }
     }
 
+    /// Whether the next handler goes on beside it.
+    pub(crate) fn announces(self) -> bool {
+        matches!(self, Self::Commit { next: Some(_), .. })
+    }
+
     /// Returns the batch whose id tells that the write has landed.
     pub(crate) fn committed(self) -> Option<Batch> {
         match self {

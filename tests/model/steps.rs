@@ -65,6 +65,15 @@ pub(crate) enum Action {
     Handle {
         slot: u8,
     },
+    /// The handler of the batch that the commit under way announces.
+    HandleNext {
+        slot: u8,
+    },
+    /// A mutation: the result of that handler is committed though the commit before it has no answer.
+    CommitUnconfirmed {
+        slot: u8,
+        next: Option<Batch>,
+    },
     HandlePrefix {
         slot: u8,
         fate: Fate,
@@ -139,6 +148,10 @@ impl Model {
             }
             Action::GiveUp { slot } => give_up(&mut next, slot),
             Action::Handle { slot } => self.handle(&mut next, slot),
+            Action::HandleNext { slot } => self.handle_next(&mut next, slot),
+            Action::CommitUnconfirmed { slot, next: batch } => {
+                self.commit_unconfirmed(&mut next, slot, batch);
+            }
             Action::HandlePrefix { slot, fate } => {
                 self.handle_first_row(&mut next, slot, |batch| What::CommitPrefix { batch });
                 self.meet(&mut next, slot, fate);
@@ -349,6 +362,12 @@ impl Model {
         }
         if !write.current && !still_ours {
             self.sights.insert(Sight::LeaseLost);
+            if holding.next_handled {
+                self.sights.insert(Sight::NextHandledInVain);
+            }
+            if self.variant == Variant::NextGoesOn && holding.next_handled {
+                return self.go_on_with_next(world, slot, holding);
+            }
             return world.end_tick(slot);
         }
         if !write.current {
@@ -371,6 +390,8 @@ impl Model {
                 snapshot: View { doc, current: true },
                 batch,
                 handled: false,
+                next_handled: false,
+                ends: 0,
                 write: None,
                 in_the_air: false,
                 number: world.seen.grants,
@@ -384,7 +405,56 @@ impl Model {
     fn handle(&mut self, world: &mut World, slot: u8) {
         let Owner::Holding(holding) = world.owner(slot) else { return };
         self.handled(world, &holding, holding.batch.rows());
-        world.set(slot, Owner::Holding(Holding { handled: true, ..holding }));
+        let ends = holding.ends | end_of(holding.batch);
+        world.set(slot, Owner::Holding(Holding { handled: true, ends, ..holding }));
+        self.witness_window(world, slot);
+    }
+
+    fn handle_next(&mut self, world: &mut World, slot: u8) {
+        let Owner::Holding(holding) = world.owner(slot) else { return };
+        let Some(next) = holding.next() else { return };
+        self.sights.insert(Sight::NextHandledBesideCommit);
+        self.handled(world, &holding, next.rows());
+        let ends = holding.ends | end_of(next);
+        world.set(slot, Owner::Holding(Holding { next_handled: true, ends, ..holding }));
+        self.witness_window(world, slot);
+    }
+
+    /// What a holder knows that takes a commit without an answer for one that was made.
+    fn hoped(&mut self, slot: u8, holding: &Holding) -> Option<Holding> {
+        let (what, batch) = (holding.write?.what, holding.next()?);
+        let change = Change::Held { slot, grant: holding.grant, what };
+        let doc = self.documents.apply(holding.snapshot.doc, change)?;
+        let snapshot = View { doc, current: true };
+        let (handled, next_handled) = (holding.next_handled, false);
+        Some(Holding { snapshot, batch, handled, next_handled, write: None, ..*holding })
+    }
+
+    /// There is no tag to send with it.
+    fn commit_unconfirmed(&mut self, world: &mut World, slot: u8, next: Option<Batch>) {
+        let Owner::Holding(holding) = world.owner(slot) else { return };
+        let Some(hoped) = self.hoped(slot, &holding) else { return };
+        let what = What::Commit { batch: hoped.batch, next };
+        let change = Change::Held { slot, grant: hoped.grant, what };
+        let Some(doc) = self.documents.apply(hoped.snapshot.doc, change) else { return };
+        world.end_write(slot);
+        let write = Some(Write { what, current: true, answer: Answer::Awaited });
+        world.set(slot, Owner::Holding(Holding { write, ..hoped }));
+        world.send(Request {
+            doc,
+            role: Role::Awaited(slot),
+            kind: Kind::Held { number: holding.number, what },
+            condition: Condition::None,
+            made_from_stored: Some(hoped.snapshot.doc) == world.stored,
+        });
+    }
+
+    fn go_on_with_next(&mut self, world: &mut World, slot: u8, holding: &Holding) {
+        let hoped = self.hoped(slot, holding);
+        world.end_tick(slot);
+        if let Some(hoped) = hoped {
+            world.set(slot, Owner::Holding(hoped));
+        }
     }
 
     fn handle_first_row(&mut self, world: &mut World, slot: u8, then: fn(Batch) -> What) {
@@ -505,17 +575,24 @@ impl Model {
     }
 }
 
+/// Returns the end of a batch, as the witness notes it.
+fn end_of(batch: Batch) -> u8 {
+    1 << (batch.upto - 1)
+}
+
 /// The write in hand has landed, as `doc` or in it.
 fn succeed(world: &mut World, slot: u8, doc: Doc) {
     let Owner::Holding(holding) = world.owner(slot) else { return };
     let Some(write) = holding.write else { return };
     world.end_write(slot);
     let snapshot = View { doc, current: true };
-    let held = Holding { snapshot, write: None, in_the_air: false, ..holding };
+    let next_handled = false;
+    let held = Holding { snapshot, write: None, in_the_air: false, next_handled, ..holding };
     let owner = match write.what {
         What::Renew | What::RenewPrefix { .. } => Owner::Holding(held),
         What::Commit { next: Some(batch), .. } => {
-            Owner::Holding(Holding { batch, handled: false, ..held })
+            let ends = held.ends & !end_of(holding.batch);
+            Owner::Holding(Holding { batch, handled: holding.next_handled, ends, ..held })
         }
         What::Commit { next: None, .. }
         | What::CommitPrefix { .. }

@@ -25,11 +25,15 @@ pub(crate) enum Variant {
     NoJudging,
     /// No blank document is created first: the first grant is what a request to create brings.
     GrantRidesOnCreation,
+    /// The commit of a batch is sent though the one of the batch before it has no answer.
+    NextCommitUnconfirmed,
+    /// The handler that runs beside a commit is not dropped where that was refused, and its batch is committed.
+    NextGoesOn,
 }
 
 impl Variant {
     /// Those that a test of this binary must find unsafe.
-    pub(crate) const UNSAFE: [Self; 8] = [
+    pub(crate) const UNSAFE: [Self; 10] = [
         Self::NoIfMatch,
         Self::VerifyThenBlindWrite,
         Self::FreshTagOldContent,
@@ -38,6 +42,8 @@ impl Variant {
         Self::TokenStays,
         Self::GenerationRestarts,
         Self::GrantRidesOnCreation,
+        Self::NextCommitUnconfirmed,
+        Self::NextGoesOn,
     ];
 
     /// Returns the claims that this variant must be found to break; none where it is safe.
@@ -59,6 +65,17 @@ impl Variant {
                 Claim::ALoneSuccessorCanFinish,
             ],
             Self::GrantRidesOnCreation => &[Claim::EachGrantHasATokenOfItsOwn],
+            Self::NextCommitUnconfirmed => &[
+                Claim::TwoBatchesAtMostComeAgain,
+                Claim::AVersionIsReplacedOnlyByWhoSawIt,
+                Claim::OnlyTheNewestHolderWrites,
+                Claim::TheTokenNeverGoesBack,
+            ],
+            Self::NextGoesOn => &[
+                Claim::AVersionIsReplacedOnlyByWhoSawIt,
+                Claim::OnlyTheNewestHolderWrites,
+                Claim::TheTokenNeverGoesBack,
+            ],
         }
     }
 
@@ -72,7 +89,14 @@ impl Variant {
             | Self::FreshTagOldContent
             | Self::CheckpointFirst
             | Self::UniqueOnlyFence
-            | Self::TokenStays => 0,
+            | Self::TokenStays
+            | Self::NextCommitUnconfirmed
+            | Self::NextGoesOn => 0,
         }
+    }
+
+    /// Returns how many rows it takes.
+    pub(crate) fn rows(self) -> u8 {
+        if self == Self::NextCommitUnconfirmed { 3 } else { 2 }
     }
 }

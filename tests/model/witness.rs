@@ -19,10 +19,11 @@ pub(crate) enum Claim {
     OnlyTheNewestHolderWrites,
     AVersionIsReplacedOnlyByWhoSawIt,
     ALoneSuccessorCanFinish,
+    TwoBatchesAtMostComeAgain,
 }
 
 impl Claim {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::NothingIsSkipped,
         Self::TheCheckpointNeverGoesBack,
         Self::TheTokenNeverGoesBack,
@@ -31,6 +32,7 @@ impl Claim {
         Self::OnlyTheNewestHolderWrites,
         Self::AVersionIsReplacedOnlyByWhoSawIt,
         Self::ALoneSuccessorCanFinish,
+        Self::TwoBatchesAtMostComeAgain,
     ];
 }
 
@@ -56,6 +58,10 @@ pub(crate) enum Sight {
     ResetLanded,
     /// A document under which leases had been granted.
     DocumentLost,
+    /// A handler has finished while the commit of the batch before it had no answer.
+    NextHandledBesideCommit,
+    /// And that commit was lost.
+    NextHandledInVain,
 }
 
 /// What was met, and in how many steps.
@@ -75,7 +81,7 @@ impl Sights {
 
 impl Sight {
     /// The last of them takes two faults: an answer that is lost, and somebody who writes on top.
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::TwoHoldersAtOnce,
         Self::ZombieWriteLanded,
         Self::StaleDeliveryRefused,
@@ -90,6 +96,8 @@ impl Sight {
         Self::PauseLanded,
         Self::ResetLanded,
         Self::DocumentLost,
+        Self::NextHandledBesideCommit,
+        Self::NextHandledInVain,
         Self::LandedSinceGivenUp,
     ];
 
@@ -139,6 +147,17 @@ impl Model {
         break_if(skipped != 0, Claim::NothingIsSkipped);
         if after.checkpoint == self.bounds.rows {
             self.sights.insert(Sight::AllCommitted);
+        }
+    }
+
+    /// Counts the batches that would come again if the newest holder died now.
+    pub(crate) fn witness_window(&mut self, world: &World, slot: u8) {
+        let Owner::Holding(holding) = world.owner(slot) else { return };
+        let is_newest = holding.number == world.seen.grants && !world.seen.revoked;
+        let stored = world.stored.map_or(0, |doc| self.documents.facts(doc).checkpoint);
+        let behind = holding.ends & !rows_upto(stored);
+        if is_newest && behind.count_ones() > 2 {
+            self.broken.push(Claim::TwoBatchesAtMostComeAgain);
         }
     }
 

@@ -24,6 +24,14 @@ pub(crate) fn describe(model: &Model, world: &World, action: Action, next: &Worl
         }
         Action::GiveUp { slot } => format!("{} gives up waiting", name(slot)),
         Action::Handle { slot } => format!("{} delivers {}", name(slot), batch(world, slot)),
+        Action::HandleNext { slot } => {
+            let Owner::Holding(holding) = world.owner(slot) else { return String::new() };
+            let next = holding.next().map_or_else(String::new, |next| rows(next, holding.grant));
+            format!("{} delivers {next}, beside its commit", name(slot))
+        }
+        Action::CommitUnconfirmed { slot, .. } => {
+            format!("{} sends the next commit though that one has no answer", name(slot))
+        }
         Action::HandlePrefix { slot, fate } => {
             let delivers =
                 format!("{} delivers the first row only, sends commit and failure", name(slot));
@@ -107,13 +115,16 @@ fn write(what: What) -> &'static str {
 
 fn batch(world: &World, slot: u8) -> String {
     let Owner::Holding(holding) = world.owner(slot) else { return "nothing".to_owned() };
-    let Batch { after, upto, .. } = holding.batch;
+    rows(holding.batch, holding.grant)
+}
+
+fn rows(Batch { after, upto, .. }: Batch, grant: Grant) -> String {
     let rows = if after + 1 == upto {
         format!("row {upto}")
     } else {
         format!("rows {} to {upto}", after + 1)
     };
-    format!("{rows} under token {}", holding.grant.token)
+    format!("{rows} under token {}", grant.token)
 }
 
 fn name(slot: u8) -> char {

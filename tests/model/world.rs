@@ -61,6 +61,11 @@ pub(crate) struct Holding {
     pub(crate) batch: Batch,
     /// Whether the handler has finished with the batch.
     pub(crate) handled: bool,
+    /// Whether the handler has finished with the batch that the commit under way announces.
+    pub(crate) next_handled: bool,
+    /// Ends of the batches that it has finished with behind the checkpoint, one bit each: the witness's
+    /// knowledge.
+    pub(crate) ends: u8,
     pub(crate) write: Option<Write>,
     /// Whether a renewal that commits the first row of the batch is not known to have landed.
     pub(crate) in_the_air: bool,
@@ -143,6 +148,20 @@ pub(crate) struct Delivery {
     pub(crate) grant: Grant,
     pub(crate) number: u8,
     pub(crate) rows: u8,
+}
+
+impl Holding {
+    /// Returns the batch that the commit under way announces: its handler goes on beside that.
+    pub(crate) fn next(&self) -> Option<Batch> {
+        match self.write?.what {
+            What::Commit { next, .. } => next,
+            What::Renew
+            | What::RenewPrefix { .. }
+            | What::CommitPrefix { .. }
+            | What::Fail
+            | What::Release => None,
+        }
+    }
 }
 
 /// The fenced target.

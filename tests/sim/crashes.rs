@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use highwater::journal::JournalMode;
-use highwater::policy::{FailurePolicy, OnFailure};
+use highwater::policy::{FailurePolicy, Flow, OnFailure};
 
 use crate::bad::{Bad, BadRows};
 use crate::run::{Run, play};
@@ -119,7 +119,8 @@ fn check(rows: Rows) {
         // Every second tells all of it, so that ticks die between a commit and its line, too.
         let journal = if seed % 2 == 0 { JournalMode::Full } else { JournalMode::Commits };
         let (chain, remembers) = (seed % 4 < 2, seed % 3 == 0);
-        let quiet = Plan { fault_percent: 0, journal, chain, remembers, ..plan };
+        let flow = Flow { overlap_commit: seed % 4 == 3, ..plan.flow };
+        let quiet = Plan { fault_percent: 0, journal, chain, remembers, flow, ..plan };
         for before in [&[][..], &[ROWS[0], ROWS[1], Op::Tick(0), LONG]] {
             // The first draw of bad rows with which the tick, left alone, does what this is about.
             let of_draw = |draw| rows.plan(&quiet, draw);

@@ -57,6 +57,10 @@ pub(crate) struct Failures {
     /// What was in hand of whoever let its lease lapse, since somebody last lived to tell of a failure.
     /// That a poller is resumed ends the count too, but not for who holds the lease already.
     deaths: Vec<InFlight>,
+    /// Whose lease was taken over with the write that is judged.
+    pub(crate) overtaken: Option<TickId>,
+    /// Whether a commit may go on beside the next handler.
+    overlaps: bool,
     pub(crate) is_stopped: bool,
 }
 
@@ -69,6 +73,8 @@ impl Default for Failures {
             calls: BTreeMap::new(),
             aside: BTreeMap::new(),
             deaths: Vec::new(),
+            overtaken: None,
+            overlaps: false,
             is_stopped: false,
         }
     }
@@ -76,7 +82,37 @@ impl Default for Failures {
 
 impl Failures {
     pub(crate) fn of(plan: &Plan) -> Self {
-        Self { policy: plan.policy, bad: plan.bad, ..Self::default() }
+        let overlaps = plan.overlaps();
+        Self { policy: plan.policy, bad: plan.bad, overlaps, ..Self::default() }
+    }
+
+    /// Whether a tick may be given rows behind those that the document says are in flight: where its last call
+    /// has taken these to the end, so that nothing is missing but the answer to their commit. One batch and
+    /// no more, since the next one is measured by the rows of this one.
+    pub(crate) fn may_overlap(&self, tick: TickId, first: u64) -> bool {
+        let last = self.calls.get(&tick).and_then(|calls| calls.last());
+        self.overlaps
+            && self.in_flight.is_some_and(|said| {
+                said.upto < first
+                    && last.is_some_and(|call| {
+                        call.is_answered
+                            && !call.has_failed()
+                            && call.rows.first().is_some_and(|row| said.after < *row)
+                            && call.rows.last() == Some(&said.upto)
+                    })
+            })
+    }
+
+    /// Returns the last call of a tick where its rows lie behind those that the document says are in flight.
+    fn ahead(&self, tick: TickId) -> Option<&Call> {
+        let upto = self.in_flight?.upto;
+        let last = self.calls.get(&tick)?.last()?;
+        last.rows.first().is_some_and(|first| upto < *first).then_some(last)
+    }
+
+    /// Whether a tick was given rows behind those that the document says are in flight.
+    pub(crate) fn is_ahead(&self, tick: TickId) -> bool {
+        self.ahead(tick).is_some()
     }
 
     pub(crate) fn is_set_aside(&self, version: u64) -> bool {
@@ -225,12 +261,27 @@ impl Judge {
     ) {
         let failures = &mut self.failures;
         if *landed == Landed::TakenOver {
-            failures.deaths.extend(failures.in_flight);
+            let overtaken = failures.overtaken.take();
+            let mut in_hand = failures.in_flight;
+            if let Some(next) = overtaken.and_then(|tick| failures.ahead(tick)) {
+                // Which of the two batches it died with nobody knows: with neither alone.
+                let rows = u64::try_from(next.rows.len()).expect("few");
+                in_hand.iter_mut().for_each(|in_hand| in_hand.rows += rows);
+                self.saw.push("overlap: holder gone with two batches in hand");
+            }
+            failures.deaths.extend(in_hand);
         }
+        let is_ahead = failures.is_ahead(tick);
         let last = failures.calls.get(&tick).and_then(|calls| calls.last());
         let Some(last) = last else { return };
         if given_up && last.has_failed() {
             failures.deaths.clear();
+        } else if !given_up && checkpoint > self.checkpoint && is_ahead {
+            self.saw.push(if last.is_answered {
+                "overlap: commit landed when the next handler was done"
+            } else {
+                "overlap: commit landed while the next handler ran"
+            });
         } else if !given_up && !last.is_answered && checkpoint > self.checkpoint {
             self.saw.push("document: prefix committed on a renewal");
         }

@@ -212,6 +212,7 @@ impl Judge {
                 self.saw.push("tick: took the lease again after it had run out of rows");
             }
             let other = self.holder.as_ref().is_some_and(|(_, holder)| holder != owner_id);
+            self.failures.overtaken = self.holder();
             if other { Landed::TakenOver } else { Landed::Granted }
         } else {
             self.require(holds || self.holder.is_none(), || {
@@ -254,13 +255,15 @@ impl Judge {
     }
 
     /// Whoever holds the lease hands over only what the document says is in flight: so a successor begins
-    /// there, and rows that were read ahead wait for the commit of those before them.
+    /// there, and rows that were read ahead wait for the commit of those before them. Or, where commits are
+    /// overlapped, for the handler of those before them: one batch, so that two at most come again.
     fn announced(&mut self, tick: TickId, rows: &[(i64, u64)]) {
         let (Some((_, first)), Some((_, last))) = (rows.first(), rows.last()) else { return };
         let in_flight = self.failures.in_flight.as_ref();
         let said = in_flight.is_some_and(|said| said.after < *first && *last <= said.upto);
         let (first, last, holds) = (*first, *last, self.holder() == Some(tick));
-        self.require(said || !holds, || {
+        let overlaps = self.failures.may_overlap(tick, first);
+        self.require(said || overlaps || !holds, || {
             format!("tick {} was given rows {first} to {last} that are not in flight", tick.0)
         });
     }

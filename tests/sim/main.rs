@@ -33,6 +33,7 @@
 //! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`);
 //! in one of five a chain of two steps, in one of four a source that asks to have something kept. In two of
 //! three the next batch is read while the handler runs, over the one connection that each instance has; in one
+//! of two a commit is overlapped with the next handler, where that may be; in one
 //! of four a tick that has run out of rows looks for new ones for a while. A poller that is divided, and divided
 //! anew while it works and instances die, has worlds of its own (`partitions.rs`).
 //!
@@ -55,7 +56,8 @@
 //! - A fenced target takes a write of a term after one of a later term, or ends up different from the
 //!   source.
 //! - One batch id stands for two sets of rows; a handler runs without a lease, or is given rows by the holder
-//!   of the lease that the document does not say are in flight.
+//!   of the lease that the document does not say are in flight; but for one batch behind those, once its handler
+//!   has taken these, where commits are overlapped: so two batches at most come again.
 //! - The backlog does not drain once faults have stopped.
 //! - Nothing failed, and a state of a row was still delivered twice.
 //! - After a kill of the holder nobody else commits within ttl, margin and one tick, or after SIGTERM
@@ -240,6 +242,17 @@
 //! - no If-Match in a table
 //! - refused write taken for an unknown one
 //! - committed before the handler
+//! - next handler goes on though the commit failed
+//! - result taken though the commit before it failed
+//! - result taken without waiting for the commit before it
+//! - next handler goes on under a newer lease
+//! - next handler held to the lease as hoped for
+//! - write overtakes a commit
+//! - commit overlapped unasked
+//! - commit overlapped of rows that failed before
+//! - commit overlapped where one crash sets rows aside
+//! - commit beside a handler not counted
+//! - batch in the air not counted
 //! - rows read ahead delivered though the commit failed
 //! - rows read ahead from where the batch in hand began
 //! - rows read ahead kept though the batch was not taken

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use highwater::journal::JournalMode;
 use highwater::lease::LeaseTerms;
-use highwater::policy::{FailurePolicy, Flow, Follow, OnFailure};
+use highwater::policy::{FailurePolicy, Flow, Follow, OVERLAP_CRASHES_MIN, OnFailure};
 use highwater::poller::Limits;
 use highwater::state::OnMissingState;
 
@@ -91,6 +91,12 @@ const JOURNALS: [JournalMode; 5] =
     [JournalMode::Off, JournalMode::Off, JournalMode::Off, JournalMode::Commits, JournalMode::Full];
 
 impl Plan {
+    /// Whether a commit may go on beside the next handler: elsewhere the engine is to leave that alone,
+    /// whatever it is told.
+    pub(crate) fn overlaps(&self) -> bool {
+        self.flow.overlap_commit && !self.chain && self.policy.crashes_max >= OVERLAP_CRASHES_MIN
+    }
+
     pub(crate) fn of(seed: u64, property: Property, broken: Option<Break>) -> Self {
         let mut random = Random::of(seed, 1);
         let calm = property == Property::Calm;
@@ -116,13 +122,14 @@ impl Plan {
         let (noted, interval) = (random.chance(50), random.ms(1_000..=120_000));
         let (small_bytes, stalls) = (random.chance(20), random.chance(40));
         let recreate = random.chance(50) || broken == Some(Break::NoGeneration);
-        let [mut of_failures, mut of_journal, mut of_flow] = [5, 7, 9].map(|n| Random::of(seed, n));
+        let [mut of_failures, mut of_journal, mut of_flow, mut of_overlap] =
+            [5, 7, 9, 10].map(|n| Random::of(seed, n));
         Self {
             journal: of_journal.pick(&JOURNALS),
             chain: of_journal.chance(20),
             remembers: of_journal.chance(25),
             policy: policy(&mut of_failures),
-            flow: flow(&mut of_flow, rows_max, ttl_ms),
+            flow: flow([&mut of_flow, &mut of_overlap], rows_max, ttl_ms),
             accepts: of_failures.chance(50),
             bad: if calm { BadRows::NONE } else { BadRows::draw(seed, &mut of_failures) },
             calm,
@@ -169,12 +176,15 @@ impl Plan {
 }
 
 /// Draws how batches follow each other.
-fn flow(random: &mut Random, rows_max: u64, ttl_ms: u64) -> Flow {
+fn flow([random, of_overlap]: [&mut Random; 2], rows_max: u64, ttl_ms: u64) -> Flow {
     let rows_min = usize::try_from(random.within(1..=rows_max)).expect("at most 8");
     let prefetch = random.chance(70);
     let follows = random.chance(25);
     let follow = Follow { time: random.ms(0..=2 * ttl_ms), interval: random.ms(200..=5_000) };
-    Flow { prefetch, batch_rows_min: rows_min, follow: follows.then_some(follow) }
+    // A stream of its own: what was drawn before it stays as it was.
+    let overlap_commit = of_overlap.chance(50);
+    let follow = follows.then_some(follow);
+    Flow { prefetch, overlap_commit, batch_rows_min: rows_min, follow }
 }
 
 /// Draws what becomes of rows that are not taken.

@@ -537,6 +537,10 @@ impl State {
         let row = outcome_row(&report.result);
         self.coverage.saw(&format!("tick: {}", row.outcome));
         self.note(format_args!("tick {}: {}", tick.0, report.summary));
+        let is_uncommitted = ["commit_failed", "lease_lost"].contains(&row.outcome);
+        if is_uncommitted && self.judge.failures.is_ahead(tick) {
+            self.coverage.saw("overlap: next handler in vain, since the commit failed");
+        }
         if let Err(TickError::Handler(HandlerError::Stalled(_))) = report.result {
             self.coverage.saw("handler: stalled");
         }

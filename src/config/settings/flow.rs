@@ -39,6 +39,12 @@ pub(in crate::config) const PREFETCH: Setting = Setting::new(
     Text("true"),
     "Whether the next batch is read while the handler has the one before it; needs the memory of one more.",
 );
+pub(in crate::config) const OVERLAP_COMMIT: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__OVERLAP_COMMIT",
+    Text("false"),
+    "Whether the next handler is called before the commit of the batch before it is confirmed; two batches may \
+     come again after a crash then.",
+);
 pub(in crate::config) const FOLLOW_FOR: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__FOLLOW_FOR",
     Text("0"),

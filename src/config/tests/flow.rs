@@ -31,6 +31,48 @@ fn the_fewest_rows_of_a_batch_follow_the_most_where_those_are_fewer() {
 }
 
 #[test]
+fn a_commit_is_overlapped_only_where_that_is_asked_for_and_goes_together_with_the_rest() {
+    assert!(!flow("").overlap_commit);
+    let asked = "HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT = true";
+    assert_eq!(flow(asked), Flow { overlap_commit: true, ..Flow::default() });
+    let deaths = "
+        HIGHWATER__POLLERS__ORDERS__ON_FAILURE = quarantine
+        HIGHWATER__POLLERS__ORDERS__CRASHES_MAX = 1
+    ";
+    check_mistakes(
+        &[MINIMAL, asked, deaths],
+        &expect![[r#"
+        1 mistake in the settings
+        setting `HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT` is `true`, expected `false`, since `HIGHWATER__POLLERS__ORDERS__CRASHES_MAX` is `1`
+    "#]],
+    );
+    let audit = "
+        HIGHWATER__POLLERS__ORDERS__SOURCE__MODE = timestamp+pk
+        HIGHWATER__POLLERS__ORDERS__SOURCE__AUDIT_AFTER = 10m
+    ";
+    check_mistakes(
+        &[MINIMAL, asked, audit],
+        &expect![[r#"
+        1 mistake in the settings
+        setting `HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT` is `true`, expected `false`, since `HIGHWATER__POLLERS__ORDERS__SOURCE__AUDIT_AFTER` is set
+    "#]],
+    );
+    let chain = "
+        HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = fanout
+        HIGHWATER__POLLERS__ORDERS__HANDLER__STEPS = first,second
+        HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__FIRST__KIND = stdout
+        HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__SECOND__KIND = stdout
+    ";
+    check_mistakes(
+        &[MINIMAL, asked, chain],
+        &expect![[r#"
+        1 mistake in the settings
+        setting `HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT` is `true`, expected `false`, since `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `fanout`
+    "#]],
+    );
+}
+
+#[test]
 fn what_does_not_go_together_is_refused() {
     let wrong = "
         HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX = 40

@@ -1,0 +1,440 @@
+//! The next handler is called while the commit of the batch before it is on its way.
+
+use super::journal::Journaled;
+use super::*;
+use crate::journal::{JournalMode, Verdict};
+use crate::policy::OnFailure;
+
+/// How long each commit takes here.
+const COMMIT: Duration = Duration::from_secs(4);
+const WORK: Duration = Duration::from_secs(5);
+
+fn overlapping(poller: Poller) -> Poller {
+    poller.flowing(Flow { overlap_commit: true, ..Flow::default() })
+}
+
+/// Lets the next call of the handler do `before`, and take a second.
+fn then_first(world: &World, before: impl FnOnce(&FaultyStore) + Send + 'static) {
+    let store = world.store.clone();
+    world.handler.then(async move {
+        before(&store);
+        sleep(1).await;
+        Ok(())
+    });
+}
+
+fn slow(store: &FaultyStore, commits: usize) {
+    for _ in 0..commits {
+        store.break_next(Call::Store, Fault::Slow(COMMIT));
+    }
+}
+
+async fn timed(poller: &Poller) -> (TickReport, Duration) {
+    let began_at = Instant::now();
+    let report = poller.tick(&TickRequest::default()).await;
+    (report, began_at.elapsed())
+}
+
+/// Returns the ids of all deliveries but the seasoning one.
+fn calls_of(world: &World) -> Vec<Vec<i64>> {
+    world.handler.received().into_iter().skip(1).map(|call| call.ids).collect()
+}
+
+fn ids(range: std::ops::RangeInclusive<i64>) -> Vec<i64> {
+    range.collect()
+}
+
+/// Ends a tick as a kill would, after so many seconds.
+async fn kill_after(poller: &Poller, seconds: u64) {
+    let killed = tokio::time::timeout(Duration::from_secs(seconds), tick(poller)).await;
+    assert!(killed.is_err(), "{killed:?}");
+}
+
+async fn break_lease(memory: &MemoryStore) {
+    let key = StateKey::Document("p".to_owned());
+    let stored = memory.load(&key).await.unwrap().stored.unwrap();
+    let broken = decode("p", &stored.bytes).unwrap().break_lease().unwrap();
+    let precondition = Precondition::Matches(stored.etag);
+    memory.store(&key, encode(&broken), precondition).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_goes_on_beside_the_next_handler_at_no_call_more() {
+    for overlap in [true, false] {
+        let world = World::new();
+        let poller = world.seasoned("a").await;
+        let poller = if overlap { overlapping(poller) } else { poller };
+        world.source.fill(30);
+        let store = world.store.clone();
+        world.handler.then(async move {
+            slow(&store, 3);
+            tokio::time::sleep(WORK).await;
+            Ok(())
+        });
+        world.handler.then_take(WORK).then_take(WORK);
+        let (report, took) = timed(&poller).await;
+        assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
+        assert_eq!((report.rows, report.batches), (30, 3));
+        let commits = if overlap { COMMIT } else { 3 * COMMIT };
+        assert_eq!(took, 3 * WORK + commits, "{overlap}");
+        assert_eq!(world.store.take_calls(), calls(0, 4, 0), "{overlap}");
+        assert_eq!(world.handler.ids().split_off(1), ids(1..=30));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_leaves_only_once_the_one_before_it_is_confirmed() {
+    let world = World::new();
+    let poller = overlapping(world.seasoned("a").await);
+    world.source.fill(30);
+    then_first(&world, |store| slow(store, 3));
+    let (memory, began_at) = (world.memory.clone(), Instant::now());
+    world.handler.then_take(Duration::from_secs(1));
+    world.handler.then(async move {
+        // The second handler was done three seconds ago.
+        assert_eq!(began_at.elapsed(), Duration::from_secs(5));
+        let key = StateKey::Document("p".to_owned());
+        let stored = memory.load(&key).await.unwrap().stored.unwrap();
+        let in_flight = decode("p", &stored.bytes).unwrap().in_flight.unwrap();
+        assert_eq!((in_flight.rows, in_flight.attempt), (10, 0), "the second is announced");
+        Ok(())
+    });
+    let (report, took) = timed(&poller).await;
+    assert_eq!(report.rows, 30);
+    assert_eq!(took, Duration::from_secs(1) + 3 * COMMIT);
+    assert_eq!(world.store.take_calls(), calls(0, 4, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_that_is_refused_drops_the_next_handler_at_once() {
+    let world = World::new();
+    let (a, b) = (overlapping(world.seasoned("a").await), world.instance("b"));
+    world.source.fill(20);
+    let (store, memory) = (world.store.clone(), world.memory.clone());
+    world.handler.then(async move {
+        slow(&store, 1);
+        break_lease(&memory).await;
+        Ok(())
+    });
+    world.handler.then_take(Duration::from_secs(10));
+    let (report, took) = timed(&a).await;
+    assert!(matches!(report.result, Err(TickError::LeaseLost(LeaseError::Lost(_)))), "{report:?}");
+    assert_eq!((report.rows, took), (0, COMMIT));
+    assert_eq!(world.handler.finished(), 2, "the second batch's call was dropped");
+    assert_eq!(tick(&b).await.unwrap(), TickOutcome::Committed { more: false });
+    let [first, second] = [ids(1..=10), ids(11..=20)];
+    assert_eq!(calls_of(&world), [first.clone(), second.clone(), first, second]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_is_not_committed_where_the_commit_before_it_failed() {
+    let world = World::new();
+    let (a, b) = (overlapping(world.seasoned("a").await), world.instance("b"));
+    world.source.fill(20);
+    then_first(&world, |store| {
+        // Looked for long enough for the second call to end, and refused for good then.
+        store.break_next(Call::Store, Fault::LostRequest);
+        store.break_next(Call::Load, Fault::Slow(WORK));
+        store.break_next(Call::Store, Fault::Refused);
+    });
+    let (report, _) = timed(&a).await;
+    assert!(matches!(report.result, Err(TickError::Commit(_))), "{report:?}");
+    assert_eq!((report.rows, world.handler.finished()), (0, 3), "both were handled");
+    sleep(40).await;
+    assert_eq!(tick(&b).await.unwrap(), TickOutcome::Committed { more: false });
+    let [first, second] = [ids(1..=10), ids(11..=20)];
+    assert_eq!(calls_of(&world), [first.clone(), second.clone(), first, second]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_handler_is_held_to_the_lease_as_confirmed_and_not_as_hoped_for() {
+    let world = World::new();
+    let poller = overlapping(world.seasoned("a").await);
+    world.source.fill(20);
+    // 27 s of the 30 may be relied on, counted from the acquisition.
+    then_first(&world, |store| {
+        store.break_next(Call::Store, Fault::Slow(Duration::from_secs(28)));
+    });
+    let (dropped, request) = (Arc::new(()), TickRequest::default());
+    let held = Arc::clone(&dropped);
+    world.handler.then(async move {
+        sleep(100).await;
+        drop(held);
+        Ok(())
+    });
+    let watch = async {
+        sleep(26).await;
+        let before = Arc::strong_count(&dropped);
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        (before, Arc::strong_count(&dropped))
+    };
+    let (report, counts) = tokio::join!(poller.tick(&request), watch);
+    assert_eq!(counts, (2, 1), "the work is dropped when 27 s are over, the commit goes on");
+    assert!(matches!(report.result, Err(TickError::LeaseLost(LeaseError::Lapsed))), "{report:?}");
+    assert_eq!((report.rows, world.handler.finished()), (10, 2), "the commit landed all the same");
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(calls_of(&world), [ids(1..=10), ids(11..=20), ids(11..=20)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_whose_answer_is_lost_costs_the_next_handler_nothing() {
+    let world = World::new();
+    let poller = overlapping(world.seasoned("a").await);
+    world.source.fill(20);
+    then_first(&world, |store| {
+        store.break_next(Call::Store, Fault::LostAnswer);
+    });
+    world.handler.then_take(WORK);
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(calls_of(&world), [ids(1..=10), ids(11..=20)]);
+    assert_eq!(world.store.take_calls(), calls(1, 3, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_commit_found_landed_under_a_newer_lease_the_next_handler_is_dropped() {
+    let world = World::new();
+    let poller = overlapping(world.seasoned("a").await);
+    world.source.fill(20);
+    then_first(&world, |store| {
+        store.break_next(Call::Store, Fault::LostAnswer);
+        store.break_next(Call::Load, Fault::Slow(WORK));
+    });
+    let memory = world.memory.clone();
+    world.handler.then(async move {
+        sleep(1).await;
+        break_lease(&memory).await;
+        sleep(100).await;
+        Ok(())
+    });
+    let (report, took) = timed(&poller).await;
+    assert!(matches!(report.result, Err(TickError::LeaseLost(LeaseError::Lost(_)))), "{report:?}");
+    assert_eq!(report.rows, 10, "the checkpoint did move");
+    assert_eq!((took, world.handler.finished()), (Duration::from_secs(1) + WORK, 2));
+    assert_eq!(tick(&world.instance("b")).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(calls_of(&world), [ids(1..=10), ids(11..=20), ids(11..=20)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_fails_meanwhile_is_answered_once_the_commit_is_made() {
+    let world = World::new();
+    let poller = overlapping(world.seasoned("a").await);
+    world.source.fill(20);
+    then_first(&world, |store| slow(store, 1));
+    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    let (report, took) = timed(&poller).await;
+    assert!(matches!(report.result, Err(TickError::Handler(_))), "{report:?}");
+    assert_eq!((report.rows, report.batches), (10, 1));
+    assert_eq!(took, Duration::from_secs(1) + COMMIT);
+    let document = world.document().await;
+    let in_flight = document.in_flight.unwrap();
+    assert_eq!((in_flight.rows, in_flight.attempt), (10, 1));
+    assert_eq!(Some(in_flight.after), Some(document.checkpoint.cursor));
+    assert!(document.lease.released_at.is_some());
+    sleep(2).await;
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(calls_of(&world), [ids(1..=10), ids(11..=20), ids(11..=20)]);
+    let received = world.handler.received();
+    let [first, again] = &received[2..] else { unreachable!("{received:?}") };
+    assert_eq!(first.batch_id, again.batch_id);
+    assert_eq!((first.attempt, again.attempt), (1, 2));
+    assert_eq!(first.started_at, again.started_at, "as it was announced with the commit");
+    assert!(first.started_at > received[1].started_at);
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_wait_for_the_commit_and_none_races_it() {
+    let world = World::new();
+    let poller = overlapping(world.seasoned("a").await);
+    world.source.fill(20);
+    then_first(&world, |store| {
+        store.break_next(Call::Store, Fault::Slow(Duration::from_secs(15)));
+    });
+    world.handler.then_take(Duration::from_secs(24));
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    // Acquire; commit, sent after 1 s and confirmed after 16; renewals then and after 10 s; commit.
+    assert_eq!(world.store.take_calls(), calls(0, 4, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_stop_the_commit_and_the_batch_in_hand_are_ended_and_no_other_is_begun() {
+    let world = World::new();
+    let poller = overlapping(world.seasoned("a").await);
+    world.source.fill(40);
+    then_first(&world, |store| slow(store, 1));
+    let stop = StopSignal::new();
+    let stopped = stop.clone();
+    world.handler.then(async move {
+        stopped.set();
+        sleep(1).await;
+        Ok(())
+    });
+    let report = poller.tick(&TickRequest { stop, ..TickRequest::default() }).await;
+    assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: true });
+    assert_eq!((report.rows, report.batches), (20, 2));
+    assert!(world.document().await.lease.released_at.is_some());
+    assert_eq!(calls_of(&world).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_end_of_time_the_handler_is_dropped_and_the_commit_is_waited_for() {
+    let seconds = Duration::from_secs;
+    let limits = Limits { tick_time_max: seconds(2), handler_stop_after: seconds(3), ..limits() };
+    let world = World::with(limits);
+    let poller = overlapping(world.seasoned("a").await);
+    world.source.fill(20);
+    then_first(&world, |store| slow(store, 1));
+    world.handler.then_take(seconds(100));
+    let (report, took) = timed(&poller).await;
+    assert!(matches!(report.result, Err(TickError::OutOfTime)), "{report:?}");
+    assert_eq!(took, seconds(1) + COMMIT);
+    assert_eq!((report.rows, world.handler.finished()), (10, 2));
+    let document = world.document().await;
+    let in_flight = document.in_flight.unwrap();
+    assert_eq!((in_flight.rows, in_flight.attempt), (10, 1), "not halved: it had no whole tick");
+    assert!(document.lease.released_at.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_death_at_most_two_batches_come_again_the_first_of_them_alone() {
+    let world = World::new();
+    let (a, b) = (world.seasoned("a").await, world.instance("b"));
+    world.source.fill(40);
+    world.handler.then_take(Duration::from_secs(1));
+    then_first(&world, |store| {
+        // It never arrives, and of what is read to judge it, nothing comes back before the death.
+        store.break_next(Call::Store, Fault::LostRequest);
+        store.break_next(Call::Load, Fault::Slow(Duration::from_secs(100)));
+    });
+    kill_after(&overlapping(a), 10).await;
+    assert_eq!(calls_of(&world), [ids(1..=10), ids(11..=20), ids(21..=30)]);
+    sleep(40).await;
+    then_first(&world, |store| slow(store, 1));
+    let began_at = Instant::now();
+    world.handler.then(async move {
+        assert_eq!(
+            began_at.elapsed(),
+            Duration::from_secs(1) + COMMIT,
+            "the first one's commit is awaited"
+        );
+        Ok(())
+    });
+    assert_eq!(tick(&overlapping(b)).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(calls_of(&world).split_off(3), [ids(11..=20), ids(21..=30), ids(31..=40)]);
+    let received = world.handler.received();
+    assert_eq!((received[4].attempt, received[5].attempt), (2, 1), "the death counts once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_kills_is_set_aside_and_not_the_one_whose_commit_it_kept_from_landing() {
+    let limits = Limits { batch_rows_max: 1, ..limits() };
+    let policy = FailurePolicy {
+        on_failure: OnFailure::Quarantine,
+        crashes_max: 2,
+        ..FailurePolicy::default()
+    };
+    let world = World { policy, ..World::with(limits) };
+    world.seasoned("s").await;
+    world.source.fill(3);
+    // A row that kills whoever handles it: the call never ends, and the process does.
+    let hang = || world.handler.then_take(Duration::from_secs(10_000));
+    then_first(&world, |store| {
+        store.break_next(Call::Store, Fault::LostRequest);
+        store.break_next(Call::Load, Fault::Slow(Duration::from_secs(100)));
+    });
+    hang();
+    kill_after(&overlapping(world.instance("a")), 5).await;
+    assert_eq!(calls_of(&world), [[1], [2]]);
+    for owner_id in ["b", "c"] {
+        sleep(40).await;
+        if owner_id == "b" {
+            world.handler.then_take(Duration::from_secs(1));
+        }
+        hang();
+        kill_after(&overlapping(world.instance(owner_id)), 5).await;
+    }
+    assert_eq!(calls_of(&world), [[1], [2], [1], [2], [2]]);
+    sleep(40).await;
+    assert_eq!(
+        tick(&overlapping(world.instance("d"))).await.unwrap(),
+        TickOutcome::Committed { more: false }
+    );
+    assert_eq!(calls_of(&world).split_off(5), [[3]], "row 2 is set aside, row 1 never was");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_one_crash_may_set_rows_aside_no_commit_is_overlapped() {
+    let policy = FailurePolicy { crashes_max: 1, ..FailurePolicy::default() };
+    let world = World { policy, ..World::new() };
+    let poller = overlapping(world.seasoned("a").await);
+    world.source.fill(20);
+    then_first(&world, |store| slow(store, 2));
+    world.handler.then_take(WORK);
+    let (_, took) = timed(&poller).await;
+    assert_eq!(took, Duration::from_secs(1) + COMMIT + WORK + COMMIT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_commit_of_rows_that_failed_before_is_not_overlapped() {
+    let world = World::new();
+    let poller = overlapping(world.seasoned("a").await);
+    world.source.fill(20);
+    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    tick(&poller).await.unwrap_err();
+    sleep(2).await;
+    then_first(&world, |store| slow(store, 2));
+    world.handler.then_take(WORK);
+    let (_, took) = timed(&poller).await;
+    assert_eq!(took, Duration::from_secs(1) + COMMIT + WORK + COMMIT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_the_commit_meets_lets_the_batch_in_hand_end_and_no_other_begin() {
+    let world = World::new();
+    let poller = overlapping(world.seasoned("a").await);
+    world.source.fill(40);
+    let memory = world.memory.clone();
+    world.handler.then(async move {
+        let key = StateKey::Document("p".to_owned());
+        let stored = memory.load(&key).await.unwrap().stored.unwrap();
+        let paused = Paused {
+            by: "an operator".to_owned(),
+            reason: "maintenance".to_owned(),
+            at: stored.last_modified,
+            extra: serde_json::Map::new(),
+        };
+        let age = crate::state::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
+        let document = decode("p", &stored.bytes).unwrap().pause(paused, age);
+        let precondition = Precondition::Matches(stored.etag);
+        memory.store(&key, encode(&document), precondition).await.unwrap();
+        Ok(())
+    });
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: true });
+    assert_eq!(calls_of(&world), [ids(1..=10), ids(11..=20)]);
+    assert!(world.document().await.lease.released_at.is_some());
+    assert!(matches!(tick(&poller).await.unwrap(), TickOutcome::Paused { .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_whose_commit_is_on_its_way_counts_among_those_of_the_tick() {
+    let world = World::with(Limits { batches_max: Some(2), ..limits() });
+    let poller = overlapping(world.seasoned("a").await);
+    world.source.fill(40);
+    let before = world.source.fetches();
+    let (report, _) = timed(&poller).await;
+    assert_eq!((report.rows, report.batches), (20, 2));
+    assert_eq!(world.source.fetches() - before, 2, "and nothing was read in vain");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_journal_tells_of_a_call_behind_the_commit_that_it_overlapped() {
+    use Happened::{BatchComplete, ExecutionStarted, LeaseAcquired};
+    let tested = Journaled::new(JournalMode::Full);
+    let poller = overlapping(tested.instance("a"));
+    tested.world.source.fill(20);
+    then_first(&tested.world, |store| slow(store, 1));
+    tested.world.handler.then_take(WORK);
+    tick(&poller).await.unwrap();
+    let told = [LeaseAcquired, ExecutionStarted, BatchComplete, ExecutionStarted, BatchComplete];
+    assert_eq!(tested.events().await, told);
+    assert_eq!(tested.verdict().await, Verdict::Agrees);
+}
