@@ -58,13 +58,13 @@ pub(super) fn parameter(text: &str) -> Result<(Base, Param), String> {
 
 fn read(text: &str) -> Option<(Base, Param)> {
     let (declared, value) = text.split_once(':')?;
-    let (sized, collation) = match declared.split_once(" COLLATE ") {
-        Some((sized, name)) => (sized, Some(ident::collation(name)?)),
+    let (plain, collation) = match declared.split_once(" COLLATE ") {
+        Some((plain, name)) => (plain, Some(ident::collation(name)?)),
         None => (declared, None),
     };
-    let (name, sizes) = match sized.split_once('(') {
+    let (name, sizes) = match plain.split_once('(') {
         Some((name, sizes)) => (name, numbers(sizes.strip_suffix(')')?)?),
-        None => (sized, Vec::new()),
+        None => (plain, Vec::new()),
     };
     let (declared, param) = match collation {
         Some(_) => of_text(name, &sizes, value)?,
