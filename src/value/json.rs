@@ -140,6 +140,7 @@ fn is_escaped(byte: u8) -> bool {
 }
 
 /// Whether a unit of UTF-16 is one byte in UTF-8, too, and stands for itself.
+#[expect(clippy::needless_bitwise_bool, reason = "no branch, so that many are looked at at once")]
 fn is_plain_unit([low, high]: [u8; 2]) -> bool {
     (high == 0) & low.is_ascii() & !is_escaped(low)
 }
