@@ -73,6 +73,9 @@ pub struct Attempt {
     pub blame: Blame,
     /// Rows that were tried at once.
     pub rows: usize,
+    /// Whether the first of them failed alone before, and a process ended while it was told whether the target
+    /// takes those behind it.
+    pub first_failed_alone: bool,
     /// Counted attempts at these rows, this one included.
     pub attempts: u32,
     /// Time since the first of them.
@@ -114,6 +117,7 @@ impl FailurePolicy {
                 (Blame::FirstRow, OnFailure::Quarantine) => Verdict::Isolate,
                 (_, _) if self.bisect_on_error => Verdict::Bisect,
                 (_, OnFailure::Stop) => Verdict::Stop,
+                (_, OnFailure::Quarantine) if attempt.first_failed_alone => Verdict::Isolate,
                 // No row is known to be at fault.
                 (_, OnFailure::Retry | OnFailure::Quarantine) => Verdict::Retry,
             };
@@ -160,7 +164,8 @@ mod tests {
     }
 
     fn attempt(blame: Blame, rows: usize, attempts: u32) -> Attempt {
-        Attempt { blame, rows, attempts, failing_for: Duration::ZERO }
+        let failing_for = Duration::ZERO;
+        Attempt { blame, rows, first_failed_alone: false, attempts, failing_for }
     }
 
     /// Every combination: blame, rows, attempts, what happens in the end, bisecting.
@@ -240,6 +245,16 @@ mod tests {
         assert_eq!(policy.judge(attempt(Blame::FirstRow, 9, 4)), Verdict::Retry);
         assert_eq!(policy.judge(attempt(Blame::FirstRow, 9, 5)), Verdict::Isolate);
         assert_eq!(policy.judge(attempt(Blame::FirstRow, 1, 6)), Verdict::Probe);
+    }
+
+    #[test]
+    fn a_row_that_failed_alone_is_tried_alone_again_where_others_came_to_be_in_hand_with_it() {
+        let policy = |bisect| policy(OnFailure::Quarantine, bisect);
+        let beside =
+            |attempts| Attempt { first_failed_alone: true, ..attempt(Blame::Unknown, 2, attempts) };
+        assert_eq!(policy(false).judge(beside(4)), Verdict::Retry);
+        assert_eq!(policy(false).judge(beside(5)), Verdict::Isolate);
+        assert_eq!(policy(true).judge(beside(5)), Verdict::Bisect);
     }
 
     #[test]

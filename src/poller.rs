@@ -444,10 +444,7 @@ impl Poller {
         let skipped = lease.document().audit.rows_skipped;
         let commit = self.commit_of(batch, lease.document(), lease.now(), then);
         lease.remember(batch.remember.clone());
-        let commit = match self.left_to_the_next(lease, hand, next, commit)? {
-            Some(commit) => commit,
-            None => return Ok(()),
-        };
+        let Some(commit) = self.left_to_the_next(lease, hand, next, commit)? else { return Ok(()) };
         if let Err(error) = lease.commit(commit).await {
             seen.front_committed(batch, lease.document());
             return Err(TickError::of_commit(error));

@@ -309,6 +309,9 @@ pub struct InFlight {
     /// Whether its rows were found late, in the oldest window of [`StateDocument::audit`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub late: bool,
+    /// Whether its first row had failed alone, and the others are tried to tell whether the target takes any.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub probing: bool,
     /// Failed attempts at this position so far; rows that changed meanwhile do not start it over.
     #[serde(default)]
     pub attempt: u32,

@@ -21,7 +21,7 @@ pub enum LeaseError {
     OutOfTime,
     /// The commit that went on beside the work did not come to be, or is not known to: the work was dropped.
     #[error("commit of the batch before")]
-    Uncommitted(#[source] Box<LeaseError>),
+    Uncommitted(#[source] Box<Self>),
     /// The transition is not allowed for a reason that is not the lease.
     #[error("transition refused")]
     Refused(#[source] Refusal),

@@ -338,6 +338,7 @@ impl Batch {
             rows: self.rows(),
             digest: self.digest.clone(),
             late: self.late,
+            probing: false,
             attempt: tried.attempt,
             crashes: tried.crashes,
             crashes_survived: tried.crashes_survived,

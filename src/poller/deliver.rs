@@ -88,7 +88,7 @@ impl Poller {
             self.write_down_what_is_tried(lease, &hand.batch, tried).await?;
             hand.ahead = self.ahead_of(lease, hand, seen);
             let handled = self.handle(lease, tried, hand.ahead.as_mut(), seen).await;
-            self.note_commit_beside(lease, hand, seen);
+            Self::note_commit_beside(lease, hand, seen);
             match (handled, halves) {
                 (Ok(()), Some((front, behind))) => {
                     hand.take_front(front, behind);
@@ -267,12 +267,14 @@ impl Poller {
 
     /// Judges a failure of `batch` that blames so.
     pub(super) fn judge_as(&self, lease: &Lease<'_>, batch: &Batch, blame: Blame) -> Verdict {
-        let known = Tried::of(lease.document().in_flight.as_ref());
+        let in_flight = lease.document().in_flight.as_ref();
+        let known = Tried::of(in_flight);
         let tried = batch.suspicion.as_ref().map_or(&known, |suspicion| &suspicion.tried);
         let since = tried.first_failed_at.map(|at| lease.now() - at);
         self.policy.judge(Attempt {
             blame,
             rows: batch.events.len(),
+            first_failed_alone: in_flight.is_some_and(|in_flight| in_flight.probing),
             attempts: tried.attempt.saturating_add(1),
             failing_for: since.and_then(|since| Duration::try_from(since).ok()).unwrap_or_default(),
         })

@@ -119,8 +119,7 @@ impl Poller {
         };
         seen.execution_started(&delivery, call.is_first);
         lease.note_started(|| of_step(batch, call.step, delivery.attempt));
-        let began_at = Instant::now();
-        let (mut stale, mut took) = (None, None);
+        let (began_at, mut stale, mut took) = (Instant::now(), None, None);
         let work = async {
             let handled = self.within(call.limit, call.handler, delivery);
             let handled = beside(ahead, Box::pin(handled.instrument(span.clone()))).await;
@@ -147,8 +146,7 @@ impl Poller {
         let handled = lease.hold_while_accepting(work, &mut accepted).await;
         // It may have waited for a commit or a renewal in the air since.
         let took = took.unwrap_or_else(|| began_at.elapsed());
-        seen.handler_ran(took);
-        self.learn_size(batch, call.handler, (took, matches!(handled, Ok(Ok(())))));
+        self.note_end(batch, call.handler, (took, matches!(handled, Ok(Ok(())))), seen);
         let handled = match handled {
             Ok(handled) => handled
                 .or_else(|error| error.after(progress.accepted(), batch.events.len()))
@@ -167,6 +165,20 @@ impl Poller {
             tell_of_loss(lease, batch, not_taken);
         }
         handled
+    }
+}
+
+impl Poller {
+    /// Notes that a call has ended after so long, and whether the batch was taken.
+    fn note_end(
+        &self,
+        batch: &Batch,
+        handler: &dyn Handler,
+        (took, taken): (Duration, bool),
+        seen: &mut Observation<'_>,
+    ) {
+        seen.handler_ran(took);
+        self.learn_size(batch, handler, (took, taken));
     }
 }
 

@@ -63,7 +63,6 @@ impl Poller {
 
     /// Tells of a commit that was made beside the handler, before anything is made of what the handler said.
     pub(super) fn note_commit_beside(
-        &self,
         lease: &mut Lease<'_>,
         hand: &mut Hand<'_>,
         seen: &mut Observation<'_>,

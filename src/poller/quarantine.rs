@@ -243,7 +243,8 @@ impl Poller {
     ) -> Result<(), TickError> {
         let whole = batch.clone().joined(Some(rest.clone()), &self.name, lease);
         let tried = Tried::of(lease.document().in_flight.as_ref());
-        lease.narrow(whole.in_flight_after(tried)).await.map_err(TickError::LeaseLost)
+        let whole = InFlight { probing: true, ..whole.in_flight_after(tried) };
+        lease.narrow(whole).await.map_err(TickError::LeaseLost)
     }
 
     /// Returns the pause that a policy of `stop` ends with.

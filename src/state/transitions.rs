@@ -478,6 +478,7 @@ impl InFlight {
         let same = self.keeping_results(previous);
         match previous {
             Some(previous) if previous.after == same.after => Self {
+                probing: previous.probing,
                 attempt: previous.attempt,
                 crashes: previous.crashes,
                 crashes_survived: previous.crashes_survived,

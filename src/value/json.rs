@@ -135,12 +135,12 @@ fn count_plain<T>(units: &[T], is_plain: impl Fn(&T) -> bool) -> usize {
     plain + rest.iter().take_while(|unit| is_plain(unit)).count()
 }
 
+#[expect(clippy::needless_bitwise_bool, reason = "no branch, so that many are looked at at once")]
 fn is_escaped(byte: u8) -> bool {
     (byte < b' ') | (byte == b'"') | (byte == b'\\')
 }
 
 /// Whether a unit of UTF-16 is one byte in UTF-8, too, and stands for itself.
-#[expect(clippy::needless_bitwise_bool, reason = "no branch, so that many are looked at at once")]
 fn is_plain_unit([low, high]: [u8; 2]) -> bool {
     (high == 0) & low.is_ascii() & !is_escaped(low)
 }

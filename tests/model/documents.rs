@@ -291,6 +291,7 @@ impl Documents {
             rows: (batch.upto - batch.after).into(),
             digest: Digested::of(&[]),
             late: false,
+            probing: false,
             attempt: 0,
             crashes: 0,
             crashes_survived: 0,

@@ -104,6 +104,8 @@
 //! - generation dropped
 //! - release without token check
 //! - checkpoint may move back
+//! - row that failed alone not tried alone again
+//! - rows that were probed taken for a batch
 //! - crash not counted
 //! - pause ignored
 //! - back-off ignored

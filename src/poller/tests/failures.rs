@@ -595,6 +595,23 @@ async fn a_row_is_not_set_aside_for_a_death_with_the_row_behind_it_that_was_prob
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_row_is_set_aside_though_a_process_died_while_the_row_behind_it_was_probed() {
+    let policy =
+        FailurePolicy { attempts_max: 1, crashes_max: 3, ..policy(OnFailure::Quarantine, false) };
+    let world = world(policy, 1);
+    world.seasoned("a").await;
+    world.source.fill(2);
+    fail_on(&world, &[1], failed);
+    assert!(run_process(&world, "b", &[2]).await.is_none(), "the probe has killed it");
+    sleep(600).await;
+    drain(&world.instance("c"), 6).await;
+    assert_eq!(world.quarantined().await, [1]);
+    assert_eq!(all_handed_over(&world, &[1]), [2]);
+    // Both rows were in hand when it died, so both come; then the first alone, as it had failed alone.
+    assert_eq!(calls_made(&world), [vec![1], vec![2], vec![1, 2], vec![1], vec![2], vec![1]]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failing_row_is_told_from_an_outage_though_a_row_behind_it_kills_processes() {
     let world = world(policy(OnFailure::Quarantine, true), 16);
     world.seasoned("a").await;

@@ -419,6 +419,7 @@ async fn a_batch_whose_commit_is_on_its_way_counts_among_those_of_the_tick() {
     let world = World::with(Limits { batches_max: Some(2), ..limits() });
     let poller = overlapping(world.seasoned("a").await);
     world.source.fill(40);
+    world.handler.then_take(WORK).then_take(WORK);
     let before = world.source.fetches();
     let (report, _) = timed(&poller).await;
     assert_eq!((report.rows, report.batches), (20, 2));
