@@ -124,7 +124,9 @@ mod tests {
             AggregatedMetrics::F64(MetricData::Histogram(times)) => {
                 times.data_points().map(HistogramDataPoint::sum).sum()
             }
-            _ => panic!("{metric}"),
+            AggregatedMetrics::F64(_) | AggregatedMetrics::U64(_) | AggregatedMetrics::I64(_) => {
+                panic!("{metric}")
+            }
         }
     }
 

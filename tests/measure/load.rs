@@ -179,9 +179,9 @@ pub(crate) async fn run(job: &Load) -> Loaded {
         ..Loaded::default()
     };
     for seat in &seats {
-        let (found, times) = seat.desk.counted();
-        loaded.delivered += times;
-        loaded.again += times - found;
+        let (found, delivered) = seat.desk.counted();
+        loaded.delivered += delivered;
+        loaded.again += delivered - found;
         loaded.lost += rows - found;
         loaded.overlaps += read(&seat.desk.overlaps);
     }

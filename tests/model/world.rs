@@ -55,6 +55,7 @@ pub(crate) struct Asking {
 
 /// A process that takes itself for the holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(clippy::struct_excessive_bools, reason = "none of these facts excludes another")]
 pub(crate) struct Holding {
     pub(crate) grant: Grant,
     pub(crate) snapshot: View,

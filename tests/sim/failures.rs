@@ -266,7 +266,9 @@ impl Judge {
             if let Some(next) = overtaken.and_then(|tick| failures.ahead(tick)) {
                 // Which of the two batches it died with nobody knows: with neither alone.
                 let rows = u64::try_from(next.rows.len()).expect("few");
-                in_hand.iter_mut().for_each(|in_hand| in_hand.rows += rows);
+                if let Some(in_hand) = &mut in_hand {
+                    in_hand.rows += rows;
+                }
                 self.saw.push("overlap: holder gone with two batches in hand");
             }
             failures.deaths.extend(in_hand);

@@ -19,7 +19,7 @@ use crate::instances::FUNCTION;
 use crate::ledger::{Kind, Sample, Shared, Term};
 
 /// Longest time a stopping Azurite is waited for.
-const STOP_MAX: Duration = Duration::from_secs(30);
+const STOP_MAX: Duration = Duration::from_secs(60);
 /// Longest time until a storage that is back answers.
 const BACK_MAX: Duration = Duration::from_secs(60);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);

@@ -127,10 +127,9 @@ mod tests {
         let kept = |ty: Type, text: &str| {
             let style = if ty.is_binary() { 1 } else { 126 };
             let value = convert::cast(&Value::Text(text.to_owned()), None, ty, style).unwrap();
-            match variant::kept(&value, Some(ty)).unwrap() {
-                Value::Text(kept) => kept,
-                other => panic!("{other:?}"),
-            }
+            let kept = variant::kept(&value, Some(ty)).unwrap();
+            let Value::Text(kept) = kept else { panic!("{kept:?}") };
+            kept
         };
         let nvarchar = Type::NVarChar(Some(9));
         let ascending = [

@@ -278,7 +278,7 @@ fn a_key_value_with_a_type_of_its_own_has_a_statement_of_its_own() {
     let (sql, params) = plan.whole_statement(window(&after, Some(&upto))).unwrap();
     assert!(sql.contains("t.[any] > CAST(CAST(@P3 AS tinyint) AS sql_variant)"), "{sql}");
     assert!(sql.contains("t.[any] <= CAST(CAST(@P5 AS decimal(9, 2)) AS sql_variant)"), "{sql}");
-    let values = [params.get(2).unwrap(), params.get(4).unwrap()];
+    let values = [&params[2], &params[4]];
     assert_eq!(values, [&Param::BigInt(5), &Param::Text("1.50".to_owned())]);
     // Not the one of another type, though its bounds are alike.
     for (value, declared) in [("int:5", "int"), ("float:0.5", "float")] {
