@@ -24,14 +24,21 @@ pub(super) fn man(mut command: Command) -> Result<Exit, Failed> {
     command.build();
     let mut page = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut page).map_err(failed)?;
-    for child in command.get_subcommands().filter(|child| !child.is_hide_set()) {
-        let man = clap_mangen::Man::new(child.clone());
-        let name = child.get_name();
-        page.extend(format!(".SH \"HIGHWATER {}\"\n", name.to_uppercase()).bytes());
-        man.render_description_section(&mut page).map_err(failed)?;
-        man.render_synopsis_section(&mut page).map_err(failed)?;
-        man.render_options_section(&mut page).map_err(failed)?;
-    }
+    sections(&command, "HIGHWATER", &mut page).map_err(failed)?;
     say_bytes(&page);
     Ok(Exit::Done)
+}
+
+/// Writes a section for each command below `command`, and for those below it.
+fn sections(command: &Command, name: &str, page: &mut Vec<u8>) -> std::io::Result<()> {
+    for child in command.get_subcommands().filter(|child| !child.is_hide_set()) {
+        let name = format!("{name} {}", child.get_name().to_uppercase());
+        let man = clap_mangen::Man::new(child.clone());
+        page.extend(format!(".SH \"{name}\"\n").bytes());
+        man.render_description_section(page)?;
+        man.render_synopsis_section(page)?;
+        man.render_options_section(page)?;
+        sections(child, &name, page)?;
+    }
+    Ok(())
 }

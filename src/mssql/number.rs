@@ -93,6 +93,8 @@ const CLASSES: &[Class] = &[
         .advice("check the table's name, and the filter"),
     Class::new(&[207, 4104], Configuration, "column not found")
         .advice("check the column settings, and the filter"),
+    Class::new(&[448], Data, "collation not known")
+        .advice("restore the key, or start over with `highwater reset <NAME> to-beginning`"),
     Class::new(&[229, 230, 262, 297, 300, 371], Configuration, "right missing")
         .advice("grant SELECT on the object to this user"),
     Class::new(

@@ -12,16 +12,16 @@ use highwater::source::{FetchWindow, Source as _};
 use crate::any_server::AnyServer;
 use crate::sql::{World, events, fetch};
 
+// One row after the other: the values of one statement would all get one type first.
 const TABLE: &str = "CREATE TABLE dbo.t (shop int NOT NULL, k sql_variant NOT NULL, \
                      at datetime2(3) NOT NULL, n bigint NOT NULL, rv rowversion NOT NULL, \
                      PRIMARY KEY (shop, k)); \
-                     INSERT INTO dbo.t (shop, k, at, n) VALUES \
-                     (1, CAST('2020-01-01' AS date), '2020-01-01', 1), \
-                     (1, CAST(N'0.5' AS float), '2020-01-01', 1), \
-                     (1, CAST(N'7.50' AS decimal(9, 2)), '2020-01-01', 1), \
-                     (1, CAST(7 AS int), '2020-01-01', 1), \
-                     (1, CAST(N'é:9' AS nvarchar(9)), '2020-01-01', 1), \
-                     (2, CAST(0x00FF AS varbinary(4)), '2020-01-01', 1)";
+                     INSERT INTO dbo.t (shop, k, at, n) VALUES (1, CAST('2020-01-01' AS date), '2020-01-01', 1); \
+                     INSERT INTO dbo.t (shop, k, at, n) VALUES (1, CAST(N'0.5' AS float), '2020-01-01', 1); \
+                     INSERT INTO dbo.t (shop, k, at, n) VALUES (1, CAST(N'7.50' AS decimal(9, 2)), '2020-01-01', 1); \
+                     INSERT INTO dbo.t (shop, k, at, n) VALUES (1, CAST(7 AS int), '2020-01-01', 1); \
+                     INSERT INTO dbo.t (shop, k, at, n) VALUES (1, CAST(N'é:9' AS nvarchar(9)), '2020-01-01', 1); \
+                     INSERT INTO dbo.t (shop, k, at, n) VALUES (2, CAST(0x00FF AS varbinary(4)), '2020-01-01', 1)";
 
 /// The keys in the server's order: by the family of the type, the highest last.
 const ORDERED: [&str; 6] = [

@@ -214,6 +214,43 @@ fn what_failed_once_on_certain_rows_passes() {
     }
 }
 
+/// Found by seed 2276: a process died while the row behind a failing one was probed, and left both in hand as
+/// one batch, which was tried again as a whole for ever. It dies at every moment of the tick that probes.
+#[test]
+fn a_row_that_failed_alone_is_set_aside_though_a_process_died_while_another_was_probed() {
+    let scenario = Scenario {
+        name: "rows that were probed are taken for a batch",
+        bad: &[(1, Bad::Failing)],
+        attempts_max: 1,
+        crashes_max: 9,
+        accepts: false,
+        rows: 2,
+        ticks: 12,
+        met: &[
+            "instance: crash in a tick",
+            "policy: row behind a failing one probed",
+            "policy: row set aside after attempts",
+        ],
+        aside: &[(1, "attempts")],
+    };
+    let mut all = Coverage::default();
+    for seed in 1..=20 {
+        let mut plan = scenario.plan(seed);
+        plan.limits.batch_rows_max = 1;
+        plan.policy.bisect_on_error = false;
+        for polls in 1..=30 {
+            let mut ops = scenario.ops(&plan);
+            ops.insert(2, Op::Crash(0, polls));
+            let run = play(seed, &plan, &ops, false);
+            assert_eq!(run.violation, None, "seed {seed}, dead at poll {polls}");
+            let aside = run.aside.iter().map(|(version, reason)| (*version, reason.as_str()));
+            assert!(aside.eq(scenario.aside.iter().copied()), "{seed}, {polls}: {:?}", run.aside);
+            all.add(&run.coverage);
+        }
+    }
+    check_met(scenario.name, scenario.met, &all);
+}
+
 /// Found by seed 57: frozen between its read of the document, which another instance then begins, and its
 /// read of the marker. The freeze comes at every moment of the tick's first steps.
 #[test]
