@@ -70,8 +70,11 @@ pub fn push_utf16(json: &mut String, bytes: &[u8]) {
     json.reserve(units.len() + 2);
     json.push('"');
     // Most text begins with what is one byte either way, and much is nothing else.
-    let (plain, rest) = units.split_at(count_plain(units, |unit| is_plain_unit(*unit)));
-    push_plain(json, plain);
+    let is_plain =
+        |unit: &[u8; 2]| matches!(unit, [byte, 0] if byte.is_ascii() && !is_escaped(*byte));
+    let plain = units.iter().take_while(|unit| is_plain(unit)).count();
+    let (plain, rest) = units.split_at(plain);
+    json.extend(plain.iter().map(|[byte, _]| char::from(*byte)));
     for unit in char::decode_utf16(rest.iter().copied().map(u16::from_le_bytes)) {
         match unit {
             Ok(character) => push_char(json, character),
@@ -83,18 +86,6 @@ pub fn push_utf16(json: &mut String, bytes: &[u8]) {
         }
     }
     json.push('"');
-}
-
-/// Writes UTF-16 text whose units are plain: one byte of each says it all.
-fn push_plain(json: &mut String, units: &[[u8; 2]]) {
-    let mut bytes = [0; 64];
-    for units in units.chunks(bytes.len()) {
-        for (byte, [low, _]) in bytes.iter_mut().zip(units) {
-            *byte = *low;
-        }
-        let text = bytes.get(..units.len()).and_then(|bytes| str::from_utf8(bytes).ok());
-        json.push_str(text.unwrap_or_default());
-    }
 }
 
 fn push_char(json: &mut String, character: char) {
@@ -120,29 +111,13 @@ pub(super) fn push_half_pairs(json: &mut String, units: impl Iterator<Item = u16
 
 /// Returns the text before the first byte that is escaped, that byte, and the text behind it.
 fn next_escaped(text: &str) -> Option<(&str, u8, &str)> {
-    let at = count_plain(text.as_bytes(), |byte| !is_escaped(*byte));
+    let at = text.bytes().position(is_escaped)?;
     let byte = *text.as_bytes().get(at)?;
     Some((text.get(..at)?, byte, text.get(at + 1..)?))
 }
 
-/// Returns how many units there are before the first that is not plain.
-fn count_plain<T>(units: &[T], is_plain: impl Fn(&T) -> bool) -> usize {
-    // No end is looked for within a block, so that the processor can look at all of it at once.
-    let (blocks, _) = units.as_chunks::<16>();
-    let is_whole = |block: &&[T; 16]| block.iter().fold(true, |all, unit| all & is_plain(unit));
-    let plain = blocks.iter().take_while(is_whole).count() * 16;
-    let rest = units.get(plain..).unwrap_or_default();
-    plain + rest.iter().take_while(|unit| is_plain(unit)).count()
-}
-
-#[expect(clippy::needless_bitwise_bool, reason = "no branch, so that many are looked at at once")]
 fn is_escaped(byte: u8) -> bool {
-    (byte < b' ') | (byte == b'"') | (byte == b'\\')
-}
-
-/// Whether a unit of UTF-16 is one byte in UTF-8, too, and stands for itself.
-fn is_plain_unit([low, high]: [u8; 2]) -> bool {
-    (high == 0) & low.is_ascii() & !is_escaped(low)
+    byte < b' ' || byte == b'"' || byte == b'\\'
 }
 
 fn push_escaped(json: &mut String, byte: u8) {
