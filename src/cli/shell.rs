@@ -31,7 +31,8 @@ pub(super) fn man(mut command: Command) -> Result<Exit, Failed> {
 
 /// Writes a section for each command below `command`, and for those below it.
 fn sections(command: &Command, name: &str, page: &mut Vec<u8>) -> std::io::Result<()> {
-    for child in command.get_subcommands().filter(|child| !child.is_hide_set()) {
+    let is_told = |child: &&Command| !child.is_hide_set() && child.get_name() != "help";
+    for child in command.get_subcommands().filter(is_told) {
         let name = format!("{name} {}", child.get_name().to_uppercase());
         let man = clap_mangen::Man::new(child.clone());
         page.extend(format!(".SH \"{name}\"\n").bytes());
