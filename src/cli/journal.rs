@@ -17,7 +17,7 @@ use crate::clock::{Clock as _, SystemClock};
 use crate::config::{JOURNAL_TABLE_DEFAULT, Vars, parse_duration};
 use crate::error::chain;
 use crate::journal::{Entry, Filter, Happened, History, JournalMode, Line, Verdict, sql};
-use crate::poller::{Compacting, Operator, Poller, StopSignal};
+use crate::poller::{Compacting, Operator, Poller};
 use crate::state::FencingToken;
 use crate::state::sql::table_name;
 
@@ -221,8 +221,7 @@ async fn go_on(
     history: &History,
     form: OutputOption,
 ) -> Result<(), Failed> {
-    let stop = StopSignal::new();
-    tokio::spawn(serve::asked_to_stop(serve::Signals::catch(), stop.clone()));
+    let (stop, _) = serve::stop_by_signal();
     let key = |line: &Line| (line.part.clone(), line.number);
     let mut seen: BTreeMap<String, usize> = history.lines.iter().map(key).collect();
     let mut from = history.parts.last().map(|(part, _)| part.day);

@@ -1,5 +1,7 @@
 //! `highwater pause` and `highwater resume`.
 
+use std::sync::Arc;
+
 use clap::Args;
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -7,7 +9,7 @@ use time::OffsetDateTime;
 use super::output::{Exit, Failed, OutputOption, say, time_text};
 use super::parts;
 use crate::config::Vars;
-use crate::poller::{Operator, Pausing, Resuming};
+use crate::poller::{Operator, Pausing, Poller, Resuming};
 
 #[derive(Debug, Args)]
 pub(super) struct PauseOptions {
@@ -88,27 +90,32 @@ struct Report {
     text: String,
 }
 
-/// Prints what became of the parts of a poller, also where one of them is why the command fails.
-fn say_all(form: OutputOption, reports: &[Report], is_whole: bool) {
-    say(&form.output.parts(reports, is_whole, |report| report.text.clone()));
+/// Does `act` to one part of a poller after the other until one fails, and prints what became of them.
+async fn each(
+    parts: &[Arc<Poller>],
+    form: OutputOption,
+    act: impl AsyncFn(&Poller) -> Result<Report, Failed>,
+) -> Result<Exit, Failed> {
+    let (mut reports, mut ended) = (Vec::new(), Ok(Exit::Done));
+    for poller in parts {
+        match act(poller).await {
+            Ok(report) => reports.push(report),
+            Err(failed) => {
+                ended = Err(failed);
+                break;
+            }
+        }
+    }
+    say(&form.output.parts(&reports, parts.len() == 1, |report| report.text.clone()));
+    ended
 }
 
 pub(super) async fn pause(vars: &dyn Vars, options: &PauseOptions) -> Result<Exit, Failed> {
     let by = options.who.name(vars);
     let operator = Operator { by: &by, reason: &options.reason };
     let parts = parts(vars, &options.poller)?;
-    let (mut reports, mut ended) = (Vec::new(), Ok(Exit::Done));
-    for poller in &parts {
-        match poller.pause(operator).await {
-            Ok(pausing) => reports.push(paused(poller.name(), pausing)),
-            Err(error) => {
-                ended = Err(error.into());
-                break;
-            }
-        }
-    }
-    say_all(options.form, &reports, parts.len() == 1);
-    ended
+    let pause = async |poller: &Poller| Ok(paused(poller.name(), poller.pause(operator).await?));
+    each(&parts, options.form, pause).await
 }
 
 fn paused(name: &str, pausing: Pausing) -> Report {
@@ -139,19 +146,10 @@ fn paused(name: &str, pausing: Pausing) -> Report {
 pub(super) async fn resume(vars: &dyn Vars, options: &ResumeOptions) -> Result<Exit, Failed> {
     let by = options.who.name(vars);
     let reason = options.reason.as_deref().unwrap_or_default();
+    let operator = Operator { by: &by, reason };
     let parts = parts(vars, &options.poller)?;
-    let (mut reports, mut ended) = (Vec::new(), Ok(Exit::Done));
-    for poller in &parts {
-        match poller.resume(Operator { by: &by, reason }).await {
-            Ok(resuming) => reports.push(resumed(poller.name(), resuming)),
-            Err(error) => {
-                ended = Err(error.into());
-                break;
-            }
-        }
-    }
-    say_all(options.form, &reports, parts.len() == 1);
-    ended
+    let resume = async |poller: &Poller| Ok(resumed(poller.name(), poller.resume(operator).await?));
+    each(&parts, options.form, resume).await
 }
 
 fn resumed(name: &str, resuming: Resuming) -> Report {

@@ -5,7 +5,7 @@ mod progress;
 mod work;
 
 use std::num::NonZeroU32;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
@@ -18,7 +18,7 @@ use super::output::{Exit, Failed, OutputOption, Record, say, tell};
 use super::{poller, serve};
 use crate::app::range::{Lane, Ranges};
 use crate::config::Vars;
-use crate::poller::{Operator, Poller, RangeEnd, StopSignal};
+use crate::poller::{Operator, Poller, RangeEnd};
 use crate::range::{Purpose, Range, is_id, window_name};
 use crate::state::RangeRecord;
 
@@ -206,9 +206,7 @@ async fn deliver(
     options: &RangeOptions,
     shape: Shape,
 ) -> Result<Exit, Failed> {
-    let stop = StopSignal::new();
-    let asked = Arc::new(OnceLock::new());
-    tokio::spawn(serve::asked_by(serve::Signals::catch(), stop.clone(), Arc::clone(&asked)));
+    let (stop, asked) = serve::stop_by_signal();
     let (id, name) = (begun.id.clone(), begun.name.clone());
     let work = Work::of(ranges, &begun, shape.purpose.replay_id(&id), stop).await?;
     let ended = work::run(Arc::clone(&work), shape.parallel).await?;

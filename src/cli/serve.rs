@@ -95,6 +95,13 @@ impl Signals {
     }
 }
 
+/// Returns what SIGTERM or SIGINT sets from now on, and which of them it was once it is set.
+pub(super) fn stop_by_signal() -> (StopSignal, Arc<OnceLock<Exit>>) {
+    let (stop, asked) = (StopSignal::new(), Arc::new(OnceLock::new()));
+    tokio::spawn(asked_by(Signals::catch(), stop.clone(), Arc::clone(&asked)));
+    (stop, asked)
+}
+
 /// Completes at the first SIGTERM or SIGINT; at a second one, or after a grace period, the process
 /// ends whatever runs: the lease then lapses by itself.
 pub(super) async fn asked_to_stop(signals: Option<Signals>, stop: StopSignal) {
@@ -102,11 +109,7 @@ pub(super) async fn asked_to_stop(signals: Option<Signals>, stop: StopSignal) {
 }
 
 /// As [`asked_to_stop`]; which signal it was is in `asked` before `stop` is set.
-pub(super) async fn asked_by(
-    signals: Option<Signals>,
-    stop: StopSignal,
-    asked: Arc<OnceLock<Exit>>,
-) {
+async fn asked_by(signals: Option<Signals>, stop: StopSignal, asked: Arc<OnceLock<Exit>>) {
     let Some(Signals { mut terminate, mut interrupt }) = signals else {
         warn!(event = "signals_unavailable", "Signals cannot be received; only a kill stops this");
         return std::future::pending().await;

@@ -166,9 +166,7 @@ impl Poller {
         }
         handled
     }
-}
 
-impl Poller {
     /// Notes that a call has ended after so long, and whether the batch was taken.
     fn note_end(
         &self,

@@ -672,27 +672,34 @@ async fn after_a_commit_found_landed_under_a_newer_lease_no_batch_is_begun() {
     assert_eq!(world.handler.ids()[1..], (1..=20).collect::<Vec<_>>(), "nothing came twice");
 }
 
+impl World {
+    /// Lets an operator pause the poller while the handler has the next batch.
+    fn pause_in_the_next_call(&self) {
+        let memory = self.memory.clone();
+        self.handler.then(async move {
+            let key = StateKey::Document("p".to_owned());
+            let stored = memory.load(&key).await.unwrap().stored.unwrap();
+            let paused = Paused {
+                by: "an operator".to_owned(),
+                reason: "maintenance".to_owned(),
+                at: stored.last_modified,
+                extra: serde_json::Map::new(),
+            };
+            let age = crate::state::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
+            let document = decode("p", &stored.bytes).unwrap().pause(paused, age);
+            let precondition = Precondition::Matches(stored.etag);
+            memory.store(&key, encode(&document), precondition).await.unwrap();
+            Ok(())
+        });
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_poller_that_is_paused_in_mid_tick_stops_after_the_batch_in_hand() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(40);
-    let memory = world.memory.clone();
-    world.handler.then(async move {
-        let key = StateKey::Document("p".to_owned());
-        let stored = memory.load(&key).await.unwrap().stored.unwrap();
-        let paused = Paused {
-            by: "an operator".to_owned(),
-            reason: "maintenance".to_owned(),
-            at: stored.last_modified,
-            extra: serde_json::Map::new(),
-        };
-        let age = crate::state::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
-        let document = decode("p", &stored.bytes).unwrap().pause(paused, age);
-        let precondition = Precondition::Matches(stored.etag);
-        memory.store(&key, encode(&document), precondition).await.unwrap();
-        Ok(())
-    });
+    world.pause_in_the_next_call();
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: true });
     assert_eq!(world.handler.ids()[1..], (1..=10).collect::<Vec<_>>());
     assert!(world.document().await.lease.released_at.is_some());

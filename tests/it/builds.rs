@@ -18,11 +18,10 @@ use highwater::journal::{
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
 use highwater::policy::FailurePolicy;
-use highwater::poller::{Limits, Operator, Poller, PollerParts, TickRequest};
+use highwater::poller::{Operator, Poller, PollerParts, TickRequest};
 use highwater::source::Source as _;
 use highwater::state::{
-    MemoryStore, OnMissingState, Precondition, StateDocument, StateKey, StateStore as _, decode,
-    encode,
+    MemoryStore, Precondition, StateDocument, StateKey, StateStore as _, decode, encode,
 };
 use highwater::testing::{RecordingHandler, TableSource};
 use serde_json::Value as Json;
@@ -30,6 +29,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::documents::lost;
+use crate::ticks::limits;
 
 const POLLER: &str = "nightly";
 /// When each document was recorded.
@@ -208,20 +208,7 @@ fn poller(
         store: store.clone(),
         instance: Arc::new(Instance::new("this build")),
         terms: LeaseTerms::of(30 * second),
-        limits: Limits {
-            batch_rows_max: 2,
-            batch_bytes_max: 1 << 20,
-            batches_max: None,
-            tick_time_max: 60 * second,
-            handler_stop_after: 120 * second,
-            handler_stall_max: None,
-            state_refresh: 300 * second,
-            status_interval: Duration::ZERO,
-            retry_delay_min: second,
-            retry_delay_max: second,
-            lease_first: false,
-            on_missing_state: OnMissingState::Stop,
-        },
+        limits: limits(2),
         policy: FailurePolicy::default(),
         metrics: Arc::new(Metrics::default()),
     })

@@ -12,10 +12,11 @@ use highwater::metrics::Metrics;
 use highwater::policy::{FailurePolicy, OnFailure};
 use highwater::poller::{Limits, Poller, PollerParts, TickError, TickOutcome, TickRequest};
 use highwater::source::mssql::Mssql;
-use highwater::state::{MemoryStore, OnMissingState};
+use highwater::state::MemoryStore;
 
 use crate::sql::World;
 use crate::sql_handler::{COPIES, config, deliver_under, event, tables, with_ledger};
+use crate::ticks::limits;
 
 const ORDERS: &str = "CREATE TABLE dbo.orders (id int NOT NULL PRIMARY KEY, item nvarchar(50) NULL, \
     amount decimal(9, 2) NULL, rv rowversion NOT NULL)";
@@ -37,18 +38,9 @@ fn poller(world: &World) -> Poller {
         instance: Arc::new(Instance::new("one")),
         terms: LeaseTerms::of(30 * second),
         limits: Limits {
-            batch_rows_max: 1_000,
-            batch_bytes_max: 1 << 20,
-            batches_max: None,
-            tick_time_max: 60 * second,
-            handler_stop_after: 120 * second,
-            handler_stall_max: None,
-            state_refresh: 300 * second,
-            status_interval: Duration::ZERO,
             retry_delay_min: Duration::ZERO,
             retry_delay_max: Duration::ZERO,
-            lease_first: false,
-            on_missing_state: OnMissingState::Stop,
+            ..limits(1_000)
         },
         policy: FailurePolicy {
             on_failure: OnFailure::Quarantine,

@@ -8,11 +8,12 @@ use highwater::devdb::{Fault, SqlError};
 use highwater::handler::HandlerError;
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
-use highwater::poller::{Limits, Poller, PollerParts, TickOutcome, TickRequest};
-use highwater::state::{OnMissingState, SqlStore, StateDocument, StateStore, decode};
+use highwater::poller::{Poller, PollerParts, TickOutcome, TickRequest};
+use highwater::state::{SqlStore, StateDocument, StateStore, decode};
 use highwater::testing::{RecordingHandler, TableSource};
 
 use crate::state_sql::{World, orders};
+use crate::ticks::limits;
 
 struct Setup {
     world: World,
@@ -39,20 +40,7 @@ impl Setup {
             store: self.store.clone(),
             instance: Arc::new(Instance::new(owner_id)),
             terms: LeaseTerms::of(30 * second),
-            limits: Limits {
-                batch_rows_max: 10,
-                batch_bytes_max: 1 << 20,
-                batches_max: None,
-                tick_time_max: 60 * second,
-                handler_stop_after: 120 * second,
-                handler_stall_max: None,
-                state_refresh: 300 * second,
-                status_interval: Duration::ZERO,
-                retry_delay_min: second,
-                retry_delay_max: second,
-                lease_first: false,
-                on_missing_state: OnMissingState::Stop,
-            },
+            limits: limits(10),
             policy: highwater::policy::FailurePolicy::default(),
             metrics: Arc::new(Metrics::default()),
         })

@@ -18,11 +18,12 @@ use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
 use highwater::mssql::RetryTerms;
 use highwater::policy::FailurePolicy;
-use highwater::poller::{Limits, Poller, PollerParts, TickOutcome, TickRequest};
+use highwater::poller::{Poller, PollerParts, TickOutcome, TickRequest};
 use highwater::source::mssql::{Mssql, SizeLimits, SourceSettings};
-use highwater::state::{MemoryStore, OnMissingState};
+use highwater::state::MemoryStore;
 
 use crate::any_server::say_embedded;
+use crate::ticks::limits;
 
 /// Every mode; a history's seed decides which it polls by.
 const MODES: [CursorMode; 4] = [
@@ -179,20 +180,7 @@ fn poller(server: &Server, mode: CursorMode, handler: Arc<Recorder>) -> Poller {
         store: Arc::new(MemoryStore::default()),
         instance: Arc::new(Instance::new("a")),
         terms: LeaseTerms::of(120 * second),
-        limits: Limits {
-            batch_rows_max: 5,
-            batch_bytes_max: 1 << 20,
-            batches_max: None,
-            tick_time_max: 60 * second,
-            handler_stop_after: 120 * second,
-            handler_stall_max: None,
-            state_refresh: 300 * second,
-            status_interval: Duration::ZERO,
-            retry_delay_min: second,
-            retry_delay_max: second,
-            lease_first: false,
-            on_missing_state: OnMissingState::Stop,
-        },
+        limits: limits(5),
         policy: FailurePolicy::default(),
         metrics: Arc::new(Metrics::default()),
     })

@@ -20,6 +20,25 @@ use crate::any_server::{AnyServer, Session};
 /// A real server's database must have leave to track changes before a table's are.
 const TRACKING: &str = "ALTER DATABASE CURRENT SET CHANGE_TRACKING = ON";
 
+/// Returns limits that nothing here meets but the number of rows of a batch.
+pub(crate) fn limits(batch_rows_max: usize) -> Limits {
+    let second = Duration::from_secs(1);
+    Limits {
+        batch_rows_max,
+        batch_bytes_max: 1 << 20,
+        batches_max: None,
+        tick_time_max: 60 * second,
+        handler_stop_after: 120 * second,
+        handler_stall_max: None,
+        state_refresh: 300 * second,
+        status_interval: Duration::ZERO,
+        retry_delay_min: second,
+        retry_delay_max: second,
+        lease_first: false,
+        on_missing_state: OnMissingState::Stop,
+    }
+}
+
 /// A poller of which nothing lives on between two ticks but its state document.
 pub(crate) struct Ticks {
     pub(crate) world: AnyServer,
@@ -81,18 +100,9 @@ impl Ticks {
             instance: Arc::new(Instance::new(format!("life {}", self.lives))),
             terms: LeaseTerms::of(30 * second),
             limits: Limits {
-                batch_rows_max: 2,
-                batch_bytes_max: 1 << 20,
-                batches_max: None,
-                tick_time_max: 60 * second,
-                handler_stop_after: 120 * second,
-                handler_stall_max: None,
-                state_refresh: 300 * second,
-                status_interval: Duration::ZERO,
                 retry_delay_min: Duration::ZERO,
-                retry_delay_max: second,
                 lease_first: self.lease_first,
-                on_missing_state: OnMissingState::Stop,
+                ..limits(2)
             },
             policy: FailurePolicy::default(),
             metrics: Arc::new(Metrics::default()),

@@ -1,6 +1,5 @@
 //! `highwater quarantine replay`: delivers again what was set aside.
 
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clap::Args;
@@ -14,7 +13,7 @@ use crate::cli::{poller, serve};
 use crate::config::{Vars, parse_duration};
 use crate::error::chain;
 use crate::event::EventId;
-use crate::poller::{Poller, Replay, ReplayEnd, ReplayError, Replayed, StopSignal};
+use crate::poller::{Poller, Replay, ReplayEnd, ReplayError, Replayed};
 
 /// How often a lease that is held is looked at again.
 const WAIT_INTERVAL: Duration = Duration::from_secs(1);
@@ -100,9 +99,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let poller = poller(vars, &options.poller)?;
     let events = options.selection.events(&poller).await?;
     let id = format!("replay-{}", Uuid::new_v4().simple());
-    let stop = StopSignal::new();
-    let asked = Arc::new(OnceLock::new());
-    tokio::spawn(serve::asked_by(serve::Signals::catch(), stop.clone(), Arc::clone(&asked)));
+    let (stop, asked) = serve::stop_by_signal();
     let replay = Replay {
         id: &id,
         events: &events,

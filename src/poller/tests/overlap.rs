@@ -392,22 +392,7 @@ async fn a_pause_that_the_commit_meets_lets_the_batch_in_hand_end_and_no_other_b
     let world = World::new();
     let poller = overlapping(world.seasoned("a").await);
     world.source.fill(40);
-    let memory = world.memory.clone();
-    world.handler.then(async move {
-        let key = StateKey::Document("p".to_owned());
-        let stored = memory.load(&key).await.unwrap().stored.unwrap();
-        let paused = Paused {
-            by: "an operator".to_owned(),
-            reason: "maintenance".to_owned(),
-            at: stored.last_modified,
-            extra: serde_json::Map::new(),
-        };
-        let age = crate::state::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
-        let document = decode("p", &stored.bytes).unwrap().pause(paused, age);
-        let precondition = Precondition::Matches(stored.etag);
-        memory.store(&key, encode(&document), precondition).await.unwrap();
-        Ok(())
-    });
+    world.pause_in_the_next_call();
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: true });
     assert_eq!(calls_of(&world), [ids(1..=10), ids(11..=20)]);
     assert!(world.document().await.lease.released_at.is_some());
