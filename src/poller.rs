@@ -62,7 +62,6 @@ use tokio::time::Instant;
 
 use self::audit::Auditor;
 use self::batch::{Batch, Fetched, Next, Position};
-use self::behind::Counting;
 use self::deliver::Hand;
 pub use self::divide::SeedError;
 pub use self::duplicate::CloneError;
@@ -174,8 +173,8 @@ pub struct Poller {
     through_pause: bool,
     /// Set where closed windows are read again.
     audit: Option<Auditor>,
-    /// Set where rows that wait are counted.
-    counting: Option<Counting>,
+    /// Most rows that are counted where some wait; 0 for none.
+    rows_counted_max: usize,
     /// How long the last commit took, plus one; 0 for none.
     last_commit_ms: AtomicU64,
     /// What the last tick knew; locked while a tick runs, so a second one sees that.
@@ -237,7 +236,7 @@ impl Poller {
             asks_kin: false,
             through_pause: false,
             audit: None,
-            counting: None,
+            rows_counted_max: 0,
             last_commit_ms: AtomicU64::new(0),
             memory: Mutex::default(),
         }
@@ -268,6 +267,7 @@ impl Poller {
         let mut seen = Observation::begin(self, request);
         let result = match self.memory.try_lock() {
             Ok(mut memory) => {
+                seen.recall_rows_behind(memory.rows_behind());
                 let result = Box::pin(self.run(&mut memory, &mut seen)).await;
                 self.append_to_journal().await;
                 let behind = self.tell_standing(&mut memory, &result, seen.began_at()).await;

@@ -135,7 +135,7 @@ pub struct StateDocument {
     /// Set while no tick may run.
     #[serde(default)]
     pub paused: Option<Paused>,
-    /// What idle ticks saw last.
+    /// What the last tick saw that wrote.
     #[serde(default)]
     pub observed: Option<Observed>,
     /// The last [`RECENT_MAX`] ticks that wrote, newest last.
@@ -363,7 +363,7 @@ pub struct Paused {
     pub extra: Map<String, Json>,
 }
 
-/// What idle ticks saw.
+/// How far behind its source a poller was, as the last tick saw it that wrote.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Observed {
     /// When; storage time.
@@ -372,9 +372,13 @@ pub struct Observed {
     /// How far behind the source was, in seconds; `None` in modes that know no times.
     #[serde(default)]
     pub lag: Option<f64>,
-    /// Positions from the checkpoint to the newest one that may be read.
+    /// Positions from where the last read began to the newest one that may be read; 0 where no row waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub positions: Option<u64>,
+    /// Rows behind the checkpoint, as they were counted last: up to a limit, and after an earlier tick; 0 where no
+    /// row waits, `None` where they are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<u64>,
     /// Positions that may not be read yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_back: Option<u64>,

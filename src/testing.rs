@@ -23,7 +23,7 @@ use crate::cursor::{Cursor, CursorMode, RowVersion, SourceFingerprint};
 use crate::error::ErrorKind;
 use crate::event::{BatchId, Operation, SourceLabel};
 use crate::handler::{Delivery, Handler, HandlerError};
-use crate::source::{FetchError, FetchWindow, Remember, Rows, Source, SourceShape};
+use crate::source::{FetchError, FetchWindow, Lag, Remember, Rows, Source, SourceShape};
 use crate::value::Value;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -129,7 +129,7 @@ impl TableSource {
         state.failing_fetch = Some((number, FetchError::new(ErrorKind::Transient, reason)));
     }
 
-    /// Makes each fetch take this long.
+    /// Makes each fetch, and each count, take this long.
     pub fn delay(&self, delay: Duration) {
         locked(&self.state).delay = delay;
     }
@@ -199,8 +199,13 @@ impl Source for TableSource {
     }
 
     async fn count(&self, window: FetchWindow<'_>) -> Result<u64, FetchError> {
-        let mut state = locked(&self.state);
-        state.failures.pop_front().map_or(Ok(()), Err)?;
+        let delay = {
+            let mut state = locked(&self.state);
+            state.failures.pop_front().map_or(Ok(()), Err)?;
+            state.delay
+        };
+        tokio::time::sleep(delay).await;
+        let state = locked(&self.state);
         let after = window.after.map_or(0, version_of);
         let upto = window.upto.map_or(u64::MAX, version_of);
         let within = |(version, _): &&(u64, String)| *version > after && *version <= upto;
@@ -235,7 +240,10 @@ impl Source for TableSource {
         for (id, found) in found.into_iter().take(window.rows_max) {
             push(&mut rows, key_of(*id), *id, found);
         }
-        Ok(Rows { more, remember: state.remember.clone(), ..rows })
+        let positions = (self.shape.mode == CursorMode::RowVersion)
+            .then(|| state.version.saturating_sub(after));
+        let lag = Lag { positions, held_back: positions.map(|_| 0), ..Lag::default() };
+        Ok(Rows { more, lag, remember: state.remember.clone(), ..rows })
     }
 }
 

@@ -44,8 +44,7 @@ impl Shared<'_> {
             Some(wait) => built.auditing(wait),
             None => built,
         };
-        let interval = poller.status_interval.unwrap_or_default();
-        let built = built.counting_behind(poller.limits.count_rows_max, interval);
+        let built = built.counting_behind(poller.limits.count_rows_max);
         // Also where none is kept: one that was can be read.
         let (mode, retention) = (poller.journal.mode, poller.journal.retention);
         Ok(built.with_journal(mode, Arc::clone(&self.journals), retention))

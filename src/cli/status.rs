@@ -15,7 +15,7 @@ use super::serve::{Signals, asked_to_stop};
 use crate::app::{App, board};
 use crate::config::{Vars, parse_duration};
 use crate::doctor::sizing::Sizing;
-use crate::page::{Authority, Served};
+use crate::page::{Authority, Served, words};
 use crate::poller::StopSignal;
 use crate::status::{Asked, Board, BoardError, Status};
 
@@ -73,7 +73,7 @@ impl Record for Status {
             self.state.to_owned(),
             or_dash(self.checkpoint.clone()),
             or_dash(self.checkpoint_age_seconds.map(|age| format!("{age}s"))),
-            or_dash(self.lag_ms.map(|lag| format!("{lag}ms"))),
+            or_dash(words::lag(self)),
             or_dash(self.owner.clone()),
             self.token.to_string(),
             self.quarantined.to_string(),

@@ -9,7 +9,7 @@ use super::*;
 use crate::cursor::{Cursor, KeyValues, RowVersion, SourceFingerprint};
 use crate::state::{
     Acquire, AfterCommit, AuditStep, Commit, EndOfTick, Failure, Generation, Holder, InFlight,
-    LeaseAge, Paused, RecentTick, StateDocument, StepResult,
+    LeaseAge, Observed, Paused, RecentTick, StateDocument, StepResult,
 };
 
 const START: OffsetDateTime = datetime!(2026-04-07 23:50:00 UTC);
@@ -171,7 +171,21 @@ impl World {
             longest_ms: BTreeMap::new(),
             extra: serde_json::Map::new(),
         };
-        EndOfTick { recent, timings: vec![("fetch", Duration::from_millis(self.writes))] }
+        let timings = vec![("fetch", Duration::from_millis(self.writes))];
+        EndOfTick { recent, timings, observed: self.observed() }
+    }
+
+    fn observed(&self) -> Observed {
+        Observed {
+            at: self.now,
+            lag: None,
+            positions: Some(self.writes),
+            rows: None,
+            held_back: None,
+            retention_left: None,
+            idle_ticks: 3,
+            extra: serde_json::Map::new(),
+        }
     }
 
     fn take_steps(&mut self, process: usize, steps: usize, holder: &Holder) {
@@ -280,17 +294,7 @@ impl World {
                 self.by_operator(Happened::Reset, to);
             }
             Step::Observe => {
-                let (at, lag) = (self.now, None);
-                let seen = crate::state::Observed {
-                    at,
-                    lag,
-                    positions: None,
-                    held_back: None,
-                    retention_left: None,
-                    idle_ticks: 3,
-                    extra: serde_json::Map::new(),
-                };
-                self.document = self.document.observe(seen, age);
+                self.document = self.document.observe(self.observed(), age);
             }
             Step::Wait { minutes } => self.now += Duration::from_secs(60 * u64::from(minutes)),
         }

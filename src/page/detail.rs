@@ -103,10 +103,11 @@ fn lag(html: &mut Html, status: &Status) {
     }
     let Some(seen) = &status.observed else { return };
     html.within("small", &[], |html| {
-        html.text("idle ticks saw the source at ");
+        html.text("the source was read at ");
         time(html, seen.at, &words::clock(seen.at));
     });
     for (number, what) in [
+        (seen.rows, "rows behind when they were counted last"),
         (seen.held_back, "positions held back by open transactions"),
         (seen.retention_left, "positions until tracked changes are cleaned up"),
     ] {

@@ -69,6 +69,7 @@ fn report(text: &str) -> Report {
             at,
             lag_seconds: Some(1.5),
             positions: Some(3),
+            rows: Some(2),
             held_back: Some(2),
             retention_left: Some(1),
             idle_ticks: 4,

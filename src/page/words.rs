@@ -63,15 +63,16 @@ pub fn clock(at: OffsetDateTime) -> String {
 /// Returns how far behind a poller is, as what was seen last says.
 pub fn lag(status: &Status) -> Option<String> {
     let last = status.recent.last().map(|tick| tick.at);
+    let seen = status.observed.as_ref();
     // What an idle tick saw counts where it is newer than what the last batch saw.
-    let seen = status.observed.as_ref().filter(|seen| last.is_none_or(|at| seen.at > at));
-    let seconds = seen.and_then(|seen| seen.lag_seconds);
-    match (seconds, seen.and_then(|seen| seen.positions)) {
-        (Some(seconds), _) => std::time::Duration::try_from_secs_f64(seconds)
-            .ok()
-            .map(|lag| milliseconds(u64::try_from(lag.as_millis()).unwrap_or(u64::MAX))),
-        (None, Some(positions)) => Some(format!("{} behind", count(positions))),
-        (None, None) => status.lag_ms.map(milliseconds),
+    let idle = seen.filter(|seen| last.is_none_or(|at| seen.at > at));
+    let idle = idle.and_then(|seen| {
+        let lag = std::time::Duration::try_from_secs_f64(seen.lag_seconds?).ok()?;
+        u64::try_from(lag.as_millis()).ok()
+    });
+    match (idle.or(status.lag_ms), seen.and_then(|seen| seen.positions)) {
+        (Some(lag), _) => Some(milliseconds(lag)),
+        (None, positions) => positions.map(|positions| format!("{} behind", count(positions))),
     }
 }
 
@@ -177,22 +178,19 @@ mod tests {
             at: at(minute),
             lag_seconds,
             positions,
+            rows: None,
             held_back: None,
             retention_left: None,
             idle_ticks: 1,
         };
-        let said = |ticked, observed| {
-            lag(&Status {
-                lag_ms: Some(70),
-                recent: vec![tick(ticked)],
-                observed,
-                ..Status::default()
-            })
+        let said = |lag_ms, observed| {
+            lag(&Status { lag_ms, recent: vec![tick(5)], observed, ..Status::default() })
         };
-        assert_eq!(said(5, None).as_deref(), Some("70 ms"));
-        assert_eq!(said(5, Some(seen(4, Some(9.0), None))).as_deref(), Some("70 ms"));
-        assert_eq!(said(5, Some(seen(6, Some(9.0), None))).as_deref(), Some("9.0 s"));
-        assert_eq!(said(5, Some(seen(6, None, Some(1200)))).as_deref(), Some("1,200 behind"));
+        assert_eq!(said(Some(70), None).as_deref(), Some("70 ms"));
+        assert_eq!(said(Some(70), Some(seen(5, Some(9.0), None))).as_deref(), Some("70 ms"));
+        assert_eq!(said(Some(70), Some(seen(6, Some(9.0), None))).as_deref(), Some("9.0 s"));
+        // A mode without times, after a tick that left rows.
+        assert_eq!(said(None, Some(seen(5, None, Some(1200)))).as_deref(), Some("1,200 behind"));
         assert_eq!(lag(&Status::default()), None);
     }
 }

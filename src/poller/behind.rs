@@ -3,8 +3,8 @@
 //! # Why so
 //!
 //! A tick that came to the end of its source knows that no row waits, for nothing. Only where one ended with rows
-//! waiting are they counted: after the lease is given up, now and then, up to a limit, and in a time of its own. So
-//! idle ticks, and all that keep up, make no request for it.
+//! waiting are they counted: after the lease is given up, up to a limit, and in a time of its own; counts that take
+//! long come seldom. So idle ticks, and all that keep up, make no request for it.
 
 use std::time::Duration;
 
@@ -21,15 +21,6 @@ use crate::source::FetchWindow;
 /// Longest time that a count may take: a tick waits for it.
 const COUNT_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// How rows that wait are counted.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Counting {
-    /// Most rows that are counted.
-    pub(super) rows_max: usize,
-    /// Shortest time between two counts.
-    pub(super) interval: Duration,
-}
-
 /// Returns whether rows wait, as far as the end of a tick tells it.
 fn rows_wait(result: &Result<TickOutcome, TickError>) -> Option<bool> {
     match result {
@@ -44,11 +35,10 @@ fn rows_wait(result: &Result<TickOutcome, TickError>) -> Option<bool> {
 }
 
 impl Poller {
-    /// Counts the rows that wait where a tick leaves some: up to `rows_max`, at most every `interval`.
+    /// Counts the rows that wait where a tick leaves some, up to `rows_max`; none with 0.
     #[must_use]
-    pub fn counting_behind(self, rows_max: usize, interval: Duration) -> Self {
-        let counting = Counting { rows_max, interval };
-        Self { counting: (rows_max > 0 && !interval.is_zero()).then_some(counting), ..self }
+    pub fn counting_behind(self, rows_max: usize) -> Self {
+        Self { rows_counted_max: rows_max, ..self }
     }
 
     /// Tells where the poller stands at the end of a tick; returns how many rows wait, where that is known
@@ -72,34 +62,35 @@ impl Poller {
             };
             self.metrics.stands(&self.name, &standing);
         }
-        let counting = self.counting?;
+        if self.rows_counted_max == 0 {
+            return None;
+        }
         let rows = if rows_wait(result)? {
-            Box::pin(self.count_behind(memory, counting, began_at)).await?
+            Box::pin(self.count_behind(memory, began_at)).await?
         } else {
             0
         };
+        memory.note_rows_behind(rows);
         self.metrics.rows_behind(&self.name, rows);
         Some(rows)
     }
 
-    async fn count_behind(
-        &self,
-        memory: &mut Memory,
-        counting: Counting,
-        began_at: Instant,
-    ) -> Option<u64> {
+    async fn count_behind(&self, memory: &mut Memory, began_at: Instant) -> Option<u64> {
         let in_time = began_at.elapsed() + COUNT_TIME_MAX < self.limits.handler_stop_after;
-        if !in_time || !memory.may_count(counting.interval) {
+        if !in_time || !memory.may_count() {
             return None;
         }
+        let asked_at = Instant::now();
         let (after, state) = memory.behind();
         let window = FetchWindow {
             after: after.as_ref(),
             upto: None,
-            rows_max: counting.rows_max,
+            rows_max: self.rows_counted_max,
             state: &state,
         };
-        let reason = match timeout(COUNT_TIME_MAX, self.source.count(window)).await {
+        let counted = timeout(COUNT_TIME_MAX, self.source.count(window)).await;
+        memory.note_count(asked_at.elapsed());
+        let reason = match counted {
             Ok(Ok(rows)) => return Some(rows),
             Ok(Err(error)) => chain(&error),
             Err(_elapsed) => format!("not counted within {COUNT_TIME_MAX:?}"),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use time::OffsetDateTime;
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -18,6 +19,9 @@ use crate::state::{
     StateDocument, StateKey, StoreError, decode_marker, encode, encode_marker,
 };
 
+/// How many times as long as a count took passes before the next one.
+const COUNT_SHARE: u32 = 10;
+
 /// What the last tick knew.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
@@ -29,8 +33,10 @@ pub(super) struct Memory {
     lag: Lag,
     /// The checkpoint that the last tick began with, and what its source had asked to keep.
     began: (Option<Cursor>, SourceState),
-    /// When rows that wait were counted last.
-    counted_at: Option<Instant>,
+    /// When rows that wait were counted last, and how long that took.
+    counted: Option<(Instant, Duration)>,
+    /// Rows that waited at the end of the last tick that knew.
+    rows_behind: Option<u64>,
 }
 
 impl Memory {
@@ -81,13 +87,24 @@ impl Memory {
         (document.checkpoint.cursor.clone(), document.source_state.clone())
     }
 
-    /// Whether rows may be counted again; notes that they are.
-    pub(super) fn may_count(&mut self, interval: Duration) -> bool {
-        let due = self.counted_at.is_none_or(|at| at.elapsed() >= interval);
-        if due {
-            self.counted_at = Some(Instant::now());
-        }
-        due
+    /// Whether rows may be counted again: not before ten times as long has passed as the last count took.
+    pub(super) fn may_count(&self) -> bool {
+        self.counted.is_none_or(|(at, took)| at.elapsed() >= took * COUNT_SHARE)
+    }
+
+    /// Notes that rows were counted for so long until now.
+    pub(super) fn note_count(&mut self, took: Duration) {
+        self.counted = Some((Instant::now(), took));
+    }
+
+    /// Notes how many rows wait.
+    pub(super) fn note_rows_behind(&mut self, rows: u64) {
+        self.rows_behind = Some(rows);
+    }
+
+    /// Returns how many rows waited at the end of the last tick that knew.
+    pub(super) fn rows_behind(&self) -> Option<u64> {
+        self.rows_behind
     }
 
     /// Takes back that a tick was idle: it goes on, or has delivered before.
@@ -98,6 +115,25 @@ impl Memory {
     /// Returns how many ticks were idle since the last delivery, and starts over.
     pub(super) fn take_idle_ticks(&mut self) -> u64 {
         std::mem::take(&mut self.idle_ticks)
+    }
+}
+
+/// Returns what the state document says of how far behind a poller is.
+pub(super) fn observed(
+    at: OffsetDateTime,
+    lag: Lag,
+    rows: Option<u64>,
+    idle_ticks: u64,
+) -> Observed {
+    Observed {
+        at,
+        lag: lag.time.map(|time| time.as_secs_f64()),
+        positions: lag.positions,
+        rows,
+        held_back: lag.held_back,
+        retention_left: lag.retention_left,
+        idle_ticks,
+        extra: serde_json::Map::new(),
     }
 }
 
@@ -311,15 +347,7 @@ impl Poller {
     /// marker from the first tick that takes the lease.
     async fn observe(&self, memory: &mut Memory, base: Snapshot) {
         let Some(base) = Box::pin(self.with_tag(base)).await else { return memory.forget() };
-        let observed = Observed {
-            at: base.now(),
-            lag: memory.lag.time.map(|time| time.as_secs_f64()),
-            positions: memory.lag.positions,
-            held_back: memory.lag.held_back,
-            retention_left: memory.lag.retention_left,
-            idle_ticks: memory.idle_ticks,
-            extra: serde_json::Map::new(),
-        };
+        let observed = observed(base.now(), memory.lag, Some(0), memory.idle_ticks);
         let age = base.age(self.store.grain());
         let mut document = base.document.observe(observed, age);
         document.write_id = self.instance.next_write_id();

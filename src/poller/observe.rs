@@ -43,6 +43,10 @@ pub(super) struct Observation<'a> {
     idle_before: u64,
     fencing_token: u64,
     lag: Lag,
+    /// Whether the last read came to the end of the source.
+    all_read: bool,
+    /// Rows that waited when they were counted last, at the end of an earlier tick.
+    rows_counted: Option<u64>,
     rows_behind: Option<u64>,
     service_time: Option<OffsetDateTime>,
     timings: Vec<(&'static str, Duration)>,
@@ -75,6 +79,8 @@ impl<'a> Observation<'a> {
             idle_before: 0,
             fencing_token: 0,
             lag: Lag::default(),
+            all_read: false,
+            rows_counted: None,
             rows_behind: None,
             service_time: None,
             timings: Vec::new(),
@@ -103,8 +109,9 @@ impl<'a> Observation<'a> {
         self.idle_before = ticks;
     }
 
-    /// Notes whether the read of the next batch went well.
+    /// Notes whether the read of the next batch went well, and whether there is one.
     pub(super) fn note_next(&mut self, next: &Result<super::batch::Next, TickError>) {
+        self.all_read = matches!(next, Ok(super::batch::Next::Nothing(_)));
         self.end = if next.is_ok() { "tick_complete" } else { "fetch_failed" };
     }
 
@@ -114,16 +121,6 @@ impl<'a> Observation<'a> {
 
     pub(super) fn note_time(&mut self, at: OffsetDateTime) {
         self.service_time = Some(at);
-    }
-
-    /// Notes how many rows wait, where that is known.
-    pub(super) fn note_rows_behind(&mut self, rows: Option<u64>) {
-        self.rows_behind = rows;
-    }
-
-    /// Returns how far behind the last read found the poller.
-    pub(super) fn lag(&self) -> Lag {
-        self.lag
     }
 
     /// Notes a read; of one whose rows were not asked for yet, once they are.

@@ -154,6 +154,8 @@ pub struct EndOfTick {
     pub recent: RecentTick,
     /// How long each step took.
     pub timings: Vec<(&'static str, Duration)>,
+    /// How far behind its source it left the poller.
+    pub observed: Observed,
 }
 
 impl StateDocument {
@@ -445,6 +447,7 @@ impl StateDocument {
             self.timings.entry(step.to_owned()).or_default().record(duration);
         }
         self.note(tick.recent);
+        self.observed = Some(tick.observed);
     }
 
     /// Adds an entry to the ring of what was done last.

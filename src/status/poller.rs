@@ -57,7 +57,7 @@ pub struct Status {
     pub last_batch_id: Option<String>,
     /// How old the oldest row of the last batch was when it was read; not all modes can tell.
     pub lag_ms: Option<u64>,
-    /// What idle ticks saw last; `None` where none has written it down.
+    /// What the last tick saw that wrote; `None` where none has.
     pub observed: Option<Seen>,
     /// Rows committed a minute, over the last [`RATE_WINDOW`] or as far back as is remembered.
     pub rows_per_minute: f64,
@@ -107,7 +107,7 @@ pub struct Lease {
     pub acquired_at: Option<OffsetDateTime>,
 }
 
-/// What idle ticks saw.
+/// How far behind its source a tick saw the poller.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Seen {
     /// When; storage time.
@@ -115,8 +115,10 @@ pub struct Seen {
     pub at: OffsetDateTime,
     /// How far behind the source was, in seconds; `None` in modes that know no times.
     pub lag_seconds: Option<f64>,
-    /// Positions from the checkpoint to the newest one that may be read.
+    /// Positions from where the last read began to the newest one that may be read; 0 where no row waits.
     pub positions: Option<u64>,
+    /// Rows behind the checkpoint as they were counted last, up to a limit; 0 where no row waits.
+    pub rows: Option<u64>,
     /// Positions that may not be read yet.
     pub held_back: Option<u64>,
     /// Positions until changes are lost to the cleaning up of tracked changes.
@@ -340,6 +342,7 @@ impl Seen {
             at: observed.at,
             lag_seconds: observed.lag,
             positions: observed.positions,
+            rows: observed.rows,
             held_back: observed.held_back,
             retention_left: observed.retention_left,
             idle_ticks: observed.idle_ticks,

@@ -142,6 +142,7 @@ async fn what_the_old_build_writes_is_recorded() {
     bench.set("JOURNAL", "full");
     bench.set("BATCH_ROWS_MAX", "2");
     bench.set("RETRY_DELAY_MIN", "1s");
+    bench.set("STATUS_INTERVAL", "1s");
     let host = host_of(&mut bench, old_program()).await;
     bench.receiver.script(&[Answer::Hold]);
     let (outcome, ()) = tokio::join!(host.run(), async {
@@ -151,6 +152,10 @@ async fn what_the_old_build_writes_is_recorded() {
     });
     logs(&outcome);
     keep(&bench, &to, "taken");
+    while bench.state()["observed"]["idle_ticks"].as_u64().unwrap_or_default() == 0 {
+        logs(&host.run().await);
+    }
+    keep(&bench, &to, "noted");
     bench.insert(4..=5);
     bench.receiver.script(&[Answer::Refuse(500, "not now"), Answer::Hold]);
     failure(&host.run().await);

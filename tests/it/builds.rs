@@ -33,7 +33,7 @@ use crate::ticks::limits;
 
 const POLLER: &str = "nightly";
 /// When each document was recorded.
-const STAGES: [&str; 6] = ["begun", "failed", "in-hand", "last", "paused", "taken"];
+const STAGES: [&str; 7] = ["begun", "failed", "in-hand", "last", "noted", "paused", "taken"];
 
 /// What one build has written.
 struct Build {

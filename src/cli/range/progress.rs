@@ -1,7 +1,10 @@
-//! How far a range has come: one line a second, which stays in its place on a terminal.
+//! How far a range has come: one line a second, which on a terminal is a bar that stays in its place.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
+
+/// Characters of a bar.
+const BAR_CHARS: usize = 24;
 
 /// What is known of the delivery of a range.
 #[derive(Clone, Copy, Debug)]
@@ -36,13 +39,21 @@ impl Progress {
         )
     }
 
+    fn bar(&self) -> String {
+        let chars = u64::try_from(BAR_CHARS).unwrap_or(u64::MAX);
+        let rows = (self.rows_before + self.rows_here).min(self.rows_planned);
+        let full = rows.saturating_mul(chars) / self.rows_planned.max(1);
+        let full = usize::try_from(full).unwrap_or(BAR_CHARS);
+        format!("[{}{}]", "#".repeat(full), "-".repeat(BAR_CHARS - full))
+    }
+
     /// Shows it on standard error.
     pub(super) fn show(&self) {
         let mut stream = io::stderr();
         let line = self.line();
         let shown = if stream.is_terminal() {
             // Over the line before, which may have been longer.
-            write!(stream, "\r{line:<100}").and_then(|()| stream.flush())
+            write!(stream, "\r{} {line:<100}", self.bar()).and_then(|()| stream.flush())
         } else {
             writeln!(stream, "{line}")
         };
@@ -89,6 +100,13 @@ mod tests {
              20 %  200 of 1000 rows, 0 rows/s, time left unknown
             100 %  9200 of 1000 rows, 9000 rows/s, about 0 s left, 2 of 8 windows done"#]]
         .assert_eq(&[progress, none, over].map(|progress| progress.line()).join("\n"));
+        let nothing = Progress { rows_before: 0, rows_here: 0, rows_planned: 0, ..progress };
+        expect_test::expect![[r"
+            [#######-----------------]
+            [####--------------------]
+            [########################]
+            [------------------------]"]]
+        .assert_eq(&[progress, none, over, nothing].map(|progress| progress.bar()).join("\n"));
         assert_eq!(span(7_384), "2 h 3 min");
     }
 }

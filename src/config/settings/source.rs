@@ -83,7 +83,7 @@ pub(in crate::config) const SOURCE_AUDIT_AFTER: Setting = Setting::new(
 pub(in crate::config) const COUNT_ROWS_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__COUNT_ROWS_MAX",
     Text("10000"),
-    "Most rows that are counted behind the checkpoint where a tick leaves some, at most every `STATUS_INTERVAL`; `0` for none.",
+    "Most rows that are counted behind the checkpoint where a tick leaves some; `0` for none.",
 );
 pub(in crate::config) const SOURCE_START: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__START",

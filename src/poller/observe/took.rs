@@ -1,11 +1,13 @@
-//! How long the steps of a tick took, and what its last write notes of it.
+//! How long the steps of a tick took, how far behind it leaves the poller, and what its last write notes of it.
 
 use std::time::Duration;
 
+use time::OffsetDateTime;
 use tokio::time::Instant;
 
-use super::{Batch, Lease, Observation, ms};
-use crate::state::{EndOfTick, RecentTick};
+use super::super::memory::observed;
+use super::{Batch, Lag, Lease, Observation, ms};
+use crate::state::{EndOfTick, Observed, RecentTick};
 
 /// What a tick that goes on has noted of itself.
 pub(super) struct Noted {
@@ -33,6 +35,21 @@ impl Observation<'_> {
         *longest = (*longest).max(ms(duration));
     }
 
+    /// Notes how many rows waited when they were counted last.
+    pub(in crate::poller) fn recall_rows_behind(&mut self, rows: Option<u64>) {
+        self.rows_counted = rows;
+    }
+
+    /// Notes how many rows wait, where that is known.
+    pub(in crate::poller) fn note_rows_behind(&mut self, rows: Option<u64>) {
+        self.rows_behind = rows;
+    }
+
+    /// Returns how far behind the last read found the poller.
+    pub(in crate::poller) fn lag(&self) -> Lag {
+        self.lag
+    }
+
     /// Returns what the tick's last write notes of it; `batch` is the one that write commits.
     pub(in crate::poller) fn end_of_tick(
         &mut self,
@@ -57,6 +74,20 @@ impl Observation<'_> {
             longest_ms: self.longest_ms.clone(),
             extra: serde_json::Map::new(),
         };
-        EndOfTick { recent, timings: std::mem::take(&mut self.timings) }
+        let timings = std::mem::take(&mut self.timings);
+        EndOfTick { recent, timings, observed: self.observed(lease.now()) }
+    }
+
+    /// Returns how far behind the tick leaves the poller: as its last read found it, or not at all where that came to the
+    /// end.
+    fn observed(&self, at: OffsetDateTime) -> Observed {
+        let Lag { time, positions, held_back, retention_left } = self.lag;
+        if self.all_read {
+            let (time, positions) = (time.map(|_| Duration::ZERO), positions.map(|_| 0));
+            return observed(at, Lag { time, positions, held_back, retention_left }, Some(0), 0);
+        }
+        // None was true of the tick before only.
+        let rows = self.rows_counted.filter(|rows| *rows > 0);
+        observed(at, self.lag, rows, 0)
     }
 }

@@ -25,12 +25,11 @@ async fn a_tick_tells_size_position_and_age() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rows_that_wait_are_counted_where_a_tick_leaves_some_and_only_now_and_then() {
+async fn rows_that_wait_are_counted_where_a_tick_leaves_some() {
     let one_batch = Limits { batches_max: Some(1), ..limits() };
     let watched = Watched::of(World::with(one_batch));
     let world = &watched.world;
-    let interval = Duration::from_secs(60);
-    let poller = world.instance("a").counting_behind(7, interval);
+    let poller = world.instance("a").counting_behind(7);
     let behind = || watched.gauge("highwater.rows.behind");
     for id in 0..13 {
         world.source.put(id, "new");
@@ -41,18 +40,66 @@ async fn rows_that_wait_are_counted_where_a_tick_leaves_some_and_only_now_and_th
         world.source.put(id, "new");
     }
     tick(&poller).await.unwrap();
-    assert_eq!(behind(), Some(3.0), "it was counted a moment ago");
-    sleep(60).await;
-    tick(&poller).await.unwrap();
     assert_eq!(behind(), Some(7.0), "no more than that are counted");
     tick(&poller).await.unwrap();
+    tick(&poller).await.unwrap();
     assert_eq!(behind(), Some(0.0), "the end is known without a count");
-    sleep(60).await;
     world.source.put(41, "new");
     world.handler.then(async { Err(HandlerError::Retryable("HTTP 503".to_owned())) });
     tick(&poller).await.unwrap_err();
     assert_eq!(behind(), Some(1.0), "what is not taken waits");
     assert_eq!(watched.logged("handler_failed")["rows_behind"], "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn counting_takes_no_more_than_a_tenth_of_the_time() {
+    let one_batch = Limits { batches_max: Some(1), ..limits() };
+    let watched = Watched::of(World::with(one_batch));
+    let world = &watched.world;
+    let poller = world.instance("a").counting_behind(100);
+    let behind = || watched.gauge("highwater.rows.behind");
+    world.source.fill(50);
+    world.source.delay(Duration::from_secs(2));
+    tick(&poller).await.unwrap();
+    assert_eq!(behind(), Some(40.0));
+    world.source.delay(Duration::ZERO);
+    sleep(19).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(behind(), Some(40.0), "a count of 2 s is not made again within 20 s");
+    sleep(1).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(behind(), Some(20.0));
+    tick(&poller).await.unwrap();
+    assert_eq!(behind(), Some(10.0), "one that took no time is made each time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tick_that_delivers_writes_down_how_far_behind_it_leaves_the_poller() {
+    let one_batch = Limits { batches_max: Some(1), ..limits() };
+    let world = World::with(one_batch);
+    let poller = world.instance("a").counting_behind(100);
+    let told = async || {
+        let observed = world.document().await.observed.unwrap();
+        (observed.positions, observed.rows)
+    };
+    world.source.fill(25);
+    tick(&poller).await.unwrap();
+    assert_eq!(told().await, (Some(25), None), "as it was read; nothing was counted before");
+    tick(&poller).await.unwrap();
+    assert_eq!(told().await, (Some(15), Some(15)), "as the tick before has counted");
+    world.handler.then(async { Err(HandlerError::Retryable("HTTP 503".to_owned())) });
+    tick(&poller).await.unwrap_err();
+    assert_eq!(told().await, (Some(5), Some(5)), "also where the rows were not taken");
+    sleep(600).await;
+    tick(&poller).await.unwrap();
+    world.source.put(26, "new");
+    tick(&poller).await.unwrap();
+    assert_eq!(told().await, (Some(0), Some(0)), "the end was read");
+    assert_eq!(world.document().await.observed.unwrap().idle_ticks, 0);
+    world.source.put(27, "new");
+    world.handler.then(async { Err(HandlerError::Retryable("HTTP 503".to_owned())) });
+    tick(&poller).await.unwrap_err();
+    assert_eq!(told().await, (Some(1), None), "none was true before this row only");
 }
 
 #[tokio::test(start_paused = true)]

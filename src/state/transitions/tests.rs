@@ -158,19 +158,23 @@ fn foreign_writes_however_frequent_do_not_keep_a_dead_lease_alive() {
     assert_eq!(document.lease.idle_before(), Duration::from_millis(124_200));
 }
 
-#[test]
-fn a_write_of_the_holder_sets_the_idle_time_back() {
-    let (document, holder) = held_by("a");
-    let observed = Observed {
+fn observed() -> Observed {
+    Observed {
         at: NOW,
         lag: None,
-        positions: None,
+        positions: Some(7),
+        rows: None,
         held_back: None,
         retention_left: None,
         idle_ticks: 1,
         extra: serde_json::Map::new(),
-    };
-    let renewed = document.observe(observed, age(100)).renew(&holder, NOW).unwrap();
+    }
+}
+
+#[test]
+fn a_write_of_the_holder_sets_the_idle_time_back() {
+    let (document, holder) = held_by("a");
+    let renewed = document.observe(observed(), age(100)).renew(&holder, NOW).unwrap();
     assert_eq!(renewed.lease.idle_before_seconds, 0);
 }
 
@@ -381,12 +385,13 @@ fn only_the_last_fifty_ticks_are_kept() {
             extra: serde_json::Map::new(),
         };
         let timings = vec![("fetch", Duration::from_millis(3))];
-        let tick = EndOfTick { recent, timings };
+        let tick = EndOfTick { recent, timings, observed: observed() };
         document = held.release(&held.holder("a"), NOW, Some(tick)).unwrap();
     }
     assert_eq!(document.recent.len(), RECENT_MAX);
     assert_eq!(document.recent.last().unwrap().outcome, "59");
     assert_eq!(document.timings["fetch"].percentile_ms(50), Some(4));
+    assert_eq!(document.observed, Some(observed()));
 }
 
 #[test]
