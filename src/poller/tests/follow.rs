@@ -67,9 +67,11 @@ async fn a_tick_that_is_told_to_stop_follows_no_longer() {
     let request = TickRequest { stop: stop.clone(), ..TickRequest::default() };
     let (report, ()) = tokio::join!(poller.tick(&request), async {
         sleep(3).await;
+        world.source.put(1, "new");
         stop.set();
     });
-    assert_eq!(report.result.unwrap(), TickOutcome::Idle);
+    assert_eq!(report.result.unwrap(), TickOutcome::Idle, "there was no further look");
+    assert_eq!(world.handler.ids(), [0]);
     assert!(began_at.elapsed() <= Duration::from_secs(3) + INTERVAL);
 }
 
