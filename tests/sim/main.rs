@@ -382,7 +382,7 @@
 //! - each tick waits for a collector that hangs
 //! - a whole address is in a span
 //! - an idle tick counts rows
-//! - each tick that leaves rows counts them
+//! - a count that took long made again at once
 //!
 //! By hand, with the simulation alone; in how many cases depends on how chance is drawn, which has changed
 //! since, so no numbers stand here. Those of the breaks of the surroundings are printed by each run.
