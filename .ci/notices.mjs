@@ -1,4 +1,4 @@
-// Writes docs/third-party-notices.txt: every crate that is linked into the deployable program, its licence, and
+// Writes docs/third-party-notices.txt, and the same compressed for the program: every crate that is linked into the deployable program, its licence, and
 // the text of that, from the crates' own sources as cargo has fetched them. Run it after a change of Cargo.lock:
 //
 //   node .ci/notices.mjs
@@ -8,9 +8,12 @@
 import { readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { gzipSync } from "node:zlib";
 import { linked } from "./crates.mjs";
 
-const TO = join(dirname(fileURLToPath(import.meta.url)), "..", "docs", "third-party-notices.txt");
+const ROOT = join(dirname(fileURLToPath(import.meta.url)), "..");
+const TO = join(ROOT, "docs", "third-party-notices.txt");
+const COMPRESSED = join(ROOT, "src", "package", "third-party-notices.txt.gz");
 const IS_LICENCE = /^(licen[cs]e|copying|notice|unlicense|copyright)/i;
 const IS_COPYRIGHT = /^\W*(copyright|©|\(c\))/i;
 
@@ -67,5 +70,7 @@ for (const { body, owners } of groups.values()) {
   for (const { label: name, rights } of owners) parts.push([name, ...rights].join("\n    "));
   parts.push("", body, "");
 }
-writeFileSync(TO, parts.map((part) => part.replace(/[^\S\n]+$/gm, "")).join("\n"));
+const text = parts.map((part) => part.replace(/[^\S\n]+$/gm, "")).join("\n");
+writeFileSync(TO, text);
+writeFileSync(COMPRESSED, gzipSync(text, { level: 9 }));
 console.log(`${crates.length} crates, ${groups.size} texts, ${without.length} without one`);

@@ -13,12 +13,14 @@
 
 mod archive;
 mod elf;
+mod licences;
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use self::licences::licences;
 use crate::config::{Config, Vars, function_segment, poller_name_of_function};
 use crate::page;
 use crate::partition::whole_of;
@@ -30,12 +32,6 @@ const LOCAL_SETTINGS: &str = "local.settings.json";
 
 /// Deepest level at which something is looked for that lies too deep.
 const DEPTH_MAX: usize = 8;
-
-/// What a user of the package has to be given: our licence, and those of what is linked into the program.
-const LICENCES: [(&str, &str); 2] = [
-    ("LICENSE", include_str!("../LICENSE")),
-    ("THIRD-PARTY-NOTICES", include_str!("../docs/third-party-notices.txt")),
-];
 
 /// What a package is made of.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +90,7 @@ impl Package {
             notes: Vec::new(),
             unfit: None,
         };
-        package.entries.extend(LICENCES.map(|(name, text)| Entry::new(name, text)));
+        package.entries.extend(licences().map(|(name, text)| Entry::new(name, text)));
         for function in &functions {
             package.note_schedule(function, config.is_some(), vars)?;
             package.add_function(&function.name, &function.definition)?;

@@ -60,8 +60,10 @@ impl Changes {
         if !is_replaced {
             all.insert(RECENT.to_owned(), Json::Array(Vec::new()));
         }
-        let mut next: StateDocument =
-            serde_json::from_value(Json::Object(all)).map_err(ApplyError)?;
+        // By way of its text: documents are read from texts anyway, and a second reader of all their parts, from values,
+        // is a hundredth of the program.
+        let text = serde_json::to_vec(&all).map_err(ApplyError)?;
+        let mut next: StateDocument = serde_json::from_slice(&text).map_err(ApplyError)?;
         if !is_replaced {
             next.recent = old.recent.iter().chain(&self.recent).cloned().collect();
             let surplus = next.recent.len().saturating_sub(RECENT_MAX);
