@@ -333,7 +333,13 @@ fn audience(text: &str) -> Result<String, Expected> {
 pub(super) fn target_url(text: &str, allow_http: bool, permission: &str) -> Result<Url, Expected> {
     let expected = || Expected::new("an absolute URL such as `https://example.org/changes`");
     let url = Url::parse(text).map_err(|error: url::ParseError| {
-        expected().hint(error.to_string()).shown(shown_unparsed(text))
+        let hint = match error {
+            url::ParseError::IdnaError if !text.is_ascii() => {
+                "a host whose name has other letters than ASCII is given as `xn--…`".to_owned()
+            }
+            error => error.to_string(),
+        };
+        expected().hint(hint).shown(shown_unparsed(text))
     })?;
     let shown = || Shown::Value(redacted(&url));
     match url.scheme() {
@@ -367,6 +373,14 @@ fn shown_unparsed(text: &str) -> Shown {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_with_other_letters_is_given_in_its_ascii_form() {
+        let read = |text| target_url(text, false, "ALLOW_HTTP");
+        assert!(read("https://xn--bcher-kva.example/changes").is_ok());
+        let error = format!("{:?}", read("https://bücher.example/changes").unwrap_err());
+        assert!(error.contains("is given as `xn--…`"), "{error}");
+    }
 
     #[test]
     fn a_redacted_url_shows_neither_user_nor_query() {
