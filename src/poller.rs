@@ -342,6 +342,9 @@ impl Poller {
             Ok(Some(batch)) => *batch,
             Err(lost @ TickError::LeaseLost(_)) => return Err(lost),
             none => {
+                if none.is_ok() {
+                    seen.note_end_of_source();
+                }
                 self.release(&mut lease, seen).await;
                 memory.remember(lease);
                 return none.map(|_| Some(TickOutcome::Idle));

@@ -153,7 +153,11 @@ async fn reset(
     };
     say(&options.form.output.one(&report, || {
         let saved = report.saved.as_ref().map(|key| format!("; what was there is kept as `{key}`"));
-        format!("{name}: ticks go on behind {}{}", place(report.to), saved.unwrap_or_default())
+        format!(
+            "{name}: ticks go on behind {}, a process that runs within STATE_REFRESH{}",
+            place(report.to),
+            saved.unwrap_or_default()
+        )
     }));
     Ok(Exit::Done)
 }

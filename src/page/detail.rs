@@ -107,8 +107,8 @@ fn lag(html: &mut Html, status: &Status) {
         time(html, seen.at, &words::clock(seen.at));
     });
     for (number, what) in [
-        (seen.rows, "rows behind when they were counted last"),
-        (seen.held_back, "positions held back by open transactions"),
+        (seen.rows, "rows behind when they were counted last, up to a limit"),
+        (seen.held_back, "positions that may not be read yet"),
         (seen.retention_left, "positions until tracked changes are cleaned up"),
     ] {
         if let Some(number) = number {

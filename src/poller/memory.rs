@@ -347,7 +347,9 @@ impl Poller {
     /// marker from the first tick that takes the lease.
     async fn observe(&self, memory: &mut Memory, base: Snapshot) {
         let Some(base) = Box::pin(self.with_tag(base)).await else { return memory.forget() };
-        let observed = observed(base.now(), memory.lag, Some(0), memory.idle_ticks);
+        // The source was read to its end: positions that were passed over are other tables'.
+        let lag = Lag { positions: memory.lag.positions.map(|_| 0), ..memory.lag };
+        let observed = observed(base.now(), lag, Some(0), memory.idle_ticks);
         let age = base.age(self.store.grain());
         let mut document = base.document.observe(observed, age);
         document.write_id = self.instance.next_write_id();

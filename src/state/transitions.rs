@@ -364,6 +364,7 @@ impl StateDocument {
         next.in_flight = None;
         // It speaks of what came before the position, and that is another one now.
         next.source_state.clear();
+        next.observed = None;
         next.audit = Audit::default();
         next.replay_id = Some(replay_id);
         Ok(next)

@@ -4,7 +4,13 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 /// Characters of a bar.
-const BAR_CHARS: usize = 24;
+const BAR_CHARS: usize = 10;
+
+/// Most characters of a line on a terminal: a longer one would go on below it, and stay there.
+const COLUMNS: usize = 79;
+
+/// Erases what is left of the line before.
+const ERASE: &str = "\u{1b}[K";
 
 /// What is known of the delivery of a range.
 #[derive(Clone, Copy, Debug)]
@@ -26,17 +32,22 @@ impl Progress {
         let rate = self.rows_here / seconds;
         let left = self.rows_planned.saturating_sub(rows);
         let time_left = match left.checked_div(rate) {
-            Some(seconds) => format!("about {} left", span(seconds)),
+            Some(seconds) => format!("{} left", span(seconds)),
             None => "time left unknown".to_owned(),
         };
         let windows = match self.windows {
             1 => String::new(),
-            windows => format!(", {} of {windows} windows done", self.windows_done),
+            windows => format!(", {}/{windows} windows", self.windows_done),
         };
         format!(
-            "{percent:3} %  {rows} of {} rows, {rate} rows/s, {time_left}{windows}",
+            "{percent:3} % {rows}/{} rows, {rate} rows/s, {time_left}{windows}",
             self.rows_planned
         )
+    }
+
+    /// Returns the line with its bar, as it fits a terminal.
+    fn drawn(&self) -> String {
+        format!("{} {}", self.bar(), self.line()).chars().take(COLUMNS).collect()
     }
 
     fn bar(&self) -> String {
@@ -50,12 +61,11 @@ impl Progress {
     /// Shows it on standard error.
     pub(super) fn show(&self) {
         let mut stream = io::stderr();
-        let line = self.line();
+
         let shown = if stream.is_terminal() {
-            // Over the line before, which may have been longer.
-            write!(stream, "\r{} {line:<100}", self.bar()).and_then(|()| stream.flush())
+            write!(stream, "\r{}{ERASE}", self.drawn()).and_then(|()| stream.flush())
         } else {
-            writeln!(stream, "{line}")
+            writeln!(stream, "{}", self.line())
         };
         // Nobody is left who could be told of an error.
         shown.unwrap_or_default();
@@ -96,17 +106,23 @@ mod tests {
         // Rows were inserted at old positions, or changed since they were counted.
         let over = Progress { rows_here: 9_000, elapsed: Duration::from_millis(3), ..progress };
         expect_test::expect![[r#"
-             30 %  300 of 1000 rows, 10 rows/s, about 1 min 10 s left, 2 of 8 windows done
-             20 %  200 of 1000 rows, 0 rows/s, time left unknown
-            100 %  9200 of 1000 rows, 9000 rows/s, about 0 s left, 2 of 8 windows done"#]]
+             30 % 300/1000 rows, 10 rows/s, 1 min 10 s left, 2/8 windows
+             20 % 200/1000 rows, 0 rows/s, time left unknown
+            100 % 9200/1000 rows, 9000 rows/s, 0 s left, 2/8 windows"#]]
         .assert_eq(&[progress, none, over].map(|progress| progress.line()).join("\n"));
-        let nothing = Progress { rows_before: 0, rows_here: 0, rows_planned: 0, ..progress };
-        expect_test::expect![[r"
-            [#######-----------------]
-            [####--------------------]
-            [########################]
-            [------------------------]"]]
-        .assert_eq(&[progress, none, over, nothing].map(|progress| progress.bar()).join("\n"));
+        let many = Progress {
+            rows_planned: 500_000_000,
+            rows_before: 123_456_789,
+            windows: 64,
+            windows_done: 12,
+            ..progress
+        };
+        expect_test::expect![[r#"
+            [###-------]  30 % 300/1000 rows, 10 rows/s, 1 min 10 s left, 2/8 windows
+            [##--------]  20 % 200/1000 rows, 0 rows/s, time left unknown
+            [##########] 100 % 9200/1000 rows, 9000 rows/s, 0 s left, 2/8 windows
+            [##--------]  24 % 123456889/500000000 rows, 10 rows/s, 10459 h 31 min left, 12"#]]
+        .assert_eq(&[progress, none, over, many].map(|progress| progress.drawn()).join("\n"));
         assert_eq!(span(7_384), "2 h 3 min");
     }
 }

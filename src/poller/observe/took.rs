@@ -27,6 +27,16 @@ impl Observation<'_> {
     pub(in crate::poller) fn begin_round(&mut self) {
         self.noted = Noted { rows: self.rows, batches: self.batches, ..Noted::now() };
         self.longest_ms.clear();
+        if self.all_read {
+            // It was true of rows that are delivered since.
+            self.rows_counted = None;
+        }
+        self.all_read = false;
+    }
+
+    /// Notes that the source was read to its end.
+    pub(in crate::poller) fn note_end_of_source(&mut self) {
+        self.all_read = true;
     }
 
     pub(super) fn took(&mut self, step: &'static str, duration: Duration) {

@@ -127,3 +127,39 @@ async fn each_way_that_asking_for_a_lease_can_end_is_counted() {
     tick(&poller).await.unwrap();
     assert_eq!((asked("busy"), asked("error")), (1, 0));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_poller_that_has_read_all_is_not_behind_though_other_tables_are_written() {
+    let status_interval = Duration::from_secs(60);
+    for lease_first in [false, true] {
+        let world = World::with(Limits { status_interval, lease_first, ..limits() });
+        let poller = world.seasoned("a").await;
+        // As writes to other tables: positions without rows.
+        for _ in 0..21 {
+            world.source.reserve();
+        }
+        sleep(60).await;
+        assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
+        let observed = world.document().await.observed.unwrap();
+        assert_eq!((observed.positions, observed.rows), (Some(0), Some(0)), "{lease_first}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_that_a_tick_that_follows_could_not_deliver_are_written_down() {
+    let world = World::new();
+    let follow =
+        crate::policy::Follow { time: Duration::from_secs(100), interval: Duration::from_secs(1) };
+    let flow = crate::policy::Flow { follow: Some(follow), ..crate::policy::Flow::default() };
+    let poller = world.seasoned("a").await.flowing(flow);
+    let (result, ()) = tokio::join!(tick(&poller), async {
+        sleep(2).await;
+        world.source.put(1, "new");
+        sleep(4).await;
+        world.handler.then(async { Err(HandlerError::Retryable("HTTP 503".to_owned())) });
+        world.source.put(2, "new");
+    });
+    result.unwrap_err();
+    let observed = world.document().await.observed.unwrap();
+    assert_eq!((observed.positions, observed.rows), (Some(1), None));
+}

@@ -346,10 +346,12 @@ fn a_paused_poller_grants_nothing_but_its_holder_may_finish() {
 fn reset_and_break_clear_the_owner_and_raise_the_token() {
     let (mut document, holder) = held_by("a");
     document.source_state.insert("mark".to_owned(), "7".into());
+    document.observed = Some(observed());
     let reset = document.reset(Some(at(3)), "replay-1".to_owned()).unwrap();
     assert_eq!(reset.checkpoint.cursor, Some(at(3)));
     assert_eq!(reset.replay_id.as_deref(), Some("replay-1"));
     assert!(reset.source_state.is_empty(), "it spoke of another position");
+    assert_eq!(reset.observed, None, "so did this");
     for next in [reset, document.break_lease().unwrap()] {
         assert_eq!(next.lease.fencing_token, FencingToken(2));
         assert!(next.renew(&holder, NOW).is_err(), "nothing of a former holder can land");
