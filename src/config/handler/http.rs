@@ -333,11 +333,11 @@ fn audience(text: &str) -> Result<String, Expected> {
 pub(super) fn target_url(text: &str, allow_http: bool, permission: &str) -> Result<Url, Expected> {
     let expected = || Expected::new("an absolute URL such as `https://example.org/changes`");
     let url = Url::parse(text).map_err(|error: url::ParseError| {
-        let hint = match error {
-            url::ParseError::IdnaError if !text.is_ascii() => {
-                "a host whose name has other letters than ASCII is given as `xn--…`".to_owned()
-            }
-            error => error.to_string(),
+        let has_other_letters = error == url::ParseError::IdnaError && !text.is_ascii();
+        let hint = if has_other_letters {
+            "a host whose name has other letters than ASCII is given as `xn--…`".to_owned()
+        } else {
+            error.to_string()
         };
         expected().hint(hint).shown(shown_unparsed(text))
     })?;

@@ -150,7 +150,7 @@ async fn rows_that_a_tick_that_follows_could_not_deliver_are_written_down() {
     let world = World::new();
     let follow =
         crate::policy::Follow { time: Duration::from_secs(100), interval: Duration::from_secs(1) };
-    let flow = crate::policy::Flow { follow: Some(follow), ..crate::policy::Flow::default() };
+    let flow = Flow { follow: Some(follow), ..Flow::default() };
     let poller = world.seasoned("a").await.flowing(flow);
     let (result, ()) = tokio::join!(tick(&poller), async {
         sleep(2).await;
