@@ -59,6 +59,16 @@ pub struct Lag {
     pub retention_left: Option<u64>,
 }
 
+impl Lag {
+    /// Returns it as it is once the source was read to its end: positions that were passed over are other
+    /// tables', and no row that was read waits.
+    #[must_use]
+    pub fn at_the_end(self) -> Self {
+        let time = self.time.map(|_| Duration::ZERO);
+        Self { time, positions: self.positions.map(|_| 0), ..self }
+    }
+}
+
 /// What a source asks to have kept beside the cursor.
 ///
 /// It is written down with the commit of the rows it came with. An idle tick keeps it in memory and

@@ -2,6 +2,7 @@
 //!
 //! Every line is a log event. Some are counted; all are shown where that was asked for.
 
+use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,6 +36,8 @@ pub(super) struct Console {
     shown: bool,
     progress: Progress,
     counts: Mutex<Counts>,
+    /// The last line that each process wrote to its standard error.
+    last_errors: Mutex<BTreeMap<&'static str, String>>,
 }
 
 #[derive(Deserialize)]
@@ -50,7 +53,7 @@ struct Line {
 impl Console {
     /// Returns a console that shows the lines if `shown`.
     pub(super) fn new(shown: bool, progress: Progress) -> Self {
-        Self { shown, progress, counts: Mutex::default() }
+        Self { shown, progress, counts: Mutex::default(), last_errors: Mutex::default() }
     }
 
     /// Lets the streams of a command be followed.
@@ -65,7 +68,7 @@ impl Console {
             readers.spawn(Arc::clone(self).read(name, stream));
         }
         if let Some(stream) = child.stderr.take() {
-            readers.spawn(Arc::clone(self).read(name, stream));
+            readers.spawn(Arc::clone(self).read_errors(name, stream));
         }
         readers
     }
@@ -73,17 +76,34 @@ impl Console {
     async fn read(self: Arc<Self>, name: &'static str, stream: impl AsyncRead + Unpin) {
         let mut lines = BufReader::new(stream).lines();
         while let Ok(Some(line)) = lines.next_line().await {
-            self.count(&line);
-            if self.shown {
-                self.progress.say(&format!("{name} | {line}"));
-            }
+            self.take(name, &line);
         }
+    }
+
+    async fn read_errors(self: Arc<Self>, name: &'static str, stream: impl AsyncRead + Unpin) {
+        let mut lines = BufReader::new(stream).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            self.take(name, &line);
+            locked(&self.last_errors).insert(name, line);
+        }
+    }
+
+    fn take(&self, name: &str, line: &str) {
+        self.count(line);
+        if self.shown {
+            self.progress.say(&format!("{name} | {line}"));
+        }
+    }
+
+    /// Returns the last line that a process wrote to its standard error.
+    pub(super) fn last_error(&self, name: &str) -> Option<String> {
+        locked(&self.last_errors).get(name).cloned()
     }
 
     fn count(&self, line: &str) {
         // A panic's message is no JSON, for one.
         let Ok(line) = serde_json::from_str::<Line>(line) else { return };
-        let mut counts = self.locked();
+        let mut counts = locked(&self.counts);
         match line.event.as_str() {
             LoggedStore::READ => counts.state_reads += 1,
             LoggedStore::WRITE => counts.state_writes += 1,
@@ -97,12 +117,12 @@ impl Console {
 
     /// Returns what has been counted.
     pub(super) fn counts(&self) -> Counts {
-        *self.locked()
+        *locked(&self.counts)
     }
+}
 
-    fn locked(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@
 //! There is one function, so there is one timer for each process, and no timer fires while its last
 //! invocation runs.
 
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +22,7 @@ use uuid::Uuid;
 
 use super::console::Console;
 use crate::clock::{Clock as _, SystemClock};
+use crate::fakehost::free_port;
 
 /// Name of the one function.
 pub(super) const FUNCTION: &str = "flights";
@@ -161,10 +161,7 @@ impl Host {
 
 impl Worker {
     fn new(index: usize, name: &'static str) -> Result<Self, String> {
-        // Released at once, as the host does it; the handler binds it next.
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
-        let port = listener.and_then(|listener| listener.local_addr()).map(|found| found.port());
-        let port = port.map_err(|error| format!("find a free port: {error}"))?;
+        let port = free_port().map_err(|error| format!("find a free port: {error}"))?;
         Ok(Self { name, index, port, ready: watch::Sender::new(false), kill: Notify::new() })
     }
 }
@@ -198,7 +195,12 @@ impl Shared {
                 Some(killed) => self.counts.killed.fetch_add(killed.into(), Ordering::Relaxed),
             };
         }
-        Err(format!("handler process {} has ended {} times", worker.name, RESTARTS_MAX + 1))
+        let last = self.console.last_error(worker.name);
+        let last = last.map_or_else(
+            || "it wrote no error".to_owned(),
+            |line| format!("its last error: {line}"),
+        );
+        Err(format!("handler process {} has ended {} times; {last}", worker.name, RESTARTS_MAX + 1))
     }
 
     fn command(&self, worker: &Worker) -> Command {
@@ -329,7 +331,24 @@ fn is_success(status: u16, content_type: &str, body: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::progress::Progress;
     use super::*;
+
+    #[tokio::test]
+    async fn a_process_that_does_not_stay_is_told_with_its_last_error() {
+        let launch = Launch {
+            // Without arguments it complains and ends.
+            program: "/bin/mv".into(),
+            root: "/".into(),
+            settings: [Vec::new(), Vec::new()],
+            hidden: Vec::new(),
+        };
+        let console = Arc::new(Console::new(false, Progress::start(0)));
+        let mut host = Host::start(launch, console).unwrap();
+        let reason = host.failure().await;
+        host.stop().await;
+        assert!(reason.contains(" has ended 3 times; its last error: "), "{reason}");
+    }
 
     #[test]
     fn replies_are_judged_as_the_host_judges_them() {

@@ -347,8 +347,7 @@ impl Poller {
     /// marker from the first tick that takes the lease.
     async fn observe(&self, memory: &mut Memory, base: Snapshot) {
         let Some(base) = Box::pin(self.with_tag(base)).await else { return memory.forget() };
-        // The source was read to its end: positions that were passed over are other tables'.
-        let lag = Lag { positions: memory.lag.positions.map(|_| 0), ..memory.lag };
+        let lag = memory.lag.at_the_end();
         let observed = observed(base.now(), lag, Some(0), memory.idle_ticks);
         let age = base.age(self.store.grain());
         let mut document = base.document.observe(observed, age);

@@ -2,7 +2,7 @@
 
 use std::process::{Output, Stdio};
 
-use highwater::fakehost::Level;
+use highwater::fakehost::{Level, free_port};
 use serde_json::Value as Json;
 use tokio::process::Command;
 
@@ -160,10 +160,10 @@ async fn what_cannot_be_reached_or_read_has_an_exit_code_of_its_own() {
 
     bench.set("LEASE__TTL", "15s");
     bench.set_env("HIGHWATER__STATE__STORE", "blob");
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = free_port().unwrap();
     let blob = format!(
         "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;\
-         AccountKey=AAAA;BlobEndpoint=http://{nobody}/devstoreaccount1"
+         AccountKey=AAAA;BlobEndpoint=http://127.0.0.1:{nobody}/devstoreaccount1"
     );
     bench.set_env("AzureWebJobsStorage", &blob);
     for arguments in

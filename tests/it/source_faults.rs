@@ -14,6 +14,7 @@ use highwater::cursor::CursorMode::{RowVersion, TimestampPk};
 use highwater::cursor::SourceState;
 use highwater::devdb::{Fault, LoginFault, Options, SeenLogin, Server, SqlError};
 use highwater::error::{ErrorKind, chain};
+use highwater::fakehost::free_port;
 use highwater::mssql::RetryTerms;
 use highwater::source::mssql::{Mssql, SourceSettings, Standing};
 use highwater::source::{FetchWindow, Row, Source as _};
@@ -272,8 +273,7 @@ async fn a_server_that_sends_a_login_back_to_itself_is_left() {
 #[tokio::test]
 async fn a_redirect_to_a_server_that_is_gone_begins_again_at_the_gateway() {
     let world = World::with_flights(5).await;
-    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    world.server.faults().redirect_once("127.0.0.1", gone);
+    world.server.faults().redirect_once("127.0.0.1", free_port().unwrap());
     assert_eq!(drain(&source(&world, None), 10).await.len(), 5);
     assert_eq!(world.server.faults().logins_tried(), 2);
 }

@@ -1,7 +1,6 @@
 //! `/metrics`, read by Prometheus' own parser.
 
-use std::net::TcpListener;
-
+use highwater::fakehost::free_port;
 use serde_json::Value as Json;
 
 use crate::bench::{Bench, logs};
@@ -11,9 +10,8 @@ use crate::collector::Collector;
 async fn prometheus_understands_what_is_served() {
     let collector = Collector::start();
     let mut bench = Bench::with_rows(1..=3).await;
-    // Free a moment ago, which is as good as a fixed one gets.
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    bench.set_env("HIGHWATER__METRICS__ADDRESS", &address.to_string());
+    let address = format!("127.0.0.1:{}", free_port().unwrap());
+    bench.set_env("HIGHWATER__METRICS__ADDRESS", &address);
     bench.set_env("HIGHWATER__METRICS__AZFDB", "true");
     let host = bench.host().await;
     logs(&host.run().await);

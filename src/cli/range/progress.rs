@@ -61,7 +61,6 @@ impl Progress {
     /// Shows it on standard error.
     pub(super) fn show(&self) {
         let mut stream = io::stderr();
-
         let shown = if stream.is_terminal() {
             write!(stream, "\r{}{ERASE}", self.drawn()).and_then(|()| stream.flush())
         } else {

@@ -91,10 +91,8 @@ impl Observation<'_> {
     /// Returns how far behind the tick leaves the poller: as its last read found it, or not at all where that came to the
     /// end.
     fn observed(&self, at: OffsetDateTime) -> Observed {
-        let Lag { time, positions, held_back, retention_left } = self.lag;
         if self.all_read {
-            let (time, positions) = (time.map(|_| Duration::ZERO), positions.map(|_| 0));
-            return observed(at, Lag { time, positions, held_back, retention_left }, Some(0), 0);
+            return observed(at, self.lag.at_the_end(), Some(0), 0);
         }
         // None was true of the tick before only.
         let rows = self.rows_counted.filter(|rows| *rows > 0);
