@@ -12,6 +12,7 @@ mod confirm;
 mod doctor;
 mod fence;
 mod findings;
+mod from;
 mod init;
 mod journal;
 mod lease;
@@ -162,15 +163,16 @@ async fn run() -> ExitCode {
             Err(error) => return end(Err(Failed::new(Exit::Settings, chain(&error)))),
         },
     };
+    let settings = arguments.settings.as_deref();
     match arguments.command.unwrap_or(Command::Serve) {
         Command::Serve => end(serve::run(vars).await),
-        Command::Run(options) => end(run::run(vars, &options).await),
+        Command::Run(options) => end(run::run(vars, &options, settings).await),
         Command::Tick(options) => end(tick::run(vars, &options).await),
-        Command::Validate(options) => end(Ok(validate::run(vars, &options))),
-        Command::Package(options) => end(package::run(vars, &options)),
+        Command::Validate(options) => end(Ok(validate::run(vars, &options, settings))),
+        Command::Package(options) => end(package::run(vars, &options, settings)),
         Command::Init(options) => end(init::run(vars, &options).await),
         Command::Doctor(options) => end(doctor::run(vars, &options).await),
-        Command::Status(options) => end(status::run(vars, &options).await),
+        Command::Status(options) => end(status::run(vars, &options, settings).await),
         Command::Recover(options) => end(recover::run(vars, &options).await),
         Command::Pause(options) => end(pause::pause(vars, &options).await),
         Command::Resume(options) => end(pause::resume(vars, &options).await),

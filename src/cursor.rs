@@ -234,7 +234,9 @@ pub struct RowVersion(pub u64);
 
 impl fmt::Display for RowVersion {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "0x{:016X}", self.0)
+        let digits = hex_by(b'A', &self.0.to_be_bytes());
+        formatter.write_str("0x")?;
+        formatter.write_str(&digits)
     }
 }
 
@@ -326,17 +328,34 @@ pub(crate) fn update_sized(hash: &mut Sha256, bytes: &[u8]) {
 
 /// Returns lower-case hex.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    use fmt::Write as _;
-    let mut text = String::with_capacity(bytes.len() * 2);
-    // By words, since each write costs more than its digits; it cannot fail on a string.
+    hex_by(b'a', bytes)
+}
+
+/// Returns hex whose digit for ten is this letter.
+fn hex_by(ten: u8, bytes: &[u8]) -> String {
+    let mut text = Vec::with_capacity(bytes.len() * 2);
     let (words, rest) = bytes.as_chunks();
     for word in words {
-        write!(text, "{:016x}", u64::from_be_bytes(*word)).unwrap_or_default();
+        text.extend_from_slice(&digits(ten, u32::from_be_bytes(*word)));
     }
     for byte in rest {
-        write!(text, "{byte:02x}").unwrap_or_default();
+        let [.., high, low] = digits(ten, (*byte).into());
+        text.extend_from_slice(&[high, low]);
     }
-    text
+    String::from_utf8(text).unwrap_or_default()
+}
+
+/// Returns the eight digits of a number, all of them at once: every row has two hashes and a position.
+fn digits(ten: u8, number: u32) -> [u8; 8] {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    // Four bits to each byte.
+    let mut spread = u64::from(number);
+    spread = (spread | spread << 16) & 0x0000_FFFF_0000_FFFF;
+    spread = (spread | spread << 8) & 0x00FF_00FF_00FF_00FF;
+    spread = (spread | spread << 4) & 0x0F0F_0F0F_0F0F_0F0F;
+    let is_letter = ((spread + 6 * EACH) >> 4) & EACH;
+    let letters = is_letter * u64::from(ten - b'0' - 10);
+    (spread + u64::from(b'0') * EACH + letters).to_be_bytes()
 }
 
 #[cfg(test)]
@@ -344,6 +363,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    proptest! {
+        #[test]
+        fn hex_is_that_of_the_standard_library(bytes: Vec<u8>, version: u64) {
+            use fmt::Write as _;
+            let mut expected = String::new();
+            for byte in &bytes {
+                write!(expected, "{byte:02x}").unwrap();
+            }
+            prop_assert_eq!(hex(&bytes), expected);
+            prop_assert_eq!(RowVersion(version).to_string(), format!("0x{version:016X}"));
+        }
+    }
 
     #[test]
     fn timestamps_get_seven_digits() {

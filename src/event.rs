@@ -223,7 +223,7 @@ fn short_hex(hash: &[u8]) -> String {
 pub(crate) fn counted(number: u64, noun: &str) -> String {
     match number {
         1 => format!("1 {noun}"),
-        _ if noun.ends_with("ch") => format!("{number} {noun}es"),
+        _ if noun.ends_with("ch") || noun.ends_with("sh") => format!("{number} {noun}es"),
         _ => format!("{number} {noun}s"),
     }
 }

@@ -36,6 +36,9 @@
 //! write under its tag: a request to create that lands late, after the document was lost, then grants
 //! nothing, so no token is ever granted twice.
 //!
+//! The design lets idle ticks alone write down how far behind a poller is (`observed`). Here it rides on the last
+//! write of each tick too, which costs nothing, so that a poller with a steady backlog is seen to have one.
+//!
 //! # Code map, top to bottom
 //!
 //! | layer | modules | may know |

@@ -166,7 +166,7 @@ fn position(shape: &SourceShape, index: usize, row: &Row) -> Result<Cursor, Norm
 }
 
 fn key_values(shape: &SourceShape, index: usize, row: &Row) -> Result<KeyValues, NormalizeError> {
-    let mut key = KeyValues::new();
+    let mut key = KeyValues::with_capacity(shape.key.len());
     for (position, column) in shape.key.iter().enumerate() {
         let column = column.clone();
         match row.key.get(position) {

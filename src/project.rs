@@ -14,6 +14,8 @@ use thiserror::Error;
 use crate::config::Vars;
 use crate::schedule::{Schedule, ScheduleError};
 
+/// Name of the file with what counts for the whole app.
+pub const HOST_FILE: &str = "host.json";
 /// Name of the program in a package; `host.json` must name exactly this, since Core Tools sets the
 /// executable bit of that entry alone.
 pub const HANDLER: &str = "handler";
@@ -123,7 +125,7 @@ fn setting_of(schedule: &str) -> Option<&str> {
 ///
 /// [`ProjectError`] if it is missing, no JSON, or would not start this program.
 pub fn host(folder: &Path) -> Result<Host, ProjectError> {
-    let path = folder.join("host.json");
+    let path = folder.join(HOST_FILE);
     let json = read_json(&path)?;
     let wrong = |reason| ProjectError::Content { path: path.clone(), reason };
     let program = json.pointer("/customHandler/description/defaultExecutablePath");

@@ -80,7 +80,7 @@ pub struct Board {
 }
 
 impl Board {
-    /// Reads how pollers stand: one listing, and one document each.
+    /// Reads how pollers stand: one listing, and one document each. Of all, ranges that have ended are left out.
     ///
     /// # Errors
     ///
@@ -108,7 +108,9 @@ impl Board {
             let quarantined = listing.quarantined.get(&name).copied().unwrap_or(0);
             let (status, now) = self.status(&name, quarantined, found);
             at = at.max(now);
-            pollers.push(status);
+            if !(matches!(asked, Asked::All) && status.has_ended()) {
+                pollers.push(status);
+            }
         }
         if let (Asked::WithJournal(name), Some(status)) = (asked, pollers.first_mut()) {
             status.journal = self.events(name).await?;

@@ -90,7 +90,7 @@ mod tests {
               error   rights: none
                       fix: GRANT
 
-            1 errors, 1 warnings, 1 unknown, 1 ok"#]]
+            1 error, 1 warning, 1 unknown, 1 ok"#]]
         .assert_eq(&text(&found));
         let line = Output::Jsonl.list(&found[3..]);
         assert_eq!(

@@ -2,6 +2,7 @@
 
 use super::output::Exit;
 use crate::doctor::{Finding, Level, Verdict, verdict};
+use crate::event::counted;
 
 /// Returns what people read of findings, each under a heading: a line for each, the fix below it, and
 /// a last line with the sum.
@@ -27,7 +28,8 @@ pub(super) fn text<'a>(found: impl IntoIterator<Item = (String, &'a Finding)>) -
         }
     }
     let [errors, warnings, unknown, ok] = counts;
-    lines.push(format!("\n{errors} errors, {warnings} warnings, {unknown} unknown, {ok} ok"));
+    let (errors, warnings) = (counted(errors, "error"), counted(warnings, "warning"));
+    lines.push(format!("\n{errors}, {warnings}, {unknown} unknown, {ok} ok"));
     lines.join("\n")
 }
 

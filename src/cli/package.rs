@@ -1,10 +1,11 @@
 //! `highwater package`: what `func start --script-root DIR` and a deployment need.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
 
+use super::from::FromOption;
 use super::output::{Exit, Failed, OutputOption, say, tell};
 use crate::config::{Config, Vars};
 use crate::error::chain;
@@ -29,9 +30,8 @@ struct Where {
 pub(super) struct Options {
     #[command(flatten)]
     to: Where,
-    /// Folder with host.json and function-definitions.
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    from: PathBuf,
+    #[command(flatten)]
+    from: FromOption,
     /// The program to take; this one if not given.
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
@@ -64,7 +64,11 @@ impl Made {
 }
 
 /// Makes the package; functions are made for pollers where the settings are at hand.
-pub(super) fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
+pub(super) fn run(
+    vars: &dyn Vars,
+    options: &Options,
+    settings: Option<&Path>,
+) -> Result<Exit, Failed> {
     let config = if vars.names().iter().any(|name| name.starts_with(POLLERS)) {
         let read = Config::from_vars(vars);
         Some(read.map_err(|error| Failed::new(Exit::Settings, error.to_string()))?)
@@ -72,11 +76,9 @@ pub(super) fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
         None
     };
     let failed = |error| Failed::new(Exit::Failed, chain(&error));
-    let made_of = Ingredients {
-        folder: &options.from,
-        binary: options.binary.as_deref(),
-        config: config.as_ref(),
-    };
+    let folder = options.from.folder(settings);
+    let made_of =
+        Ingredients { folder: &folder, binary: options.binary.as_deref(), config: config.as_ref() };
     let package = Package::of(made_of, vars).map_err(failed)?;
     let Where { out, stage } = &options.to;
     let bytes = out.as_ref().map(|to| package.zip(to)).transpose().map_err(failed)?;

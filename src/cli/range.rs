@@ -18,6 +18,7 @@ use super::output::{Exit, Failed, OutputOption, Record, say, tell};
 use super::{poller, serve};
 use crate::app::range::{Lane, Ranges};
 use crate::config::Vars;
+use crate::event::counted;
 use crate::poller::{Operator, Poller, RangeEnd};
 use crate::range::{Purpose, Range, is_id, window_name};
 use crate::state::RangeRecord;
@@ -217,7 +218,8 @@ async fn deliver(
             Lane::new(ranges)?.range(&name).end_range().await?;
             let rows_here = ranges.pace().taken();
             let told = Delivered { poller: &options.poller, id: &id, rows, rows_here, done: true };
-            let text = || format!("{name}: {rows} rows delivered, {rows_here} of them here");
+            let text =
+                || format!("{name}: {} delivered, {rows_here} of them here", counted(rows, "row"));
             say(&options.form.output.one(&told, text));
             Ok(Exit::Done)
         }

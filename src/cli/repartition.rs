@@ -11,6 +11,7 @@ use crate::app::App;
 use crate::app::parts::Divisible;
 use crate::config::Vars;
 use crate::error::chain;
+use crate::event::counted;
 use crate::partition::PARTITIONS_MAX;
 use crate::poller::{LoadError, Operator, RestoreError, SeedError};
 use crate::repartition::{Division, Repartition, RepartitionError, division};
@@ -82,8 +83,9 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     say(&options.form.output.one(&report, || {
         let after = report.after.as_deref().unwrap_or("the beginning");
         format!(
-            "{name}: {to} partitions from behind {after}; {} rows were delivered first",
-            done.rows
+            "{name}: {} from behind {after}; delivered first: {}",
+            counted(u64::from(to), "partition"),
+            counted(done.rows, "row")
         )
     }));
     if divisible.parts_configured() != to {

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::confirm::{Asked, confirm};
 use super::output::{Exit, Failed, OutputOption, say, tell};
+use super::restore::SEEN_LATER;
 use super::{poller, restore};
 use crate::config::Vars;
 use crate::cursor::Cursor;
@@ -154,7 +155,7 @@ async fn reset(
     say(&options.form.output.one(&report, || {
         let saved = report.saved.as_ref().map(|key| format!("; what was there is kept as `{key}`"));
         format!(
-            "{name}: ticks go on behind {}, a process that runs within STATE_REFRESH{}",
+            "{name}: ticks go on behind {}{}\n  {SEEN_LATER}",
             place(report.to),
             saved.unwrap_or_default()
         )

@@ -18,6 +18,10 @@ use crate::journal::{Happened, Verdict};
 use crate::poller::{LoadError, Operator, Poller, Present, RestoreError, Restored};
 use crate::state::{StateDocument, decode};
 
+/// What is said once another document is in place.
+pub(super) const SEEN_LATER: &str = "a process that has the old state in memory sees that with its next write, or within \
+                                     `STATE_REFRESH`";
+
 #[derive(Debug, Args)]
 pub(super) struct Options {
     /// Name of the poller.
@@ -168,7 +172,7 @@ async fn put(
     say(&options.form.output.one(&report, || {
         let saved = report.saved.as_ref().map(|key| format!("; what was there is kept as `{key}`"));
         format!(
-            "{name}: {} as generation {}{}",
+            "{name}: {} as generation {}{}\n  {SEEN_LATER}",
             told.as_str(),
             report.generation,
             saved.unwrap_or_default()

@@ -1,7 +1,7 @@
 //! `highwater run`: the timers of the functions, without the Functions host.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,6 +9,7 @@ use clap::Args;
 use tracing::{Instrument as _, error, error_span, info, warn};
 use uuid::Uuid;
 
+use super::from::FromOption;
 use super::output::{Exit, Failed};
 use super::page::Page;
 use super::pause::WhoOption;
@@ -29,9 +30,8 @@ use crate::timers::{Timer, Work, drive};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// Folder with `function-definitions`, or with the functions themselves.
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    from: PathBuf,
+    #[command(flatten)]
+    from: FromOption,
     /// Serve the status page here, such as at `127.0.0.1:8080`.
     #[arg(long, value_name = "ADDRESS")]
     status: Option<SocketAddr>,
@@ -44,7 +44,12 @@ pub(super) struct Options {
 }
 
 /// Runs each function that has a poller whenever it is due, until the process is asked to stop.
-pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
+pub(super) async fn run(
+    vars: &dyn Vars,
+    options: &Options,
+    settings: Option<&Path>,
+) -> Result<Exit, Failed> {
+    let root = options.from.folder(settings);
     let signals = Signals::catch();
     let telemetry = start(vars);
     let app = App::build(vars)?;
@@ -55,11 +60,11 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         is_cold: Arc::new(AtomicBool::new(true)),
         invocations: Invocations::default(),
     };
-    let timers = timers(vars, &app, options, &process)?;
+    let timers = timers(vars, &app, &root, &process)?;
     let page = match options.status {
         None => None,
         Some(address) => {
-            let board = app.board(vars, &options.from);
+            let board = app.board(vars, &root);
             let operator = WhoOption::default().name(vars);
             let served = Served {
                 board,
@@ -91,11 +96,11 @@ struct Process {
 fn timers(
     vars: &dyn Vars,
     app: &App,
-    options: &Options,
+    root: &Path,
     process: &Process,
 ) -> Result<Vec<Timer>, Failed> {
     let wrong = |error: &dyn std::error::Error| Failed::new(Exit::Settings, chain(error));
-    let folder = project::functions_folder(&options.from);
+    let folder = project::functions_folder(root);
     let (mut timers, mut ticks) = (Vec::new(), false);
     for function in project::functions(&folder).map_err(|error| wrong(&error))? {
         let name = &function.name;

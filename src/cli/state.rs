@@ -7,6 +7,7 @@ use super::output::{Exit, Failed, OutputOption, say, say_bytes, time_text};
 use super::{poller, restore};
 use crate::config::{STATE_TABLE_DEFAULT, Vars};
 use crate::error::chain;
+use crate::event::counted;
 use crate::journal::{Difference, JournalMode, Verdict};
 use crate::poller::{Examined, Present};
 use crate::state::{StateDocument, sql};
@@ -92,11 +93,11 @@ fn text(document: &StateDocument, held_by: Option<&str>) -> String {
     let in_flight = in_flight.as_ref().map_or_else(none, |batch| {
         let error = batch.last_error.as_ref().map(|error| format!(": {error}"));
         format!(
-            "{} ({} rows, {} failed attempts, {} crashes){}",
+            "{} ({}, {}, {}){}",
             batch.batch_id.as_str(),
-            batch.rows,
-            batch.attempt,
-            batch.crashes,
+            counted(batch.rows, "row"),
+            counted(batch.attempt.into(), "failed attempt"),
+            counted(batch.crashes.into(), "crash"),
             error.unwrap_or_default()
         )
     });

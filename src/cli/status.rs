@@ -4,11 +4,13 @@ mod screen;
 
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
 use tokio::time::sleep;
 
+use super::from::beside;
 use super::output::{Exit, Failed, Output, OutputOption, Record, say, tell};
 use super::page::Page;
 use super::serve::{Signals, asked_to_stop};
@@ -94,8 +96,13 @@ impl From<BoardError> for Failed {
 }
 
 /// Prints how pollers stand. Only the store is asked, and nothing is written.
-pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
-    let board = App::build(vars)?.board(vars, &board::root(vars));
+pub(super) async fn run(
+    vars: &dyn Vars,
+    options: &Options,
+    settings: Option<&Path>,
+) -> Result<Exit, Failed> {
+    let root = beside(settings).unwrap_or_else(|| board::root(vars));
+    let board = App::build(vars)?.board(vars, &root);
     if let Some(address) = options.serve {
         return serve(board, address, options).await;
     }

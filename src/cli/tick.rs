@@ -11,6 +11,7 @@ use super::poller;
 use super::serve::{Signals, asked_to_stop};
 use crate::config::Vars;
 use crate::cursor::Cursor;
+use crate::event::counted;
 use crate::poller::{Peek, StopSignal, TickRequest, outcome_row};
 use crate::range::position_text;
 
@@ -99,7 +100,8 @@ fn text(report: &Report<'_>) -> String {
         |cursor: Option<&Cursor>| cursor.map_or_else(|| "the beginning".to_owned(), position_text);
     let Report { poller, rows, after, first, last, .. } = report;
     let at_least = if report.more { "at least " } else { "" };
-    let mut lines = vec![format!("{poller}: {at_least}{rows} rows wait behind {}", place(*after))];
+    let (waiting, wait) = (counted(*rows, "row"), if *rows == 1 { "waits" } else { "wait" });
+    let mut lines = vec![format!("{poller}: {at_least}{waiting} {wait} behind {}", place(*after))];
     if let (Some(first), Some(last)) = (first, last) {
         let (first, last) = (position_text(first), position_text(last));
         lines.push(format!("  from {first}\n  to {last}"));

@@ -1,12 +1,13 @@
 //! `highwater validate`: settings, `host.json` and functions, against each other; connects to nothing.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::Args;
 use serde::Serialize;
 
 use super::findings;
+use super::from::FromOption;
 use super::output::{Exit, Output, OutputOption, Record, say};
 use crate::app::App;
 use crate::config::{Config, Vars};
@@ -18,9 +19,8 @@ use crate::recovery;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// Folder with host.json and function-definitions.
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    from: PathBuf,
+    #[command(flatten)]
+    from: FromOption,
     #[command(flatten)]
     form: OutputOption,
 }
@@ -44,8 +44,8 @@ impl Record for Checked {
 }
 
 /// Checks all that can be checked without a connection, and prints it.
-pub(super) fn run(vars: &dyn Vars, options: &Options) -> Exit {
-    let found = check(vars, &options.from);
+pub(super) fn run(vars: &dyn Vars, options: &Options, settings: Option<&Path>) -> Exit {
+    let found = check(vars, &options.from.folder(settings));
     say(&match options.form.output {
         Output::Table => {
             let lines = found.iter().map(|checked| (checked.place.clone(), &checked.finding));

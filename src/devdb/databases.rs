@@ -44,7 +44,8 @@ impl Databases {
         Ok(())
     }
 
-    fn find(&self, name: &str) -> Option<Database> {
+    /// Returns the database of a name.
+    pub fn find(&self, name: &str) -> Option<Database> {
         self.locked().get(&name.to_lowercase()).cloned()
     }
 

@@ -84,7 +84,7 @@ impl Sizing {
         })
     }
 
-    /// Returns what of the settings breaks a rule.
+    /// Returns what of the settings may end a lease that is in use.
     pub fn warnings(&self) -> Vec<String> {
         let Self { ttl_seconds, suggested_ttl_seconds: ttl, work_p99_ms, .. } = self;
         let breaks = |ms: u64| ttl_seconds * 1000 <= ms + MARGIN_MS;
@@ -101,13 +101,17 @@ impl Sizing {
                  more than 30 s to spare needs {ttl} s, or a state store that answers sooner less"
             ));
         }
-        if let Some(interval) = self.interval_ms.filter(|ms| ms * 2 < ttl_seconds * 1000) {
-            warnings.push(format!(
-                "ticks come every {interval} ms, which is less than half of `LEASE__TTL` ({ttl_seconds} s): \
-                 more instances would only skip more of them"
-            ));
-        }
         warnings
+    }
+
+    /// Returns what several instances would gain nothing from; one loses nothing by it.
+    fn note(&self) -> Option<String> {
+        let ttl_seconds = self.ttl_seconds;
+        let interval = self.interval_ms.filter(|ms| ms * 2 < ttl_seconds * 1000)?;
+        Some(format!(
+            "; ticks come every {interval} ms, which is less than half of `LEASE__TTL` ({ttl_seconds} s): more \
+             instances would only skip more of them"
+        ))
     }
 
     /// Returns what was seen in one line.
@@ -133,13 +137,13 @@ pub fn judge(document: &StateDocument, ttl: Duration) -> Finding {
         let found = format!("fewer than {TICKS_MIN} ticks have delivered anything so far");
         return Finding::unknown(CHECK, found, "ask again when some have");
     };
-    let warnings = sizing.warnings();
+    let (warnings, note) = (sizing.warnings(), sizing.note().unwrap_or_default());
     if warnings.is_empty() {
-        return Finding::ok(CHECK, sizing.text());
+        return Finding::ok(CHECK, format!("{}{note}", sizing.text()));
     }
     let fix = "change the setting that is named, or let the timer fire less often; the lease is renewed while \
                a handler runs, so this bites where renewals fail or instances compete";
-    Finding::warning(CHECK, format!("{}; {}", warnings.join("; "), sizing.text()), fix)
+    Finding::warning(CHECK, format!("{}; {}{note}", warnings.join("; "), sizing.text()), fix)
 }
 
 /// Returns the value that 99 of 100 do not exceed, by nearest rank.
@@ -225,8 +229,8 @@ mod tests {
         );
         assert!(!found.contains("fetch, handler"), "{found}");
         let (level, found) = warned(10, 121);
-        assert_eq!(level, super::super::Level::Warning);
-        assert!(found.starts_with("ticks come every 60000 ms"), "{found}");
+        assert_eq!(level, super::super::Level::Ok, "one instance loses nothing by it");
+        assert!(found.contains("; ticks come every 60000 ms"), "{found}");
     }
 
     #[test]

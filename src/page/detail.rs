@@ -58,7 +58,10 @@ fn notices(html: &mut Html, status: &Status) {
         html.within("div", &[("class", "card notice bad")], |html| {
             let title = match status.attempts {
                 0 => "Last error".to_owned(),
-                attempts => format!("Last error, after {attempts} failed attempts"),
+                attempts => format!(
+                    "Last error, after {}",
+                    words::counted(attempts.into(), "failed attempt")
+                ),
             };
             html.element("h2", &[], &title);
             html.within("pre", &[], |html| html.foreign(error));
@@ -164,7 +167,7 @@ fn in_flight(html: &mut Html, batch: &Batch) {
             fact(html, "Batch", |html| {
                 html.within("code", &[], |html| html.foreign(&batch.batch_id));
                 let late = if batch.late { ", found late" } else { "" };
-                html.element("small", &[], &format!("{} rows{late}", words::count(batch.rows)));
+                html.element("small", &[], &format!("{}{late}", words::counted(batch.rows, "row")));
             });
             fact(html, "After", |html| match &batch.after {
                 Some(after) => cursor(html, after),

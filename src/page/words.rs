@@ -3,6 +3,7 @@
 use time::macros::format_description;
 use time::{OffsetDateTime, UtcOffset};
 
+use crate::event;
 use crate::status::{Status, Tick, Tone};
 
 /// Returns a span in the one unit that people would say it in. The page's script counts in the same.
@@ -41,6 +42,11 @@ pub fn count(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// Returns a number with its noun: `1 row`, `2,000 rows`.
+pub fn counted(number: u64, noun: &str) -> String {
+    event::counted(number, noun).replacen(&number.to_string(), &count(number), 1)
 }
 
 /// Returns a rate with no more digits than it can bear.
@@ -84,6 +90,8 @@ pub fn state(status: &Status) -> (&'static str, Tone) {
         "free" => ("Idle", Tone::Good),
         "backing_off" => ("Backing off", Tone::Warning),
         "paused" => ("Paused", Tone::Warning),
+        "done" => ("Done", Tone::Note),
+        "given_up" => ("Given up", Tone::Note),
         "taken_over" => ("Left to others", Tone::Note),
         "lapsed" => ("Lease lapsed", Tone::Bad),
         "blank" => ("Not started", Tone::Note),

@@ -430,7 +430,7 @@ impl<'a> Observation<'a> {
                 "skipped: another instance was first".to_owned()
             }
             Ok(TickOutcome::BackingOff { until }) => {
-                format!("backing off until {}", rfc3339(*until))
+                format!("backing off until {} (`highwater resume` ends that)", rfc3339(*until))
             }
             Ok(TickOutcome::Paused { by, reason }) => {
                 format!("paused by {by}: {reason} (`highwater resume` lets it run)")

@@ -279,6 +279,11 @@ impl Status {
         Self { poller: poller.to_owned(), state, configured, last_error: error, ..Self::default() }
     }
 
+    /// Whether it is a range of which nothing more is to be delivered.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, "done" | "given_up")
+    }
+
     /// Whether somebody should look at it: no tick delivers anything as it stands.
     pub fn needs_attention(&self) -> bool {
         matches!(self.state, "backing_off" | "lapsed" | "paused" | "unreadable")
@@ -295,6 +300,8 @@ fn state(document: &StateDocument, age: LeaseAge, now: OffsetDateTime) -> &'stat
     let waits = document.in_flight.as_ref().and_then(|batch| batch.next_attempt_at);
     if document.taken_over_by.is_some() {
         "taken_over"
+    } else if let Some(ended) = document.range.as_ref().filter(|range| range.has_ended()) {
+        if ended.done_at.is_some() { "done" } else { "given_up" }
     } else if document.paused.is_some() {
         "paused"
     } else if waits.is_some_and(|until| now < until) {
@@ -472,6 +479,12 @@ mod tests {
                 "last_error": "503", "next_attempt_at": until })
         };
         let held = json!({ "lease": { "owner_id": "a", "fencing_token": 4 } });
+        let range = |ended: serde_json::Value| {
+            let mut range =
+                json!({ "of": "orders", "upto": upto, "begun_at": "2026-01-01T01:00:00Z" });
+            range.as_object_mut().unwrap().extend(ended.as_object().unwrap().clone());
+            range
+        };
         for (seconds, fields, expected) in [
             (0, json!({}), "free"),
             (121, held.clone(), "running"),
@@ -485,6 +498,13 @@ mod tests {
                 "paused",
             ),
             (0, json!({ "taken_over_by": 4 }), "taken_over"),
+            (0, json!({ "range": range(json!({})) }), "free"),
+            (0, json!({ "range": range(json!({ "done_at": "2026-01-01T01:30:00Z" })) }), "done"),
+            (
+                0,
+                json!({ "range": range(json!({ "cancelled_at": "2026-01-01T01:30:00Z" })) }),
+                "given_up",
+            ),
         ] {
             assert_eq!(status(seconds, &fields).state, expected, "{fields}");
         }

@@ -77,3 +77,27 @@ fn the_first_of_several_functions_is_the_next() {
     assert_eq!(next, Some(datetime!(2026-01-01 1:05 UTC)));
     assert_eq!(board.schedule_text("orders").as_deref(), Some("0 0 * * * *, 0 */5 * * * *"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_range_that_has_ended_is_told_of_where_it_is_asked_for_only() {
+    let store = Arc::new(MemoryStore::default());
+    stored(&store, "orders").await;
+    for (name, ended) in [("going", None), ("over", Some("2026-01-01T02:00:00Z"))] {
+        let name = format!("orders.replay.{name}");
+        let document = StateDocument::new(&name, SourceFingerprint::of(&[]), Generation(7));
+        let mut json = serde_json::to_value(&document).unwrap();
+        let upto = serde_json::json!({ "kind": "rowversion", "value": "0x0000000000000008", "tiebreaker": { "id": 8 } });
+        json["range"] = serde_json::json!({
+            "of": "orders", "upto": upto, "begun_at": "2026-01-01T01:00:00Z", "done_at": ended
+        });
+        write(&store, StateKey::Document(name), json.to_string().into_bytes()).await;
+    }
+    let board = board(store, &[]);
+    let names = |report: Report| -> Vec<String> {
+        report.pollers.into_iter().map(|status| status.poller).collect()
+    };
+    let all = names(board.read(Asked::All).await.unwrap());
+    assert_eq!(all, ["orders", "orders.replay.going"]);
+    let one = board.read(Asked::One("orders.replay.over")).await.unwrap();
+    assert_eq!(one.pollers[0].state, "done");
+}

@@ -126,7 +126,12 @@ impl Folder {
         let dead =
             json!({ "owner_id": "shop/fedcba987654-dead", "fencing_token": 9, "ttl_seconds": 120 });
         self.store("shipments", 900, &json!({ "lease": dead, "in_flight": batch(0, None) }));
-        self.store("old_returns", 90_000, &json!({ "lease": free(3) }));
+        self.store(
+            "old_returns",
+            90_000,
+            &json!({ "lease": free(3), "observed": { "at": self.ago(60),
+            "positions": 4_200, "rows": 1_830, "idle_ticks": 0 } }),
+        );
         fs::write(self.path("price_list"), "{}\n{").unwrap();
         self.journal();
     }

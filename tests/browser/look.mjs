@@ -68,6 +68,13 @@ await tab.waitForURL(/poller=invoices/);
 assert.equal(await tab.locator("h1").textContent(), "invoices");
 assert.ok((await tab.locator("caption").count()) >= 1);
 
+// Of a poller without times, positions tell how far behind it is.
+const behind = await tab.goto(page()).then(() => tab.locator("tbody tr", { hasText: "old_returns" }).textContent());
+assert.ok(behind.includes("4,200 behind"), behind);
+await tab.goto(page("/api/status/page?poller=old_returns"));
+assert.ok((await tab.locator("#content").textContent()).includes("1,830"));
+
+await tab.goto(page("/api/status/page?poller=invoices"));
 // Texts of others are texts; what would reorder them is written out.
 const error = await tab.locator(".notice pre").first().textContent();
 assert.ok(error.startsWith(told.hostile.slice(0, 30)), error);

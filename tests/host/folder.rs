@@ -40,7 +40,7 @@ async fn a_folder_for_a_table_is_valid_and_delivers() {
         command.stdin(Stdio::null()).kill_on_drop(true);
         command
     };
-    let valid = within(LIMIT, program().args(["validate", "--from", &out]).output()).await.unwrap();
+    let valid = within(LIMIT, program().arg("validate").output()).await.unwrap();
     assert!(valid.status.success(), "{}", String::from_utf8_lossy(&valid.stdout));
     let mut tick = program();
     let tick = within(LIMIT, tick.args(["tick", "shop"]).output()).await.unwrap();
@@ -49,7 +49,7 @@ async fn a_folder_for_a_table_is_valid_and_delivers() {
     assert_eq!(lines.matches("\"op\":\"upsert\"").count(), 3, "{lines}");
 
     let mut run = program();
-    run.args(["run", "--from", &out]).stdout(Stdio::piped());
+    run.arg("run").stdout(Stdio::piped());
     bench.insert(4..=4);
     let settings = read("local.settings.json").replace("*/15 * * * * *", "* * * * * *");
     std::fs::write(format!("{out}/local.settings.json"), settings).unwrap();
@@ -91,7 +91,12 @@ async fn what_a_folder_was_made_of_is_told_in_every_form() {
         findings.iter().any(|it| it["check"] == "index" && it["fix"].is_string()),
         "{report:#}"
     );
-    assert!(report["next"][1].as_str().unwrap().ends_with(&format!(" run --from {out}")));
+    assert!(
+        report["next"][1]
+            .as_str()
+            .unwrap()
+            .ends_with(&format!(" --settings {out}/local.settings.json run"))
+    );
     assert!(!said.data.contains(&bench.env["SqlConnection"]), "{report:#}");
 }
 
@@ -142,7 +147,7 @@ async fn what_a_tick_would_deliver_is_read_and_nothing_is_written() {
     bench.insert(4..=4);
     let before = bench.state();
     let said = bench.command(&dry).await;
-    assert!(said.done().starts_with("nightly: 1 rows wait behind rowversion"), "{said:?}");
+    assert!(said.done().starts_with("nightly: 1 row waits behind rowversion"), "{said:?}");
     assert_eq!(bench.state(), before);
     bench.command(&["pause", "nightly", "--reason", "later"]).await.done();
     let said = bench.command(&dry).await;

@@ -18,6 +18,7 @@ mod commands;
 mod credentials;
 mod data;
 mod extra;
+mod first_steps;
 mod folder;
 mod follow;
 mod host_check;

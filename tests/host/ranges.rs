@@ -241,7 +241,7 @@ async fn what_is_no_part_of_the_past_is_refused() {
     let bench = Bench::with_rows(1..=2).await;
     let all = ["--from-beginning", "--to-checkpoint"];
     let said = bench.command(&[&["replay", "nightly"][..], &all].concat()).await;
-    said.failed(2, "has delivered nothing yet");
+    said.failed(2, "stands at the beginning");
     bench.host().await.run().await;
     let before = bench.files();
     let beyond = "0x00000000FFFFFFFF";

@@ -200,7 +200,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "page",
-        &["cursor", "error", "poller", "state", "status"],
+        &["cursor", "error", "event", "poller", "state", "status"],
         &["axum", "base64", "sha2", "tokio::net", "tokio::spawn", "tokio::sync", "url", "uuid"],
     ),
     (

@@ -233,7 +233,8 @@ impl<'a> Report<'a> {
         findings: &'a [Finding],
     ) -> Self {
         let out = files.out.display();
-        let with = format!("highwater --settings {out}/local.settings.json");
+        let settings = word(&format!("{out}/local.settings.json"));
+        let with = format!("{} --settings {settings}", word(&program()));
         Self {
             poller,
             table,
@@ -245,7 +246,7 @@ impl<'a> Report<'a> {
             sees_deletes: offer.mode == CursorMode::ChangeTracking,
             files: files.all().map(|path| path.display().to_string()).to_vec(),
             findings,
-            next: ["validate", "run"].map(|command| format!("{with} {command} --from {out}")),
+            next: ["validate", "run"].map(|command| format!("{with} {command}")),
         }
     }
 
@@ -276,6 +277,21 @@ impl<'a> Report<'a> {
     }
 }
 
+/// Returns this program as it was called.
+fn program() -> String {
+    std::env::args().next().unwrap_or_else(|| env!("CARGO_PKG_NAME").to_owned())
+}
+
+/// Returns a text as one word of a shell.
+fn word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%,".contains(c);
+    if text.chars().all(is_plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -292,6 +308,13 @@ mod tests {
         assert_eq!(vars.get("HIGHWATER__B"), None);
         assert_eq!(vars.get("IDENTITY_ENDPOINT").as_deref(), Some("3"));
         assert_eq!(vars.names(), ["HIGHWATER__A", "IDENTITY_ENDPOINT"]);
+    }
+
+    #[test]
+    fn a_path_is_one_word_of_a_shell() {
+        assert_eq!(word("/home/me/try/local.settings.json"), "/home/me/try/local.settings.json");
+        assert_eq!(word("my folder"), "'my folder'");
+        assert_eq!(word("it's"), r"'it'\''s'");
     }
 
     #[test]

@@ -121,7 +121,8 @@ async fn range(live: &Poller, options: &RangeOptions) -> Result<Range, Failed> {
     }
     let Some(checkpoint) = live.checkpoint().await? else {
         return Err(usage(format!(
-            "poller `{}` has delivered nothing yet, so nothing can be delivered again",
+            "poller `{0}` stands at the beginning, so there is nothing behind it to deliver again: it was reset, or has \
+             never delivered; a tick (`highwater tick {0}`) moves it on",
             options.poller
         )));
     };

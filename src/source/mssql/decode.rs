@@ -129,6 +129,16 @@ fn padded(text: &mut String, value: u64, digits: usize) {
     text.push_str(number);
 }
 
+/// Returns the two digits of a number below a hundred.
+fn pair(value: u64) -> [u8; 2] {
+    let value = u8::try_from(value % 100).unwrap_or_default();
+    [b'0' + value / 10, b'0' + value % 10]
+}
+
+fn push_ascii(text: &mut String, bytes: &[u8]) {
+    text.push_str(str::from_utf8(bytes).unwrap_or_default());
+}
+
 fn guid(text: &mut String, value: Uuid) {
     text.push_str(value.hyphenated().encode_lower(&mut Uuid::encode_buffer()));
 }
@@ -170,19 +180,15 @@ fn day(text: &mut String, days: i64) {
     let year = era * 400 + year_of_era + i64::from(month <= 2);
     // The server has no years before 1.
     padded(text, year.unsigned_abs(), 4);
-    text.push('-');
-    padded(text, month.unsigned_abs(), 2);
-    text.push('-');
-    padded(text, day.unsigned_abs(), 2);
+    let [[months, month], [days, day]] = [month, day].map(|part| pair(part.unsigned_abs()));
+    push_ascii(text, &[b'-', months, month, b'-', days, day]);
 }
 
 /// Writes a time of day; `fraction` counts units of ten to the minus `digits`.
 fn clock(text: &mut String, seconds: u64, fraction: u64, digits: usize) {
-    padded(text, seconds / 3600, 2);
-    text.push(':');
-    padded(text, seconds / 60 % 60, 2);
-    text.push(':');
-    padded(text, seconds % 60, 2);
+    let parts = [seconds / 3600, seconds / 60 % 60, seconds % 60];
+    let [[hours, hour], [minutes, minute], [tens, second]] = parts.map(pair);
+    push_ascii(text, &[hours, hour, b':', minutes, minute, b':', tens, second]);
     if digits > 0 {
         text.push('.');
         padded(text, fraction, digits);
@@ -218,9 +224,9 @@ fn datetimeoffset(text: &mut String, value: DateTimeOffset) {
     let seconds = local.rem_euclid(SECONDS_PER_DAY).unsigned_abs();
     clock(text, seconds, fraction, usize::from(value.datetime2().time().scale()));
     text.push(if offset < 0 { '-' } else { '+' });
-    padded(text, offset.unsigned_abs() / 60, 2);
-    text.push(':');
-    padded(text, offset.unsigned_abs() % 60, 2);
+    let offset = offset.unsigned_abs();
+    let [[hours, hour], [minutes, minute]] = [offset / 60, offset % 60].map(pair);
+    push_ascii(text, &[hours, hour, b':', minutes, minute]);
 }
 
 fn datetime(text: &mut String, value: DateTime) {

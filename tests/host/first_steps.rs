@@ -1,0 +1,170 @@
+//! What `docs/first-steps.md` has a new user do, run line by line in a shell, with the output that it shows.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use highwater::config::{ProcessVars, Vars as _};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+
+use crate::bench::{LIMIT, PROGRAM, within};
+
+const PAGE: &str = include_str!("../../docs/first-steps.md");
+/// Ends what a block of commands prints.
+const END: &str = "=== end of block";
+/// Begins the command of the other terminal.
+const SERVER: &str = "highwater devdb ";
+/// Stands on the page for what the server prints.
+const CONNECTION: &str = "Server=…";
+
+/// Returns the fenced blocks of a page: the language, and the text.
+fn blocks(page: &str) -> Vec<(&str, &str)> {
+    let mut blocks = Vec::new();
+    let mut rest = page;
+    while let Some((_, after)) = rest.split_once("\n```") {
+        let (language, after) = after.split_once('\n').unwrap();
+        let (text, after) = after.split_once("\n```").unwrap();
+        blocks.push((language, text));
+        rest = after;
+    }
+    blocks
+}
+
+/// Whether a line is as the page shows it, in which `…` stands for anything.
+fn is_like(line: &str, shown: &str) -> bool {
+    let Some((first, others)) = shown.split_once('…') else { return line == shown };
+    let Some(mut rest) = line.strip_prefix(first) else { return false };
+    let mut others: Vec<&str> = others.split('…').collect();
+    let last = others.pop().unwrap();
+    for part in others {
+        let Some((_, behind)) = rest.split_once(part) else { return false };
+        rest = behind;
+    }
+    rest.ends_with(last)
+}
+
+/// Fails unless the lines that the page shows are among those that were printed, in this order.
+#[track_caller]
+fn shown_in(shown: &str, printed: &[String]) {
+    let mut rest = printed.iter();
+    // Columns of a table are as wide as what stands in them.
+    let narrow = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    for wanted in shown.lines().filter(|line| *line != "…") {
+        let found = rest.any(|line| is_like(&narrow(line), &narrow(wanted)));
+        assert!(found, "no `{wanted}` in {printed:#?}");
+    }
+}
+
+/// The terminal with the server.
+struct Server {
+    _child: Child,
+    typed: ChildStdin,
+    said: Lines<BufReader<ChildStderr>>,
+    connection: String,
+}
+
+impl Server {
+    async fn start(command: &str) -> Self {
+        let mut child = Command::new(PROGRAM)
+            .args(command.split_whitespace().skip(1))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let connection = lines.next_line().await.unwrap().unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+        assert!(said.next_line().await.unwrap().unwrap().contains("stand-in"));
+        Self { typed: child.stdin.take().unwrap(), said, connection, _child: child }
+    }
+
+    async fn run(&mut self, statements: &str) {
+        for statement in statements.lines() {
+            self.typed.write_all(format!("{statement}\n").as_bytes()).await.unwrap();
+            let said = self.said.next_line().await.unwrap().unwrap();
+            assert!(said.ends_with("row") || said.ends_with("rows"), "{statement}: {said}");
+        }
+    }
+}
+
+/// The terminal of the user.
+struct Shell {
+    _child: Child,
+    typed: ChildStdin,
+    printed: Lines<BufReader<ChildStdout>>,
+}
+
+impl Shell {
+    async fn start(folder: &Path) -> Self {
+        let programs = Path::new(PROGRAM).parent().unwrap().display();
+        let path = ProcessVars.get("PATH").unwrap();
+        let mut child = Command::new("bash")
+            .env_clear()
+            .env("PATH", format!("{programs}:{path}"))
+            .current_dir(folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let (typed, printed) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let printed = BufReader::new(printed).lines();
+        let mut shell = Self { _child: child, typed, printed };
+        // As a shell at a terminal does.
+        shell.run("exec 2>&1; shopt -s expand_aliases").await;
+        shell
+    }
+
+    async fn run(&mut self, commands: &str) -> Vec<String> {
+        let typed = format!("{commands}\necho '{END}'\n");
+        self.typed.write_all(typed.as_bytes()).await.unwrap();
+        let mut printed = Vec::new();
+        while let Some(line) = self.printed.next_line().await.unwrap() {
+            if line == END {
+                return printed;
+            }
+            printed.push(line);
+        }
+        panic!("the shell has ended: {printed:#?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_user_sees_what_the_page_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut shell = Shell::start(folder.path()).await;
+    let mut server = None;
+    let (mut printed, mut compared) = (Vec::new(), 0);
+    for (language, text) in blocks(PAGE) {
+        match language {
+            "sh" if text.starts_with(SERVER) => {
+                server = Some(within(LIMIT, Server::start(text)).await);
+            }
+            "sh" => {
+                let connection = &server.as_ref().unwrap().connection;
+                let commands = text.replace(CONNECTION, connection);
+                printed = within(LIMIT, shell.run(&commands)).await;
+            }
+            "sql" => within(LIMIT, server.as_mut().unwrap().run(text)).await,
+            "text" => {
+                shown_in(text, &printed);
+                compared += 1;
+            }
+            other => panic!("a block of `{other}`"),
+        }
+    }
+    assert_eq!(compared, 9, "every output that the page shows was compared");
+    let left: Vec<String> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(left.len(), 3, "what the page says is left: {left:?}");
+}
+
+#[test]
+fn a_line_is_compared_but_for_what_differs_each_time() {
+    assert!(is_like("took 3 ms", "took … ms") && is_like("a b c", "a …") && is_like("a", "a"));
+    assert!(!is_like("took 3 s", "took … ms") && !is_like("a b", "a") && !is_like("b", "…a"));
+}
