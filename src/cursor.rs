@@ -101,7 +101,7 @@ pub enum CursorError {
 impl Cursor {
     /// Returns the position of a row with this rowversion and key.
     pub fn row_version(value: RowVersion, key: KeyValues) -> Self {
-        Self { mode: CursorMode::RowVersion, value: value.to_string(), key }
+        Self { mode: CursorMode::RowVersion, value: value.text(), key }
     }
 
     /// Returns the position of a row with this timestamp, as the server wrote it, and key.
@@ -232,11 +232,18 @@ impl std::str::FromStr for TrackedPosition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RowVersion(pub u64);
 
+impl RowVersion {
+    fn text(self) -> String {
+        let mut text = String::with_capacity(2 + 2 * size_of::<u64>());
+        text.push_str("0x");
+        push_hex(&mut text, b'A', &self.0.to_be_bytes());
+        text
+    }
+}
+
 impl fmt::Display for RowVersion {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = hex_by(b'A', &self.0.to_be_bytes());
-        formatter.write_str("0x")?;
-        formatter.write_str(&digits)
+        formatter.write_str(&self.text())
     }
 }
 
@@ -328,21 +335,22 @@ pub(crate) fn update_sized(hash: &mut Sha256, bytes: &[u8]) {
 
 /// Returns lower-case hex.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    hex_by(b'a', bytes)
+    let mut text = String::with_capacity(bytes.len() * 2);
+    push_hex(&mut text, b'a', bytes);
+    text
 }
 
-/// Returns hex whose digit for ten is this letter.
-fn hex_by(ten: u8, bytes: &[u8]) -> String {
-    let mut text = Vec::with_capacity(bytes.len() * 2);
+/// Writes hex whose digit for ten is the letter `ten`.
+fn push_hex(text: &mut String, ten: u8, bytes: &[u8]) {
+    let mut push = |digits: &[u8]| text.push_str(str::from_utf8(digits).unwrap_or_default());
     let (words, rest) = bytes.as_chunks();
     for word in words {
-        text.extend_from_slice(&digits(ten, u32::from_be_bytes(*word)));
+        push(&digits(ten, u32::from_be_bytes(*word)));
     }
     for byte in rest {
         let [.., high, low] = digits(ten, (*byte).into());
-        text.extend_from_slice(&[high, low]);
+        push(&[high, low]);
     }
-    String::from_utf8(text).unwrap_or_default()
 }
 
 /// Returns the eight digits of a number, all of them at once: every row has two hashes and a position.
