@@ -4,12 +4,16 @@
 //! module compares is the leading part, whose text is normalised so that its order is plain. Keys
 //! are never compared here: SQL Server's order of strings and identifiers is not Rust's.
 
+mod key;
+
 use std::cmp::Ordering;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
+
+pub use self::key::KeyValues;
 
 /// How a source orders its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,9 +58,6 @@ impl fmt::Display for CursorMode {
         formatter.write_str(self.as_str())
     }
 }
-
-/// Key columns and their values, in key order.
-pub type KeyValues = serde_json::Map<String, serde_json::Value>;
 
 /// What a source keeps in the state document beside the cursor. To lose it may cost time or a stop
 /// with advice, never a row.

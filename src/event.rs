@@ -36,7 +36,7 @@ impl EventId {
     /// Derives the id of a row's state.
     pub fn of(poller: &str, cursor: &Cursor) -> Self {
         let mut hash = Self::begin(poller, cursor);
-        for (name, value) in &cursor.key {
+        for (name, value) in cursor.key.iter() {
             update_sized(&mut hash, name.as_bytes());
             update_sized(&mut hash, value.to_string().as_bytes());
         }

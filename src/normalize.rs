@@ -1,6 +1,8 @@
 //! Rows to change events: pure, and the place where a row that cannot be ordered or encoded is found
 //! before any handler sees it.
 
+use std::sync::Arc;
+
 use thiserror::Error;
 
 use crate::cursor::{Cursor, CursorError, CursorMode, KeyValues, RowVersion};
@@ -89,8 +91,10 @@ pub enum NormalizeError {
 /// [`NormalizeError`] names the first row that cannot be delivered, and why.
 pub fn normalize(shape: &SourceShape, rows: &Rows) -> Result<Vec<ChangeEvent>, NormalizeError> {
     let mut encoder = EventEncoder::new(&shape.label, rows.rows.len(), rows.json.len());
+    let names: Vec<Arc<str>> = shape.key.iter().map(|name| Arc::from(name.as_str())).collect();
     for (index, row) in rows.rows.iter().enumerate() {
-        encoder.push(row.op, position(shape, index, row)?, rows.object(row));
+        let key = key_values(&names, index, row)?;
+        encoder.push(row.op, position(shape, index, (row, key))?, rows.object(row));
     }
     Ok(encoder.finish())
 }
@@ -131,15 +135,18 @@ fn too_large(
     NormalizeError::TooLarge {
         poller: shape.label.poller.clone(),
         object: shape.label.object.clone(),
-        key: serde_json::Value::from(event.cursor.key.clone()).to_string(),
+        key: event.cursor.key.to_json().to_string(),
         bytes: event.json.len(),
         bytes_max,
         column,
     }
 }
 
-fn position(shape: &SourceShape, index: usize, row: &Row) -> Result<Cursor, NormalizeError> {
-    let key = key_values(shape, index, row)?;
+fn position(
+    shape: &SourceShape,
+    index: usize,
+    (row, key): (&Row, KeyValues),
+) -> Result<Cursor, NormalizeError> {
     let wrong = |expected| NormalizeError::CursorType {
         row: index,
         found: row.position.to_json().to_string(),
@@ -165,18 +172,20 @@ fn position(shape: &SourceShape, index: usize, row: &Row) -> Result<Cursor, Norm
     }
 }
 
-fn key_values(shape: &SourceShape, index: usize, row: &Row) -> Result<KeyValues, NormalizeError> {
-    let mut key = KeyValues::with_capacity(shape.key.len());
-    for (position, column) in shape.key.iter().enumerate() {
-        let column = column.clone();
+fn key_values(names: &[Arc<str>], index: usize, row: &Row) -> Result<KeyValues, NormalizeError> {
+    let mut key = KeyValues::with_capacity(names.len());
+    for (position, name) in names.iter().enumerate() {
+        let column = || name.as_ref().to_owned();
         match row.key.get(position) {
-            None => return Err(NormalizeError::MissingKey { row: index, column }),
-            Some(Value::Null) => return Err(NormalizeError::NullKey { row: index, column }),
-            Some(Value::HalfPair(_)) => {
-                return Err(NormalizeError::HalfPairKey { row: index, column });
+            None => return Err(NormalizeError::MissingKey { row: index, column: column() }),
+            Some(Value::Null) => {
+                return Err(NormalizeError::NullKey { row: index, column: column() });
             }
-            Some(value) => key.insert(column, value.to_json()),
-        };
+            Some(Value::HalfPair(_)) => {
+                return Err(NormalizeError::HalfPairKey { row: index, column: column() });
+            }
+            Some(value) => key.insert(Arc::clone(name), value.to_json()),
+        }
     }
     Ok(key)
 }

@@ -245,7 +245,7 @@ pub fn position_text(cursor: &Cursor) -> String {
     if cursor.key.is_empty() {
         return format!("{} `{}`", cursor.mode, cursor.value);
     }
-    let key = serde_json::Value::Object(cursor.key.clone());
+    let key = cursor.key.to_json();
     format!("{} `{}` with key {key}", cursor.mode, cursor.value)
 }
 

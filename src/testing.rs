@@ -19,7 +19,7 @@ use time::OffsetDateTime;
 pub use self::broken::{Fault, PanickingHandler};
 use self::pace::Pace;
 pub use self::store::{Call, Calls, FaultyStore};
-use crate::cursor::{Cursor, CursorMode, RowVersion, SourceFingerprint};
+use crate::cursor::{Cursor, CursorMode, KeyValues, RowVersion, SourceFingerprint};
 use crate::error::ErrorKind;
 use crate::event::{BatchId, Operation, SourceLabel};
 use crate::handler::{Delivery, Handler, HandlerError};
@@ -187,7 +187,7 @@ impl Source for TableSource {
     async fn present(&self) -> Result<Option<Cursor>, FetchError> {
         let mut state = locked(&self.state);
         state.failures.pop_front().map_or(Ok(()), Err)?;
-        let key = serde_json::Map::new();
+        let key = KeyValues::new();
         Ok(Some(match self.shape.mode {
             CursorMode::IntegerPk => {
                 Cursor::integer(i64::try_from(state.version).unwrap_or(i64::MAX), key)

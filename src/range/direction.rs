@@ -85,14 +85,11 @@ pub fn is_first_reading(cursor: &Cursor) -> bool {
 ///
 /// [`RangeError::Key`].
 pub fn refuse_other_key(cursor: &Cursor, key: &[String]) -> Result<(), RangeError> {
-    let has_all = key.iter().all(|column| cursor.key.contains_key(column));
-    if cursor.key.is_empty() || (has_all && cursor.key.len() == key.len()) {
+    let has_all = key.iter().all(|column| cursor.key.get(column).is_some());
+    if cursor.key.is_empty() || (has_all && cursor.key.iter().count() == key.len()) {
         return Ok(());
     }
-    Err(RangeError::Key {
-        found: serde_json::Value::Object(cursor.key.clone()).to_string(),
-        columns: key.join("`, `"),
-    })
+    Err(RangeError::Key { found: cursor.key.to_json().to_string(), columns: key.join("`, `") })
 }
 
 #[cfg(test)]

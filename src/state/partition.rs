@@ -160,9 +160,8 @@ mod tests {
     use super::*;
 
     fn at(number: i64, key: Option<i64>) -> Cursor {
-        let mut keys = KeyValues::new();
-        keys.extend(key.map(|key| ("id".to_owned(), json!(key))));
-        Cursor::integer(number, keys)
+        let keys = key.map(|key| ("id".to_owned(), json!(key)));
+        Cursor::integer(number, keys.into_iter().collect())
     }
 
     fn tracked(position: &str) -> Cursor {

@@ -194,6 +194,6 @@ fn key(
 }
 
 fn rejected(row: &EventRow<'_>, reason: &str) -> HandlerError {
-    let key = serde_json::Value::from(row.event.cursor.key.clone());
+    let key = row.event.cursor.key.to_json();
     HandlerError::Rejected(format!("row with key {key}: {reason}"))
 }

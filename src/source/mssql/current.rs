@@ -69,7 +69,7 @@ impl Plan {
     pub(super) fn current(&self, mut answer: Answer, at: &Cursor) -> Result<Rows, FetchError> {
         answer.check_value()?;
         if answer.rows.len() >= ROWS_MAX {
-            let key = serde_json::Value::Object(at.key.clone());
+            let key = at.key.to_json();
             let reason = format!("several rows of `{}` have the key {key}", self.table);
             return Err(FetchError::new(ErrorKind::Configuration, reason));
         }

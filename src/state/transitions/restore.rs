@@ -128,7 +128,7 @@ mod tests {
     fn a_clone_has_the_position_and_nothing_of_the_lease() {
         let (mut document, _) = held(4);
         document.checkpoint.cursor =
-            Some(crate::cursor::Cursor::integer(7, serde_json::Map::new()));
+            Some(crate::cursor::Cursor::integer(7, crate::cursor::KeyValues::new()));
         document.checkpoint.metadata.row_count = 3;
         document.source_state.insert("settled".to_owned(), "9".into());
         document.replay_id = Some("reset-1".to_owned());
