@@ -1,7 +1,5 @@
 //! Rows to events: the JSON of a batch is written once, each event behind the one before.
 
-use std::ops::Range;
-
 use super::json::Buffer;
 use super::{ChangeEvent, EventId, EventJson, Operation, SourceLabel};
 use crate::cursor::{Cursor, update_sized};
@@ -22,7 +20,7 @@ pub struct EventEncoder {
     buffer: Buffer,
     /// The key of the event in hand, as JSON.
     key: String,
-    events: Vec<(EventId, Operation, Cursor, Range<usize>)>,
+    events: Vec<ChangeEvent>,
 }
 
 impl EventEncoder {
@@ -48,14 +46,13 @@ impl EventEncoder {
     /// Adds the event of a row whose columns are the JSON object `after`, which a deleted row has not.
     pub fn push(&mut self, op: Operation, cursor: Cursor, after: &str) {
         let id = self.write(op, &cursor, after);
-        self.events.push((id, op, cursor, self.buffer.end()));
+        self.events.push(ChangeEvent { id, op, cursor, json: self.buffer.end() });
     }
 
     /// Returns the events, in the order in which they were added.
     pub fn finish(self) -> Vec<ChangeEvent> {
-        let share = self.buffer.share();
-        let event = |(id, op, cursor, part)| ChangeEvent { id, op, cursor, json: share(part) };
-        self.events.into_iter().map(event).collect()
+        self.buffer.share();
+        self.events
     }
 
     /// Writes an event.

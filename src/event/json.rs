@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::{Deref, Range};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Stands between two events of one buffer, so that they are the inside of a JSON array.
 const SEPARATOR: char = ',';
@@ -14,13 +14,20 @@ pub struct EventJson {
     part: Range<usize>,
 }
 
-/// What the events of a batch share.
-struct Shared(String);
+/// What the events of a batch share; it is there once all of them are written.
+#[derive(Debug, Default)]
+struct Shared(OnceLock<String>);
+
+impl Shared {
+    fn json(&self) -> &str {
+        self.0.get().map_or("", String::as_str)
+    }
+}
 
 impl EventJson {
     /// Returns the JSON.
     pub fn as_str(&self) -> &str {
-        self.batch.0.get(self.part.clone()).unwrap_or_default()
+        self.batch.json().get(self.part.clone()).unwrap_or_default()
     }
 
     /// Returns these events with a comma between each two, where they stand so already: one behind
@@ -36,7 +43,7 @@ impl EventJson {
             }
             end = event.part.end;
         }
-        first.batch.0.get(first.part.start..end)
+        first.batch.json().get(first.part.start..end)
     }
 }
 
@@ -56,7 +63,7 @@ impl AsRef<str> for EventJson {
 
 impl From<String> for EventJson {
     fn from(json: String) -> Self {
-        Self { part: 0..json.len(), batch: Arc::new(Shared(json)) }
+        Self { part: 0..json.len(), batch: Arc::new(Shared(json.into())) }
     }
 }
 
@@ -83,11 +90,12 @@ impl fmt::Display for EventJson {
 pub(super) struct Buffer {
     json: String,
     begin: usize,
+    shared: Arc<Shared>,
 }
 
 impl Buffer {
     pub(super) fn with_capacity(bytes: usize) -> Self {
-        Self { json: String::with_capacity(bytes), begin: 0 }
+        Self { json: String::with_capacity(bytes), ..Self::default() }
     }
 
     /// Begins the next event, which is written to what this returns.
@@ -99,9 +107,9 @@ impl Buffer {
         &mut self.json
     }
 
-    /// Returns where the event stands that was begun last.
-    pub(super) fn end(&self) -> Range<usize> {
-        self.begin..self.json.len()
+    /// Returns the event that was begun last; it has its text once the buffer is shared.
+    pub(super) fn end(&self) -> EventJson {
+        EventJson { batch: Arc::clone(&self.shared), part: self.begin..self.json.len() }
     }
 
     /// Returns the one event that was written.
@@ -109,10 +117,9 @@ impl Buffer {
         self.json.into()
     }
 
-    /// Returns how the events share the buffer.
-    pub(super) fn share(self) -> impl Fn(Range<usize>) -> EventJson {
-        let batch = Arc::new(Shared(self.json));
-        move |part| EventJson { batch: Arc::clone(&batch), part }
+    /// Lets the events have the buffer.
+    pub(super) fn share(self) {
+        self.shared.0.get_or_init(|| self.json);
     }
 }
 
@@ -122,15 +129,13 @@ mod tests {
 
     fn shared(events: &[&str]) -> Vec<EventJson> {
         let mut buffer = Buffer::default();
-        let parts: Vec<Range<usize>> = events
-            .iter()
-            .map(|event| {
-                buffer.begin().push_str(event);
-                buffer.end()
-            })
-            .collect();
-        let share = buffer.share();
-        parts.into_iter().map(share).collect()
+        let write = |event: &&str| {
+            buffer.begin().push_str(event);
+            buffer.end()
+        };
+        let events = events.iter().map(write).collect();
+        buffer.share();
+        events
     }
 
     #[test]
