@@ -1,5 +1,6 @@
 // Writes docs/third-party-notices.txt, and the same compressed for the program: every crate that is linked into
-// the deployable program, its licence, and the text of that, from the crates' own sources as cargo has fetched them. Run it after a change of Cargo.lock:
+// the deployable program, its licence, and the text of that, from the crates' own sources as cargo has fetched
+// them. Run it after a change of Cargo.lock:
 //
 //   node .ci/notices.mjs
 //

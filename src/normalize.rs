@@ -94,7 +94,7 @@ pub fn normalize(shape: &SourceShape, rows: &Rows) -> Result<Vec<ChangeEvent>, N
     let names: Vec<Arc<str>> = shape.key.iter().map(|name| Arc::from(name.as_str())).collect();
     for (index, row) in rows.rows.iter().enumerate() {
         let key = key_values(&names, index, row)?;
-        encoder.push(row.op, position(shape, index, (row, key))?, rows.object(row));
+        encoder.push(row.op, position(shape, index, row, key)?, rows.object(row));
     }
     Ok(encoder.finish())
 }
@@ -145,7 +145,8 @@ fn too_large(
 fn position(
     shape: &SourceShape,
     index: usize,
-    (row, key): (&Row, KeyValues),
+    row: &Row,
+    key: KeyValues,
 ) -> Result<Cursor, NormalizeError> {
     let wrong = |expected| NormalizeError::CursorType {
         row: index,

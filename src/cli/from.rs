@@ -9,7 +9,7 @@ use crate::project::HOST_FILE;
 /// Where `host.json` and functions are.
 #[derive(Debug, Args)]
 pub(super) struct FromOption {
-    /// Folder with host.json and function-definitions; that of `--settings` if it has them, else the current one.
+    /// Folder with host.json and function-definitions; that of `--settings` if host.json is there, else the current one.
     #[arg(long, value_name = "DIR")]
     from: Option<PathBuf>,
 }

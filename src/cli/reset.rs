@@ -17,6 +17,7 @@ use super::{poller, restore};
 use crate::config::Vars;
 use crate::cursor::Cursor;
 use crate::error::chain;
+use crate::event::counted;
 use crate::poller::{Counted, Operator, Poller, ResetError, ResetPlan, ResetTo, Weight};
 use crate::range::position_text;
 use crate::state::StateDocument;
@@ -233,10 +234,9 @@ fn plan_text(name: &str, plan: &ResetPlan) -> String {
 
 /// Returns what it means for rows that the checkpoint moves to `to`.
 pub(super) fn weight_lines(weight: &Weight, to: Option<&Cursor>) -> [String; 2] {
-    let rows = |counted: &Counted| match counted {
-        Counted::Rows(size) if size.more => format!("at least {} rows", size.rows),
-        Counted::Rows(size) if size.rows == 1 => "1 row".to_owned(),
-        Counted::Rows(size) => format!("{} rows", size.rows),
+    let rows = |size: &Counted| match size {
+        Counted::Rows(size) if size.more => format!("at least {}", counted(size.rows, "row")),
+        Counted::Rows(size) => counted(size.rows, "row"),
         Counted::Unknown(reason) => format!("rows that could not be counted ({reason})"),
     };
     let skipped = if to.is_none() && !weight.skipped.is_none() {

@@ -49,6 +49,11 @@ impl KeyValues {
         self.0.iter().map(|(name, value)| (&**name, value))
     }
 
+    /// Returns how many columns it has.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Whether it has no columns.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -71,8 +76,7 @@ impl Index<&str> for KeyValues {
 
 impl PartialEq for KeyValues {
     fn eq(&self, other: &Self) -> bool {
-        self.0.len() == other.0.len()
-            && self.iter().all(|(name, value)| other.get(name) == Some(value))
+        self.len() == other.len() && self.iter().all(|(name, value)| other.get(name) == Some(value))
     }
 }
 

@@ -63,6 +63,8 @@ impl Console {
 
     /// Reads the streams of a process until they end, which they do with the process.
     pub(super) fn follow(self: &Arc<Self>, name: &'static str, child: &mut Child) -> JoinSet<()> {
+        // What an earlier life said is not why this one ends.
+        locked(&self.last_errors).remove(name);
         let mut readers = JoinSet::new();
         if let Some(stream) = child.stdout.take() {
             readers.spawn(Arc::clone(self).read(name, stream));
@@ -84,7 +86,10 @@ impl Console {
         let mut lines = BufReader::new(stream).lines();
         while let Ok(Some(line)) = lines.next_line().await {
             self.take(name, &line);
-            locked(&self.last_errors).insert(name, line);
+            // With which a panic ends.
+            if !line.starts_with("note: ") {
+                locked(&self.last_errors).insert(name, line);
+            }
         }
     }
 

@@ -4,11 +4,13 @@
 //! client is needed to try a poller.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread;
 
-use tokio::io::{AsyncBufReadExt as _, BufReader, stdin};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
 use super::{UNAVAILABLE, flights, progress::say};
@@ -98,7 +100,7 @@ fn is_standard_input(file: &Path) -> bool {
 fn batches(text: &str) -> Vec<String> {
     let mut batches = vec![String::new()];
     for line in text.lines() {
-        if line.trim().eq_ignore_ascii_case("GO") {
+        if is_go(line) {
             batches.push(String::new());
         } else if let Some(batch) = batches.last_mut() {
             batch.push_str(line);
@@ -111,9 +113,10 @@ fn batches(text: &str) -> Vec<String> {
 
 /// Runs each line that is typed, and says what it did; a statement that fails is told, and no more.
 async fn run_lines(database: &Database) {
-    let mut lines = BufReader::new(stdin()).lines();
-    while let Ok(Some(line)) = lines.next_line().await {
-        if line.trim().is_empty() {
+    let mut lines = typed();
+    while let Some(line) = lines.recv().await {
+        // What ends a batch elsewhere: here each line is one.
+        if line.trim().is_empty() || is_go(&line) {
             continue;
         }
         let database = database.clone();
@@ -124,6 +127,24 @@ async fn run_lines(database: &Database) {
             Err(panic) => panic.to_string(),
         });
     }
+}
+
+/// Returns the lines of standard input as they come. They are read by a thread that nobody waits for: no
+/// signal ends the reading of a line.
+fn typed() -> mpsc::Receiver<String> {
+    let (sender, receiver) = mpsc::channel(1);
+    thread::spawn(move || {
+        for line in io::stdin().lines().map_while(Result::ok) {
+            if sender.blocking_send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+fn is_go(line: &str) -> bool {
+    line.trim().eq_ignore_ascii_case("GO")
 }
 
 fn told(error: &SqlError) -> String {

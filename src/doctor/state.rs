@@ -8,6 +8,7 @@ use super::clock::{self, Reading};
 use crate::clock::Clock;
 use crate::cursor::SourceFingerprint;
 use crate::error::chain;
+use crate::event::counted;
 use crate::state::{
     LeaseAge, Loaded, Marker, OnMissingState, Standing, StateDocument, StateKey, StateStore,
     StoreError, decode, decode_marker,
@@ -248,8 +249,10 @@ fn trouble(document: &StateDocument) -> Vec<Finding> {
         findings.push(Finding::warning(
             "batch in flight",
             format!(
-                "a batch of {} rows has failed {} times and met {} crashes; last: {error}",
-                batch.rows, batch.attempt, batch.crashes
+                "a batch of {} has failed {} and met {}; last: {error}",
+                counted(batch.rows, "row"),
+                counted(batch.attempt.into(), "time"),
+                counted(batch.crashes.into(), "crash")
             ),
             "mend the handler or its target; the rows are tried again, and none behind them before",
         ));

@@ -91,7 +91,7 @@ pub fn state(status: &Status) -> (&'static str, Tone) {
         "backing_off" => ("Backing off", Tone::Warning),
         "paused" => ("Paused", Tone::Warning),
         "done" => ("Done", Tone::Note),
-        "given_up" => ("Given up", Tone::Note),
+        "cancelled" => ("Cancelled", Tone::Note),
         "taken_over" => ("Left to others", Tone::Note),
         "lapsed" => ("Lease lapsed", Tone::Bad),
         "blank" => ("Not started", Tone::Note),
@@ -125,7 +125,8 @@ pub fn strip(ticks: &[Tick]) -> String {
     ];
     let parts = parts.iter().filter(|(number, _)| *number > 0);
     let parts: Vec<String> = parts.map(|(number, what)| format!("{number} {what}")).collect();
-    format!("last {} ticks that wrote: {}, {} rows", ticks.len(), parts.join(", "), count(rows))
+    let ticks = counted(u64::try_from(ticks.len()).unwrap_or(u64::MAX), "tick");
+    format!("last {ticks} that wrote: {}, {}", parts.join(", "), counted(rows, "row"))
 }
 
 #[cfg(test)]

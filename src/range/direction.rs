@@ -86,7 +86,7 @@ pub fn is_first_reading(cursor: &Cursor) -> bool {
 /// [`RangeError::Key`].
 pub fn refuse_other_key(cursor: &Cursor, key: &[String]) -> Result<(), RangeError> {
     let has_all = key.iter().all(|column| cursor.key.get(column).is_some());
-    if cursor.key.is_empty() || (has_all && cursor.key.iter().count() == key.len()) {
+    if cursor.key.is_empty() || (has_all && cursor.key.len() == key.len()) {
         return Ok(());
     }
     Err(RangeError::Key { found: cursor.key.to_json().to_string(), columns: key.join("`, `") })

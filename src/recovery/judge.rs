@@ -7,6 +7,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::memory::Remembered;
 use super::table::{Action, Condition};
+use crate::event::counted;
 use crate::state::{InFlight, LeaseAge, Standing, StateDocument};
 
 /// Longest that a handler's target may ask to be left alone, as the handlers have it.
@@ -120,7 +121,7 @@ fn lease_expired(subject: &Subject<'_>) -> Option<Judged> {
     let (ttl, token) = (lease.ttl_seconds, lease.fencing_token);
     let (action, batch) = match &document.in_flight {
         Some(InFlight { rows, .. }) => {
-            (Action::Requeue, format!("; a batch of {rows} rows is in hand"))
+            (Action::Requeue, format!("; a batch of {} is in hand", counted(*rows, "row")))
         }
         None => (Action::Release, String::new()),
     };
@@ -138,9 +139,10 @@ fn in_flight_orphaned(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<
     if document.standing_for_nobody(age) != Standing::Free || document.paused.is_some() {
         return None;
     }
+    let rows = counted(batch.rows, "row");
     if let Some(until) = batch.next_attempt_at.filter(|at| *at > latest_attempt(now, configured)) {
         let until = rfc3339(until);
-        let found = format!("a batch of {} rows is not tried again before {until}", batch.rows);
+        let found = format!("a batch of {rows} is not tried again before {until}");
         return Some(Judged::new(Condition::InFlightOrphaned, Action::Requeue, found));
     }
     let left_at = now - document.idle(age);
@@ -149,8 +151,7 @@ fn in_flight_orphaned(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<
         return None;
     }
     let found = format!(
-        "a batch of {} rows is due since {}, and no tick takes it: is the timer on?",
-        batch.rows,
+        "a batch of {rows} is due since {}, and no tick takes it: is the timer on?",
         rfc3339(due_at)
     );
     Some(Judged::new(Condition::InFlightOrphaned, Action::Alarm, found))

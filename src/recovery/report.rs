@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::counted::Calls;
 use super::table::{Action, Condition};
+use crate::event::counted;
 
 /// What became of a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -91,8 +92,7 @@ impl Report {
         };
         let failed = if failed == 0 { String::new() } else { format!(", {failed} not repaired") };
         let Calls { listings, reads, writes } = self.calls;
-        let listings =
-            if listings == 1 { "1 listing".to_owned() } else { format!("{listings} listings") };
+        let listings = counted(listings, "listing");
         format!(
             "recovery: {what}{failed}, {} findings in {} documents ({} ms; {listings}, {reads} reads, \
              {writes} writes)",

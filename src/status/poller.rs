@@ -11,7 +11,8 @@ use crate::doctor::sizing::Sizing;
 use crate::journal::Entry;
 use crate::partition::Partition;
 use crate::state::{
-    InFlight, LeaseAge, Observed, Paused, RECENT_MAX, RecentTick, Standing, StateDocument,
+    InFlight, LeaseAge, Observed, Paused, RECENT_MAX, RangeRecord, RecentTick, Standing,
+    StateDocument,
 };
 
 /// Over how long the rate of rows is told, as far back as the document remembers.
@@ -37,8 +38,8 @@ pub struct Beside<'a> {
 pub struct Status {
     /// Its name.
     pub poller: String,
-    /// In one word: `running`, `free`, `backing_off`, `paused`, `taken_over`, `lapsed`, `blank`, `none` without a
-    /// document, `unreadable`.
+    /// In one word: `running`, `free`, `backing_off`, `paused`, `taken_over`, `done` and `cancelled` ranges,
+    /// `lapsed`, `blank`, `none` without a document, `unreadable`.
     pub state: &'static str,
     /// Whether the settings speak of it.
     pub configured: bool,
@@ -281,7 +282,7 @@ impl Status {
 
     /// Whether it is a range of which nothing more is to be delivered.
     pub fn has_ended(&self) -> bool {
-        matches!(self.state, "done" | "given_up")
+        matches!(self.state, "done" | "cancelled")
     }
 
     /// Whether somebody should look at it: no tick delivers anything as it stands.
@@ -292,16 +293,18 @@ impl Status {
 }
 
 fn state(document: &StateDocument, age: LeaseAge, now: OffsetDateTime) -> &'static str {
+    // Nobody has to take over what is not to be delivered any more.
+    let has_ended = document.range.as_ref().is_some_and(RangeRecord::has_ended);
     match document.standing_for_nobody(age) {
         Standing::Held { .. } | Standing::Own => return "running",
-        Standing::Lapsed => return "lapsed",
-        Standing::Free => {}
+        Standing::Lapsed if !has_ended => return "lapsed",
+        Standing::Lapsed | Standing::Free => {}
     }
     let waits = document.in_flight.as_ref().and_then(|batch| batch.next_attempt_at);
     if document.taken_over_by.is_some() {
         "taken_over"
     } else if let Some(ended) = document.range.as_ref().filter(|range| range.has_ended()) {
-        if ended.done_at.is_some() { "done" } else { "given_up" }
+        if ended.done_at.is_some() { "done" } else { "cancelled" }
     } else if document.paused.is_some() {
         "paused"
     } else if waits.is_some_and(|until| now < until) {
@@ -503,7 +506,16 @@ mod tests {
             (
                 0,
                 json!({ "range": range(json!({ "cancelled_at": "2026-01-01T01:30:00Z" })) }),
-                "given_up",
+                "cancelled",
+            ),
+            // Its holder has died meanwhile.
+            (
+                122,
+                json!({
+                    "range": range(json!({ "cancelled_at": "2026-01-01T01:30:00Z" })),
+                    "lease": { "owner_id": "a", "fencing_token": 4 },
+                }),
+                "cancelled",
             ),
         ] {
             assert_eq!(status(seconds, &fields).state, expected, "{fields}");

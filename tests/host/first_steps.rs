@@ -57,7 +57,7 @@ fn shown_in(shown: &str, printed: &[String]) {
 
 /// The terminal with the server.
 struct Server {
-    _child: Child,
+    child: Child,
     typed: ChildStdin,
     said: Lines<BufReader<ChildStderr>>,
     connection: String,
@@ -77,7 +77,7 @@ impl Server {
         let connection = lines.next_line().await.unwrap().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
         assert!(said.next_line().await.unwrap().unwrap().contains("stand-in"));
-        Self { typed: child.stdin.take().unwrap(), said, connection, _child: child }
+        Self { typed: child.stdin.take().unwrap(), said, connection, child }
     }
 
     async fn run(&mut self, statements: &str) {
@@ -161,6 +161,15 @@ async fn a_new_user_sees_what_the_page_says() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     assert_eq!(left.len(), 3, "what the page says is left: {left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_waits_for_a_line_ends_at_once_when_it_is_asked_to() {
+    let mut server = within(LIMIT, Server::start("highwater devdb --sql -")).await;
+    within(LIMIT, server.run("CREATE TABLE dbo.a (id int NOT NULL PRIMARY KEY)")).await;
+    let id = server.child.id().unwrap().to_string();
+    assert!(Command::new("kill").args(["-INT", &id]).status().await.unwrap().success());
+    assert!(within(LIMIT, server.child.wait()).await.unwrap().success());
 }
 
 #[test]

@@ -37,7 +37,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     // Engine.
     ("metrics", &[], &["opentelemetry"]),
     ("lease", &["cursor", "event", "journal", "metrics", "state"], &[]),
-    ("doctor", &["clock", "cursor", "error", "state"], &[]),
+    ("doctor", &["clock", "cursor", "error", "event", "state"], &[]),
     (
         "poller",
         &[
@@ -61,7 +61,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "recovery",
-        &["cursor", "error", "journal", "lease", "metrics", "poller", "state"],
+        &["cursor", "error", "event", "journal", "lease", "metrics", "poller", "state"],
         &["futures_util", "tokio::sync"],
     ),
     ("repartition", &["cursor", "partition", "poller", "state"], &[]),

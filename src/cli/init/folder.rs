@@ -279,7 +279,11 @@ impl<'a> Report<'a> {
 
 /// Returns this program as it was called.
 fn program() -> String {
-    std::env::args().next().unwrap_or_else(|| env!("CARGO_PKG_NAME").to_owned())
+    let program = std::env::args_os().next();
+    program.map_or_else(
+        || env!("CARGO_PKG_NAME").to_owned(),
+        |name| name.to_string_lossy().into_owned(),
+    )
 }
 
 /// Returns a text as one word of a shell.

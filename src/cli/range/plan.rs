@@ -9,6 +9,7 @@ use super::{RangeOptions, Shape};
 use crate::app::range::Ranges;
 use crate::cli::output::{Exit, Failed};
 use crate::cursor::{Cursor, CursorMode};
+use crate::event::counted;
 use crate::poller::Poller;
 use crate::range::{Purpose, Range, RangeError, position};
 use crate::state::RangeRecord;
@@ -46,18 +47,18 @@ impl Told {
     pub(super) fn text(&self) -> String {
         let range = Range { after: self.from.clone(), upto: self.to.clone() };
         let at_least = if self.more { "at least " } else { "" };
+        let rows = counted(self.rows, "row");
         let windows = match self.windows {
             1 => String::new(),
             windows => format!(" in {windows} windows"),
         };
         format!(
-            "{}: {} {}\n  {at_least}{} rows in {} or more batches of up to {}{windows}, each with the ids it \
+            "{}: {} {}\n  {at_least}{rows} in {} or more batches of up to {}{windows}, each with the ids it \
              had\n  a target that knows batches or replays by their ids applies the rows again; the poller's \
              checkpoint stays where it is",
             self.poller,
             self.purpose,
             range.text(),
-            self.rows,
             self.batches,
             self.batch_rows_max,
         )
@@ -121,7 +122,7 @@ async fn range(live: &Poller, options: &RangeOptions) -> Result<Range, Failed> {
     }
     let Some(checkpoint) = live.checkpoint().await? else {
         return Err(usage(format!(
-            "poller `{0}` stands at the beginning, so there is nothing behind it to deliver again: it was reset, or has \
+            "poller `{0}` stands at the beginning, so no rows lie before it that could come again: it was reset, or has \
              never delivered; a tick (`highwater tick {0}`) moves it on",
             options.poller
         )));

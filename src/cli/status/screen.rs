@@ -38,8 +38,8 @@ fn summary(report: &Report) -> String {
     let rate: f64 = pollers.iter().map(|status| status.rows_per_minute).sum();
     let aside: u64 = pollers.iter().map(|status| status.quarantined).sum();
     format!(
-        "{} pollers, {running} running, {attention} in need of attention, {} rows a minute, {} set aside",
-        pollers.len(),
+        "{}, {running} running, {attention} in need of attention, {} rows a minute, {} set aside",
+        words::counted(u64::try_from(pollers.len()).unwrap_or(u64::MAX), "poller"),
         words::rate(rate),
         words::count(aside)
     )
