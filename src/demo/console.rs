@@ -67,29 +67,21 @@ impl Console {
         locked(&self.last_errors).remove(name);
         let mut readers = JoinSet::new();
         if let Some(stream) = child.stdout.take() {
-            readers.spawn(Arc::clone(self).read(name, stream));
+            let console = Arc::clone(self);
+            readers.spawn(each_line(stream, move |line| console.take(name, &line)));
         }
         if let Some(stream) = child.stderr.take() {
-            readers.spawn(Arc::clone(self).read_errors(name, stream));
+            let console = Arc::clone(self);
+            readers.spawn(each_line(stream, move |line| console.take_error(name, line)));
         }
         readers
     }
 
-    async fn read(self: Arc<Self>, name: &'static str, stream: impl AsyncRead + Unpin) {
-        let mut lines = BufReader::new(stream).lines();
-        while let Ok(Some(line)) = lines.next_line().await {
-            self.take(name, &line);
-        }
-    }
-
-    async fn read_errors(self: Arc<Self>, name: &'static str, stream: impl AsyncRead + Unpin) {
-        let mut lines = BufReader::new(stream).lines();
-        while let Ok(Some(line)) = lines.next_line().await {
-            self.take(name, &line);
-            // With which a panic ends.
-            if !line.starts_with("note: ") {
-                locked(&self.last_errors).insert(name, line);
-            }
+    fn take_error(&self, name: &'static str, line: String) {
+        self.take(name, &line);
+        // With which a panic ends.
+        if !line.starts_with("note: ") {
+            locked(&self.last_errors).insert(name, line);
         }
     }
 
@@ -123,6 +115,13 @@ impl Console {
     /// Returns what has been counted.
     pub(super) fn counts(&self) -> Counts {
         *locked(&self.counts)
+    }
+}
+
+async fn each_line(stream: impl AsyncRead + Unpin, take: impl Fn(String)) {
+    let mut lines = BufReader::new(stream).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        take(line);
     }
 }
 
