@@ -91,12 +91,25 @@ pub enum NormalizeError {
 /// [`NormalizeError`] names the first row that cannot be delivered, and why.
 pub fn normalize(shape: &SourceShape, rows: &Rows) -> Result<Vec<ChangeEvent>, NormalizeError> {
     let mut encoder = EventEncoder::new(&shape.label, rows.rows.len(), rows.json.len());
-    let names: Vec<Arc<str>> = shape.key.iter().map(|name| Arc::from(name.as_str())).collect();
+    let names = key_names(shape);
     for (index, row) in rows.rows.iter().enumerate() {
         let key = key_values(&names, index, row)?;
         encoder.push(row.op, position(shape, index, row, key)?, rows.object(row));
     }
     Ok(encoder.finish())
+}
+
+/// Returns the position of the last row; `None` where it has none, or where there is no row.
+pub fn end_of(shape: &SourceShape, rows: &Rows) -> Option<Cursor> {
+    let (index, row) = rows.rows.iter().enumerate().next_back()?;
+    let key = key_values(&key_names(shape), index, row).ok()?;
+    position(shape, index, row, key).ok()
+}
+
+/// Whether the events of rows that are not encoded yet fit into a batch of so many bytes without a doubt: there
+/// has to be room for twice as much.
+pub fn is_sure_to_fit(shape: &SourceShape, rows: &Rows, bytes_max: usize) -> bool {
+    EventEncoder::bytes_of(&shape.label, rows.rows.len(), rows.json.len()) <= bytes_max / 2
 }
 
 /// Returns how many events fit into a batch of so many bytes.
@@ -171,6 +184,10 @@ fn position(
             .map_err(|source| NormalizeError::Cursor { row: index, source }),
         (CursorMode::ChangeTracking, _) => Err(wrong("a position of change tracking")),
     }
+}
+
+fn key_names(shape: &SourceShape) -> Vec<Arc<str>> {
+    shape.key.iter().map(|name| Arc::from(name.as_str())).collect()
 }
 
 fn key_values(names: &[Arc<str>], index: usize, row: &Row) -> Result<KeyValues, NormalizeError> {

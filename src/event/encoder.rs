@@ -26,21 +26,18 @@ pub struct EventEncoder {
 impl EventEncoder {
     /// Returns an encoder with room for so many events, whose columns have so many bytes in all.
     pub fn new(source: &SourceLabel, events: usize, columns_bytes: usize) -> Self {
-        let mut tail = ",\"source\":{\"poller\":".to_owned();
-        push_text(&mut tail, &source.poller);
-        tail.push_str(",\"object\":");
-        push_text(&mut tail, &source.object);
-        tail.push_str(",\"mode\":");
-        push_text(&mut tail, source.mode);
-        tail.push_str("}}");
-        let bytes = columns_bytes + events * (tail.len() + OTHER_BYTES);
         Self {
             poller: source.poller.clone(),
-            tail,
-            buffer: Buffer::with_capacity(bytes),
+            tail: tail_of(source),
+            buffer: Buffer::with_capacity(Self::bytes_of(source, events, columns_bytes)),
             key: String::new(),
             events: Vec::with_capacity(events),
         }
+    }
+
+    /// Returns about how many bytes so many events have, where their columns have so many in all.
+    pub fn bytes_of(source: &SourceLabel, events: usize, columns_bytes: usize) -> usize {
+        columns_bytes + events * (tail_of(source).len() + OTHER_BYTES)
     }
 
     /// Adds the event of a row whose columns are the JSON object `after`, which a deleted row has not.
@@ -100,6 +97,18 @@ impl EventEncoder {
         key.push_str(if cursor.key.is_empty() { "{}" } else { "}" });
         EventId::end(hash)
     }
+}
+
+/// Returns what follows the columns of each event.
+fn tail_of(source: &SourceLabel) -> String {
+    let mut tail = ",\"source\":{\"poller\":".to_owned();
+    push_text(&mut tail, &source.poller);
+    tail.push_str(",\"object\":");
+    push_text(&mut tail, &source.object);
+    tail.push_str(",\"mode\":");
+    push_text(&mut tail, source.mode);
+    tail.push_str("}}");
+    tail
 }
 
 /// Writes a value of a key.

@@ -5,17 +5,23 @@
 //! read between handler and commit; where the guess was wrong, it is dropped. Whatever is wrong with the
 //! read itself is wrong with nothing else: the rows are read anew then, at the time at which they would
 //! have been without it.
+//!
+//! Once a batch is taken and its successor's rows are there, what follows those is asked for before they are made
+//! a batch and before the commit: so the source is at work while both are done. It is not listened to
+//! until the handler has that successor, and a tick never holds the rows of more than two batches for it.
 
 use std::fmt;
+use std::future::ready;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use super::batch::{Batch, Fetched, Noting, Position, Reading};
+use super::batch::{Batch, Fetched, Noting, Position, Reading, RowsRead, behind};
 use super::deliver::Hand;
 use super::observe::Observation;
 use super::{Poller, TickError};
 use crate::cursor::{Cursor, SourceState};
 use crate::lease::Lease;
+use crate::normalize::{end_of, is_sure_to_fit};
 use crate::source::{Lag, Rows};
 use crate::state::StateDocument;
 
@@ -23,7 +29,8 @@ type ReadingAhead<'a> = Pin<Box<dyn Future<Output = Result<Read, TickError>> + S
 
 /// A read of rows behind a batch that is not committed yet.
 pub(super) struct Ahead<'a> {
-    after: Cursor,
+    poller: &'a Poller,
+    position: Position,
     progress: Progress<'a>,
 }
 
@@ -34,8 +41,14 @@ enum Progress<'a> {
 
 /// What a read has found, and what is to be told of it.
 struct Read {
-    fetched: Fetched,
+    found: Found,
     told: Told,
+}
+
+/// Rows that were read ahead, or what was made of them while there was time.
+pub(super) enum Found {
+    Rows(Box<RowsRead>),
+    Made(Fetched),
 }
 
 /// What is told of a read once its rows are of use.
@@ -54,14 +67,14 @@ impl Noting for Told {
 
 impl fmt::Debug for Ahead<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Ahead").field("after", &self.after).finish_non_exhaustive()
+        formatter.debug_struct("Ahead").field("position", &self.position).finish_non_exhaustive()
     }
 }
 
 impl Ahead<'_> {
-    /// Whether what is read follows `batch` without a gap.
-    fn is_behind(&self, batch: &Batch) -> bool {
-        self.after == batch.upto
+    /// Whether what is read follows `batch` without a gap, and under the same terms.
+    fn is_behind(&self, batch: &Batch, document: &StateDocument) -> bool {
+        self.position == behind(batch, document).0
     }
 
     /// Whether the read has failed already, so that there is time for another.
@@ -73,20 +86,60 @@ impl Ahead<'_> {
     async fn beside<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         if let Progress::Reading(reading) = &mut self.progress {
-            let found = tokio::select! {
+            let read = tokio::select! {
                 biased;
                 done = &mut work => return done,
-                found = reading => found,
+                read = reading => read,
             };
-            self.progress = Progress::Found(found);
+            let made = read.and_then(|Read { found, told }| {
+                Ok(Read { found: Found::Made(found.made(self.poller)?), told })
+            });
+            self.progress = Progress::Found(made);
         }
         work.await
+    }
+
+    /// Asks the source, and waits for nothing.
+    async fn begin(&mut self) {
+        if let Progress::Reading(reading) = &mut self.progress {
+            tokio::select! {
+                biased;
+                read = reading => self.progress = Progress::Found(read),
+                () = ready(()) => {}
+            }
+        }
     }
 
     async fn end(self) -> Result<Read, TickError> {
         match self.progress {
             Progress::Reading(reading) => reading.await,
-            Progress::Found(found) => found,
+            Progress::Found(read) => read,
+        }
+    }
+}
+
+impl Found {
+    fn made(self, poller: &Poller) -> Result<Fetched, TickError> {
+        match self {
+            Self::Rows(read) => poller.batch_of(*read),
+            Self::Made(fetched) => Ok(fetched),
+        }
+    }
+
+    /// Returns where rows behind these begin, and what the source wants kept of these; `None` where there are no
+    /// more, or where these may be too many for one batch.
+    fn end(&self, poller: &Poller) -> Option<(Cursor, Option<SourceState>)> {
+        match self {
+            Self::Made(Fetched::Batch(batch)) if batch.more => {
+                Some((batch.upto.clone(), batch.remember.clone()))
+            }
+            Self::Rows(read) if read.rows.more => {
+                let (shape, rows) = (poller.source.shape(), &read.rows);
+                let end = end_of(shape, rows)?;
+                let kept = rows.remember.as_ref().map(|remember| remember.state.clone());
+                is_sure_to_fit(shape, rows, poller.limits.batch_bytes_max).then_some((end, kept))
+            }
+            Self::Made(_) | Self::Rows(_) => None,
         }
     }
 }
@@ -102,37 +155,44 @@ pub(super) async fn beside<T>(ahead: Option<&mut Ahead<'_>>, work: impl Future<O
 
 impl Poller {
     /// Returns the read of what follows the batch in hand, where that batch is likely to be taken whole and
-    /// limits allow another one. Nothing is asked of the source before it is awaited.
+    /// limits allow another one: the one that is `begun`, or one of which nothing is asked before it is awaited.
     pub(super) fn ahead_of<'a>(
         &'a self,
         lease: &Lease<'_>,
         hand: &Hand<'_>,
+        begun: Option<Ahead<'a>>,
         seen: &Observation<'_>,
     ) -> Option<Ahead<'a>> {
         let batch = &hand.batch;
         let is_last = !batch.more || batch.late || !hand.waiting.is_empty();
-        // The handler of a range reads rows once more while it runs: it must not wait for these.
-        let is_range = self.range_of.is_some();
-        if !self.flow.prefetch
-            || is_range
-            || is_last
+        if is_last
+            || !self.reads_ahead()
             || has_troubled(batch, lease.document())
             || !self.may_go_on(lease, seen)
         {
             return None;
         }
-        let position = Position::under(lease.document(), Some(batch.upto.clone()));
-        // What goes with the batch in hand is not written yet, and holds for the next one already.
-        let known = batch.remember.clone();
-        let state = known.unwrap_or_else(|| lease.document().source_state.clone());
-        let progress = Progress::Reading(Box::pin(self.read_ahead(position, state)));
-        Some(Ahead { after: batch.upto.clone(), progress })
+        Some(begun.unwrap_or_else(|| {
+            let (position, state) = behind(batch, lease.document());
+            self.ahead_at(position, state)
+        }))
+    }
+
+    /// Whether rows are read ahead at all. The handler of a range reads rows once more while it runs: it must not
+    /// wait for these.
+    fn reads_ahead(&self) -> bool {
+        self.flow.prefetch && self.range_of.is_none()
+    }
+
+    fn ahead_at(&self, position: Position, state: SourceState) -> Ahead<'_> {
+        let reading = Box::pin(self.read_ahead(position.clone(), state));
+        Ahead { poller: self, position, progress: Progress::Reading(reading) }
     }
 
     async fn read_ahead(&self, position: Position, state: SourceState) -> Result<Read, TickError> {
         let mut told = Told::default();
-        let fetched = self.fetch(position, Reading::Behind, &state, &mut told).await?;
-        Ok(Read { fetched, told })
+        let rows = self.read_rows(position, Reading::Behind, &state, &mut told).await?;
+        Ok(Read { found: Found::Rows(Box::new(rows)), told })
     }
 
     /// Returns what was read ahead while `batch` was in hand, now that it is taken; `None` where that is of
@@ -144,19 +204,42 @@ impl Poller {
         lease: &mut Lease<'_>,
         (ahead, batch): (Option<Ahead<'_>>, &Batch),
         seen: &mut Observation<'_>,
-    ) -> Option<Result<Fetched, TickError>> {
-        let ahead = ahead.filter(|ahead| ahead.is_behind(batch))?;
+    ) -> Option<Result<Found, TickError>> {
+        let ahead = ahead.filter(|ahead| ahead.is_behind(batch, lease.document()))?;
         if ahead.has_failed() {
             return None;
         }
         let read = lease.hold_while(ahead.end()).await;
         Some(match read.map_err(TickError::LeaseLost) {
-            Ok(Ok(Read { fetched, told })) => {
+            Ok(Ok(Read { found, told })) => {
                 seen.rows_read(told.rows, told.lag, told.took);
-                Ok(fetched)
+                Ok(found)
             }
             Ok(Err(error)) | Err(error) => Err(error),
         })
+    }
+
+    /// Makes a batch of what was found behind the one in hand; what follows it is asked for before.
+    pub(super) async fn make_and_read_on<'a>(
+        &'a self,
+        lease: &Lease<'_>,
+        hand: &mut Hand<'a>,
+        found: Found,
+        seen: &Observation<'_>,
+    ) -> Result<Fetched, TickError> {
+        let may_read_on = self.reads_ahead() && self.may_go_on_twice(lease, seen);
+        let end = found.end(self).filter(|_| may_read_on);
+        let mut further = end.map(|(upto, kept)| {
+            let state = kept.unwrap_or_else(|| behind(&hand.batch, lease.document()).1);
+            self.ahead_at(Position::under(lease.document(), Some(upto)), state)
+        });
+        if let Some(further) = &mut further {
+            further.begin().await;
+        }
+        let made = found.made(self)?;
+        // Whatever else is read then must not wait for it.
+        hand.ahead = further.filter(|_| matches!(made, Fetched::Batch(_)));
+        Ok(made)
     }
 }
 

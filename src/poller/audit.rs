@@ -324,7 +324,9 @@ impl Poller {
         let rows_max = self.limits.batch_rows_max;
         let window = FetchWindow { after, upto: Some(upto), rows_max, state: &past.state };
         let reading = if past.behind { Reading::Behind } else { Reading::First };
-        self.read_rows(window, reading, seen).await
+        let mut rows = self.read_window(window, reading, seen).await?;
+        let events = self.events_of(&mut rows)?;
+        Ok((rows, events))
     }
 
     fn may_look_back(&self, seen: &Observation<'_>) -> bool {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
+use super::ahead::Found;
 use super::deliver::Hand;
 use super::observe::Observation;
 use super::suspicion::{Suspicion, Tried};
@@ -42,6 +43,7 @@ pub(super) struct Batch {
 }
 
 /// Where a fetch begins, and what else makes a batch what it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) generation: u64,
     pub(super) replay_id: Option<String>,
@@ -74,6 +76,14 @@ pub(super) enum Reading<'a> {
 pub(super) trait Noting {
     /// Notes what was found, and how long that took.
     fn fetched(&mut self, found: &Rows, took: Duration);
+}
+
+/// Rows as they were read, of which a batch is to be made.
+pub(super) struct RowsRead {
+    pub(super) rows: Rows,
+    pub(super) position: Position,
+    /// Whether they are a range that is read again.
+    again: bool,
 }
 
 /// What a fetch found.
@@ -151,20 +161,27 @@ impl Poller {
 
     /// Whether limits allow another batch after the one in hand.
     pub(super) fn may_go_on(&self, lease: &Lease<'_>, seen: &Observation<'_>) -> bool {
+        self.may_go_on_by(1, lease, seen)
+    }
+
+    /// Whether they allow two more.
+    pub(super) fn may_go_on_twice(&self, lease: &Lease<'_>, seen: &Observation<'_>) -> bool {
+        self.may_go_on_by(2, lease, seen)
+    }
+
+    fn may_go_on_by(&self, batches: u64, lease: &Lease<'_>, seen: &Observation<'_>) -> bool {
+        let in_hand = seen.batches() + u64::from(lease.is_committing());
         !seen.request().stop.is_set()
             && !lease.document().is_held_up()
             && seen.began_at().elapsed() < self.limits.tick_time_max
-            && self
-                .limits
-                .batches_max
-                .is_none_or(|max| seen.batches() + u64::from(lease.is_committing()) + 1 < max)
+            && self.limits.batches_max.is_none_or(|max| in_hand + batches < max)
     }
 
     /// Reads the batch after the one in hand, where limits allow another one, or takes what was read ahead.
-    pub(super) async fn next_batch(
-        &self,
+    pub(super) async fn next_batch<'a>(
+        &'a self,
         lease: &mut Lease<'_>,
-        hand: &mut Hand<'_>,
+        hand: &mut Hand<'a>,
         seen: &mut Observation<'_>,
     ) -> Result<Next, TickError> {
         // Whatever else is read meanwhile must not wait for it.
@@ -175,11 +192,18 @@ impl Poller {
         if !self.may_go_on(lease, seen) {
             return Ok(Next::NotNow);
         }
-        let read = match self.what_was_read_ahead(lease, (ahead, &hand.batch), seen).await {
-            Some(read) => read,
-            None => self.read_behind(lease, &hand.batch, seen).await,
+        let read = self.what_was_read_ahead(lease, (ahead, &hand.batch), seen).await;
+        let read = if let Some(read) = read {
+            read
+        } else {
+            let read = Box::pin(self.read_rows_behind(lease, &hand.batch, seen)).await;
+            read.map(|rows| Found::Rows(Box::new(rows)))
         };
-        match read {
+        let next = match read {
+            Ok(found) => self.make_and_read_on(lease, hand, found, seen).await,
+            Err(error) => Err(error),
+        };
+        match next {
             Ok(Fetched::Batch(next)) => Ok(Next::Batch(next)),
             Ok(Fetched::Nothing(remember)) => {
                 Ok(Next::Nothing(remember.map(|remember| remember.state)))
@@ -190,28 +214,45 @@ impl Poller {
         }
     }
 
-    /// Reads the rows behind `batch`, which waits to be written down: so nothing is waited for.
+    /// Reads the batch behind `batch`, which waits to be written down: so nothing is waited for.
     pub(super) async fn read_behind(
         &self,
         lease: &mut Lease<'_>,
         batch: &Batch,
         seen: &mut Observation<'_>,
     ) -> Result<Fetched, TickError> {
-        let position = Position::under(lease.document(), Some(batch.upto.clone()));
-        // What goes with the batch in hand is not written yet, and holds for the next one already.
-        let known = batch.remember.clone();
-        let state = known.unwrap_or_else(|| lease.document().source_state.clone());
-        let read = lease.hold_while(self.fetch(position, Reading::Behind, &state, seen)).await;
+        self.batch_of(Box::pin(self.read_rows_behind(lease, batch, seen)).await?)
+    }
+
+    async fn read_rows_behind(
+        &self,
+        lease: &mut Lease<'_>,
+        batch: &Batch,
+        seen: &mut Observation<'_>,
+    ) -> Result<RowsRead, TickError> {
+        let (position, state) = behind(batch, lease.document());
+        let read = lease.hold_while(self.read_rows(position, Reading::Behind, &state, seen)).await;
         read.map_err(TickError::LeaseLost)?
     }
 
-    pub(super) async fn fetch(
+    async fn fetch(
         &self,
         position: Position,
         reading: Reading<'_>,
         state: &SourceState,
         seen: &mut (impl Noting + Send),
     ) -> Result<Fetched, TickError> {
+        self.batch_of(self.read_rows(position, reading, state, seen).await?)
+    }
+
+    /// Reads the rows of one batch.
+    pub(super) async fn read_rows(
+        &self,
+        position: Position,
+        reading: Reading<'_>,
+        state: &SourceState,
+        seen: &mut (impl Noting + Send),
+    ) -> Result<RowsRead, TickError> {
         let again = if let Reading::Again(batch) = reading { Some(batch) } else { None };
         let rows_max = again.map_or_else(
             || self.batch_rows(),
@@ -223,13 +264,20 @@ impl Poller {
             rows_max,
             state,
         };
-        let (mut rows, mut events) = self.read_rows(window, reading, seen).await?;
+        let mut rows = self.read_window(window, reading, seen).await?;
         // Of what lies behind a range that is read again, that read says nothing.
         rows.more |= again.is_some();
+        Ok(RowsRead { rows, position, again: again.is_some() })
+    }
+
+    /// Makes a batch of rows, or of as many of them as fit.
+    pub(super) fn batch_of(&self, read: RowsRead) -> Result<Fetched, TickError> {
+        let RowsRead { mut rows, position, again } = read;
+        let mut events = self.events_of(&mut rows)?;
         let shape = self.source.shape();
         let cut = fitting(shape, &rows, &events, self.limits.batch_bytes_max);
         let cut = cut.map_err(TickError::Normalize)?;
-        let whole = cut == events.len() && again.is_none();
+        let whole = cut == events.len() && !again;
         let more = rows.more || cut < events.len();
         events.truncate(cut);
         Ok(match Batch::of(&self.name, position, events, more, rows.lag.time) {
@@ -242,24 +290,37 @@ impl Poller {
         })
     }
 
-    /// Reads rows, and makes events of them.
-    pub(super) async fn read_rows(
+    /// Reads the rows of a window.
+    pub(super) async fn read_window(
         &self,
         window: FetchWindow<'_>,
         reading: Reading<'_>,
         seen: &mut (impl Noting + Send),
-    ) -> Result<(Rows, Vec<ChangeEvent>), TickError> {
+    ) -> Result<Rows, TickError> {
         let began_at = Instant::now();
         let rows = match reading {
             Reading::First | Reading::Again(_) => self.source.fetch(window).await,
             Reading::Behind => self.source.fetch_at_once(window).await,
         };
-        let mut rows = rows.map_err(TickError::Fetch)?;
+        let rows = rows.map_err(TickError::Fetch)?;
         seen.fetched(&rows, began_at.elapsed());
-        let events = normalize(self.source.shape(), &rows).map_err(TickError::Normalize)?;
-        self.source.reuse(std::mem::take(&mut rows.json));
-        Ok((rows, events))
+        Ok(rows)
     }
+
+    /// Makes events of rows, whose JSON is gone then.
+    pub(super) fn events_of(&self, rows: &mut Rows) -> Result<Vec<ChangeEvent>, TickError> {
+        let events = normalize(self.source.shape(), rows).map_err(TickError::Normalize)?;
+        self.source.reuse(std::mem::take(&mut rows.json));
+        Ok(events)
+    }
+}
+
+/// Returns where rows behind `batch` begin, and what their source asked to keep until then.
+pub(super) fn behind(batch: &Batch, document: &StateDocument) -> (Position, SourceState) {
+    let position = Position::under(document, Some(batch.upto.clone()));
+    // What goes with the batch in hand is not written yet, and holds for the next one already.
+    let state = batch.remember.clone().unwrap_or_else(|| document.source_state.clone());
+    (position, state)
 }
 
 pub(super) fn took_too_long() -> TickError {

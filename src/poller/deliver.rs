@@ -86,7 +86,8 @@ impl Poller {
             let halves = hand.batch.halves(self, lease);
             let tried = halves.as_ref().map_or(&hand.batch, |(front, _)| front);
             self.write_down_what_is_tried(lease, &hand.batch, tried).await?;
-            hand.ahead = self.ahead_of(lease, hand, seen);
+            let begun = hand.ahead.take();
+            hand.ahead = self.ahead_of(lease, hand, begun, seen);
             let handled = self.handle(lease, tried, hand.ahead.as_mut(), seen).await;
             Self::note_commit_beside(lease, hand, seen);
             match (handled, halves) {

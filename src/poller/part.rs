@@ -94,10 +94,10 @@ impl Poller {
     }
 
     /// Returns what follows the batch in hand within the same tick: a part that waits, else the next rows.
-    pub(super) async fn next_after(
-        &self,
+    pub(super) async fn next_after<'a>(
+        &'a self,
         lease: &mut Lease<'_>,
-        hand: &mut Hand<'_>,
+        hand: &mut Hand<'a>,
         seen: &mut Observation<'_>,
     ) -> Result<Next, TickError> {
         match hand.waiting.pop() {

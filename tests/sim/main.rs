@@ -257,6 +257,10 @@
 //! - batch in the air not counted
 //! - rows read ahead delivered though the commit failed
 //! - rows read ahead from where the batch in hand began
+//! - rows read ahead delivered though others lie before them
+//! - rows asked for behind what may not be one batch
+//! - rows asked for that no batch would take
+//! - rows asked for without what the batch in hand wants kept
 //! - rows read ahead kept though the batch was not taken
 //! - read ahead that failed not made again
 //! - read ahead of rows that failed before

@@ -3,8 +3,10 @@
 use async_trait::async_trait;
 
 use super::*;
+use crate::cursor::SourceState;
 use crate::policy::OnFailure;
-use crate::source::{FetchError, FetchWindow, Rows, SourceShape};
+use crate::source::{FetchError, FetchWindow, Remember, Rows, SourceShape};
+use crate::value::Value;
 
 const READ: Duration = Duration::from_secs(3);
 const WORK: Duration = Duration::from_secs(5);
@@ -26,6 +28,63 @@ impl OneConnection {
     }
 }
 
+/// A source whose rows have keys, but for the first ten, so long that fewer fit than anybody expects.
+#[derive(Debug)]
+struct LongKeys {
+    table: Arc<TableSource>,
+    shape: SourceShape,
+}
+
+impl LongKeys {
+    fn of(world: &World) -> Arc<Self> {
+        let table = world.source.clone();
+        let key = vec!["id".to_owned(), "long".to_owned()];
+        Arc::new(Self { shape: SourceShape { key, ..table.shape().clone() }, table })
+    }
+}
+
+#[async_trait]
+impl Source for LongKeys {
+    fn shape(&self) -> &SourceShape {
+        &self.shape
+    }
+
+    async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
+        let mut rows = self.table.fetch(window).await?;
+        for row in &mut rows.rows {
+            let is_long = matches!(row.key[0], Value::Int(id) if id > 10);
+            row.key.push(Value::Text("x".repeat(if is_long { 400 } else { 1 })));
+        }
+        Ok(rows)
+    }
+}
+
+/// A source that wants something kept of every other fetch, and notes what it is told of those before.
+#[derive(Debug)]
+struct Forgetful {
+    table: Arc<TableSource>,
+    told: std::sync::Mutex<Vec<i64>>,
+}
+
+#[async_trait]
+impl Source for Forgetful {
+    fn shape(&self) -> &SourceShape {
+        self.table.shape()
+    }
+
+    async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
+        let number = {
+            let mut told = self.told.lock().unwrap();
+            told.push(window.state.get("fetch").and_then(serde_json::Value::as_i64).unwrap_or(-1));
+            told.len() - 1
+        };
+        let mut rows = self.table.fetch(window).await?;
+        let state = SourceState::from_iter([("fetch".to_owned(), number.into())]);
+        rows.remember = (number % 2 == 0).then_some(Remember { state, at_once: false });
+        Ok(rows)
+    }
+}
+
 #[async_trait]
 impl Source for OneConnection {
     fn shape(&self) -> &SourceShape {
@@ -36,6 +95,25 @@ impl Source for OneConnection {
         let _connection = self.connection.lock().await;
         self.table.fetch(window).await
     }
+}
+
+async fn pause(memory: &MemoryStore) {
+    let key = StateKey::Document("p".to_owned());
+    let stored = memory.load(&key).await.unwrap().stored.unwrap();
+    let document = decode("p", &stored.bytes).unwrap();
+    let paused = document.paused_by_holder(Paused {
+        by: "operator".to_owned(),
+        reason: "maintenance".to_owned(),
+        at: time::OffsetDateTime::UNIX_EPOCH,
+        extra: serde_json::Map::new(),
+    });
+    let precondition = Precondition::Matches(stored.etag);
+    memory.store(&key, encode(&paused), precondition).await.unwrap();
+}
+
+async fn resume(world: &World) {
+    let resumed = StateDocument { paused: None, ..world.document().await };
+    world.overwrite(&encode(&resumed)).await;
 }
 
 async fn timed(poller: &Poller) -> (TickReport, Duration) {
@@ -239,19 +317,136 @@ async fn what_was_read_ahead_is_not_delivered_behind_a_pause() {
     let memory = world.memory.clone();
     world.handler.then(async move {
         sleep(1).await;
-        let key = StateKey::Document("p".to_owned());
-        let stored = memory.load(&key).await.unwrap().stored.unwrap();
-        let document = decode("p", &stored.bytes).unwrap();
-        let paused = document.paused_by_holder(Paused {
-            by: "operator".to_owned(),
-            reason: "maintenance".to_owned(),
-            at: time::OffsetDateTime::UNIX_EPOCH,
-            extra: serde_json::Map::new(),
-        });
-        let precondition = Precondition::Matches(stored.etag);
-        memory.store(&key, encode(&paused), precondition).await.unwrap();
+        pause(&memory).await;
         Ok(())
     });
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: true });
     assert_eq!(world.handler.ids().len(), 1 + 10);
+}
+
+/// How long each commit takes where it is slow: longer than a read.
+const COMMIT: Duration = Duration::from_secs(4);
+
+fn slow(world: &World, writes: usize) {
+    for _ in 0..writes {
+        world.store.break_next(Call::Store, Fault::Slow(COMMIT));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_follows_the_next_batch_is_read_beside_the_commit() {
+    for prefetch in [true, false] {
+        let world = World::new();
+        let poller = world.seasoned("a").await;
+        let poller = if prefetch { poller } else { without(poller) };
+        world.source.fill(40);
+        world.source.delay(READ);
+        slow(&world, 5);
+        let before = world.source.fetches();
+        let (report, took) = timed(&poller).await;
+        assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
+        // Behind the first batch nothing is asked for before its handler, which is done at once.
+        let reads = if prefetch { 2 * READ } else { 4 * READ };
+        assert_eq!(took, reads + 5 * COMMIT, "{prefetch}");
+        assert_eq!(world.source.fetches() - before, 4, "{prefetch}");
+        assert_eq!(world.handler.ids().split_off(1), (1..=40).collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_asked_for_that_no_further_batch_would_take() {
+    for (limits, work, batches) in [
+        (Limits { batches_max: Some(2), ..limits() }, Duration::ZERO, 2),
+        // The third would begin behind the end of time.
+        (Limits { tick_time_max: 2 * WORK, ..limits() }, WORK, 2),
+        // Of ten rows some fit, so nobody knows before where a batch ends.
+        (Limits { batch_bytes_max: 1_300, ..limits() }, Duration::ZERO, 5),
+    ] {
+        let world = World::with(limits);
+        let poller = world.instance("a");
+        world.source.fill(20);
+        world.source.delay(READ);
+        for _ in 0..batches {
+            world.handler.then_take(work);
+        }
+        poller.init().await.unwrap();
+        let before = world.source.fetches();
+        let report = poller.tick(&TickRequest::default()).await;
+        assert_eq!(report.batches, batches, "{limits:?}");
+        assert_eq!(world.source.fetches() - before, batches, "{limits:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_behind_a_batch_that_turns_out_shorter_come_once_and_in_order() {
+    let world = World::with(Limits { batch_bytes_max: 8_000, ..limits() });
+    world.source.fill(40);
+    world.source.delay(READ);
+    let poller = world.instance_of("a", LongKeys::of(&world));
+    poller.init().await.unwrap();
+    let before = world.source.fetches();
+    let report = poller.tick(&TickRequest::default()).await;
+    assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
+    assert!(report.batches > 4, "of ten rows not all fit: {}", report.batches);
+    assert!(world.source.fetches() - before > report.batches, "more was asked for than of use");
+    assert_eq!(world.handler.ids(), (1..=40).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_knows_what_was_to_be_kept_of_all_before_it() {
+    for delay in [Duration::ZERO, READ] {
+        let world = World::new();
+        world.source.fill(50);
+        world.source.delay(delay);
+        let source =
+            Arc::new(Forgetful { table: world.source.clone(), told: std::sync::Mutex::default() });
+        let poller = world.instance_of("a", source.clone());
+        poller.init().await.unwrap();
+        source.told.lock().unwrap().clear();
+        assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+        assert_eq!(*source.told.lock().unwrap(), [-1, 0, 0, 2, 2], "{delay:?}");
+    }
+}
+
+/// The first batch of a tick is another case: nothing has been asked for behind it.
+#[tokio::test(start_paused = true)]
+async fn a_batch_behind_others_that_is_not_taken_does_not_wait_for_what_was_asked_for() {
+    let policy = FailurePolicy {
+        on_failure: OnFailure::Quarantine,
+        attempts_max: 1,
+        ..FailurePolicy::default()
+    };
+    let limits = Limits { batch_rows_max: 1, ..limits() };
+    let world = World { policy, ..World::with(limits) };
+    world.source.fill(5);
+    world.source.delay(READ);
+    let poller = world.instance_of("a", OneConnection::of(&world));
+    world.handler.then_take(Duration::ZERO).then_take(Duration::ZERO);
+    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    world.handler.then_take(Duration::ZERO);
+    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    let (report, took) = timed(&poller).await;
+    assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(world.handler.ids(), [1, 2, 3, 4, 3, 5], "the probe, then the third again");
+    assert!(took < Duration::from_secs(60), "{took:?}");
+}
+
+/// Whatever was asked for is dropped at a pause, which the next commit finds.
+#[tokio::test(start_paused = true)]
+async fn what_was_asked_for_behind_a_pause_is_read_when_it_ends() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(40);
+    world.handler.then_take(Duration::ZERO);
+    let memory = world.memory.clone();
+    world.handler.then(async move {
+        pause(&memory).await;
+        Ok(())
+    });
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: true });
+    assert_eq!(world.handler.ids().len(), 1 + 20);
+    resume(&world).await;
+    sleep(300).await;
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(world.handler.ids().split_off(1), (1..=40).collect::<Vec<_>>());
 }
