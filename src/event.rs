@@ -5,7 +5,8 @@ mod json;
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 use crate::cursor::{Cursor, hex, update_sized};
@@ -28,9 +29,10 @@ pub enum Operation {
 ///
 /// A hash of poller, key and cursor, so it is the same each time the same state is delivered, also
 /// by another instance, after a reset, and by a replay.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct EventId(String);
+///
+/// Its 32 hex digits lie in it: of a batch as large as may be, a string for each would be a tenth of the memory.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EventId([u8; 32]);
 
 impl EventId {
     /// Derives the id of a row's state.
@@ -54,29 +56,54 @@ impl EventId {
     }
 
     fn end(hash: Sha256) -> Self {
-        Self(short_hex(&hash.finalize()))
+        Self::of_digits(&short_hex(&hash.finalize())).unwrap_or(Self([b'0'; 32]))
+    }
+
+    fn of_digits(digits: &str) -> Option<Self> {
+        digits.as_bytes().try_into().ok().map(Self)
     }
 
     /// Reads an id; `None` where the text is not of its form.
     pub fn parse(text: &str) -> Option<Self> {
         let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        (text.len() == 32 && text.bytes().all(is_hex)).then(|| Self(text.to_owned()))
+        Self::of_digits(text).filter(|_| text.bytes().all(is_hex))
     }
 
     /// Returns the 32 hex digits.
     pub fn as_str(&self) -> &str {
-        &self.0
+        str::from_utf8(&self.0).unwrap_or_default()
     }
 
     /// Returns the same as a number.
     pub fn number(&self) -> u128 {
-        u128::from_str_radix(&self.0, 16).unwrap_or_default()
+        u128::from_str_radix(self.as_str(), 16).unwrap_or_default()
     }
 }
 
 impl fmt::Display for EventId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.0)
+        formatter.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for EventId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("EventId").field(&self.as_str()).finish()
+    }
+}
+
+impl Serialize for EventId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for EventId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| {
+            D::Error::custom(format!("event id `{text}`, expected 32 hex digits in lower case"))
+        })
     }
 }
 

@@ -193,7 +193,7 @@ mod tests {
             prop_assert_eq!(&written, &expected);
             let joined = EventJson::joined(events.iter().map(|event| &event.json));
             let expected = expected.join(",");
-            prop_assert_eq!(joined, Some(expected.as_str()));
+            prop_assert_eq!(joined.as_deref(), Some(expected.as_str()));
         }
     }
 }

@@ -32,7 +32,8 @@ impl EventJson {
 
     /// Returns these events with a comma between each two, where they stand so already: one behind
     /// another in one buffer.
-    pub fn joined<'a>(events: impl IntoIterator<Item = &'a Self>) -> Option<&'a str> {
+    #[expect(single_use_lifetimes, reason = "the suggested elision is not stable yet")]
+    pub fn joined<'a>(events: impl IntoIterator<Item = &'a Self>) -> Option<Self> {
         let mut events = events.into_iter();
         let first = events.next()?;
         let mut end = first.part.end;
@@ -43,7 +44,7 @@ impl EventJson {
             }
             end = event.part.end;
         }
-        first.batch.json().get(first.part.start..end)
+        Some(Self { batch: Arc::clone(&first.batch), part: first.part.start..end })
     }
 }
 
@@ -58,6 +59,12 @@ impl Deref for EventJson {
 impl AsRef<str> for EventJson {
     fn as_ref(&self) -> &str {
         self.as_str()
+    }
+}
+
+impl AsRef<[u8]> for EventJson {
+    fn as_ref(&self) -> &[u8] {
+        self.as_bytes()
     }
 }
 
@@ -142,9 +149,9 @@ mod tests {
     fn events_that_stand_one_behind_another_are_joined_as_they_are() {
         let events = shared(&["{1}", "{22}", "{}"]);
         assert_eq!(events[1].as_str(), "{22}");
-        assert_eq!(EventJson::joined(&events), Some("{1},{22},{}"));
-        assert_eq!(EventJson::joined(&events[1..]), Some("{22},{}"));
-        assert_eq!(EventJson::joined(&events[..1]), Some("{1}"));
+        assert_eq!(EventJson::joined(&events).as_deref(), Some("{1},{22},{}"));
+        assert_eq!(EventJson::joined(&events[1..]).as_deref(), Some("{22},{}"));
+        assert_eq!(EventJson::joined(&events[..1]).as_deref(), Some("{1}"));
         assert_eq!(EventJson::joined(&[]), None);
     }
 

@@ -1,5 +1,6 @@
 //! One JSON object around the events of a batch: what `http` and `durable` send. Pure.
 
+use hyper::body::Bytes;
 use serde::Serialize;
 use time::OffsetDateTime;
 
@@ -30,6 +31,9 @@ struct Step<'a> {
     of_batch: &'a str,
 }
 
+/// What stands behind the events.
+const END: &str = "]}";
+
 /// Returns one object around `events`, those of `delivery` or a part of them with a `batch_id` of its
 /// own; the events' own JSON goes into it as it is.
 pub(super) fn encode(
@@ -37,7 +41,38 @@ pub(super) fn encode(
     batch_id: &str,
     events: &[&ChangeEvent],
 ) -> Result<Vec<u8>, serde_json::Error> {
-    let head = Head {
+    let head = head(delivery, batch_id, events.len())?;
+    let events_bytes: usize = events.iter().map(|event| event.json.len() + 1).sum();
+    // Allocated once: a batch is the largest thing in memory.
+    let mut body = Vec::with_capacity(head.len() + events_bytes + END.len());
+    body.extend_from_slice(head.as_bytes());
+    for (index, event) in events.iter().enumerate() {
+        if index > 0 {
+            body.push(b',');
+        }
+        body.extend_from_slice(event.json.as_bytes());
+    }
+    body.extend_from_slice(END.as_bytes());
+    Ok(body)
+}
+
+/// Returns the same in pieces, of which the events' own JSON is one, as it was encoded: not copied, since a batch is
+/// the largest thing in memory.
+pub(super) fn pieces(
+    delivery: &Delivery<'_>,
+    batch_id: &str,
+    events: &[&ChangeEvent],
+) -> Result<Vec<Bytes>, serde_json::Error> {
+    let Some(joined) = EventJson::joined(events.iter().map(|event| &event.json)) else {
+        return Ok(vec![encode(delivery, batch_id, events)?.into()]);
+    };
+    let head = head(delivery, batch_id, events.len())?;
+    Ok(vec![head.into(), Bytes::from_owner(joined), Bytes::from_static(END.as_bytes())])
+}
+
+/// Returns what stands before the events.
+fn head(delivery: &Delivery<'_>, batch_id: &str, rows: usize) -> Result<String, serde_json::Error> {
+    let mut head = serde_json::to_string(&Head {
         batch_id,
         step: delivery.step.map(|step| Step { name: step.name, of_batch: step.of_batch.as_str() }),
         poller: delivery.poller,
@@ -47,26 +82,9 @@ pub(super) fn encode(
         started_at: delivery.started_at,
         replay_id: delivery.replay_id,
         source: delivery.source,
-        rows: events.len(),
-    };
-    let head = serde_json::to_string(&head)?;
-    let (start, end) = (r#","events":["#, "]}");
-    let events_bytes: usize = events.iter().map(|event| event.json.len() + 1).sum();
-    // Allocated once: a batch is the largest thing in memory.
-    let mut body = Vec::with_capacity(head.len() + start.len() + events_bytes + end.len());
-    body.extend_from_slice(head.strip_suffix('}').unwrap_or(&head).as_bytes());
-    body.extend_from_slice(start.as_bytes());
-    if let Some(joined) = EventJson::joined(events.iter().map(|event| &event.json)) {
-        // As they were encoded, with the commas between them.
-        body.extend_from_slice(joined.as_bytes());
-    } else {
-        for (index, event) in events.iter().enumerate() {
-            if index > 0 {
-                body.push(b',');
-            }
-            body.extend_from_slice(event.json.as_bytes());
-        }
-    }
-    body.extend_from_slice(end.as_bytes());
-    Ok(body)
+        rows,
+    })?;
+    head.pop();
+    head.push_str(r#","events":["#);
+    Ok(head)
 }

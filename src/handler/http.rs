@@ -70,6 +70,7 @@ use tracing::Instrument as _;
 use url::Url;
 
 use self::auth::Auth;
+use self::body::Body;
 pub use self::client::{Client, ClientError};
 use self::lanes::Part;
 use self::reply::{Received, Target};
@@ -115,7 +116,8 @@ const STEP: HeaderName = HeaderName::from_static("x-highwater-step");
 pub fn body_of(delivery: Delivery<'_>) -> Result<Vec<u8>, serde_json::Error> {
     let parts = lanes::divide(delivery, 1);
     let encode = |part| body::encode(BodyForm::Highwater, part);
-    parts.first().map(encode).transpose().map(Option::unwrap_or_default)
+    let body = parts.first().map(encode).transpose()?;
+    Ok(body.map(Body::into_bytes).unwrap_or_default())
 }
 
 /// How long the handler waits between tries within a tick.
@@ -141,16 +143,24 @@ impl Default for Pacing {
 
 /// A request that can be sent several times.
 struct Prepared {
-    request: Request,
+    /// All but the body.
+    head: Request,
+    body: Body,
     /// The body before it was compressed, where that is what is signed.
-    plain: Option<Vec<u8>>,
+    plain: Option<Body>,
 }
 
 impl Prepared {
+    /// Returns the request of one try.
+    fn request(&self) -> Request {
+        let mut request = self.head.try_clone().expect("a request without a body can be cloned");
+        *request.body_mut() = Some(self.body.clone().into());
+        request
+    }
+
     /// Returns what is signed: the body as the receiver parses it.
-    fn signed(&self) -> &[u8] {
-        let sent = || self.request.body().and_then(reqwest::Body::as_bytes).unwrap_or_default();
-        self.plain.as_deref().unwrap_or_else(sent)
+    fn signed(&self) -> &Body {
+        self.plain.as_ref().unwrap_or(&self.body)
     }
 }
 
@@ -218,12 +228,13 @@ impl Http {
         if self.gzip {
             let packed = gzip::gzip(&body).await.map_err(|error| cannot("compress", &error))?;
             headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-            plain = Some(std::mem::replace(&mut body, packed)).filter(|_| self.signer.signs());
+            plain =
+                Some(std::mem::replace(&mut body, packed.into())).filter(|_| self.signer.signs());
         }
-        let request = self.client.0.post(self.url.clone()).timeout(self.timeout);
-        let request = request.headers(headers).body(body).build();
-        let request = request.map_err(|error| HandlerError::Misconfigured(self.failed(error)))?;
-        Ok(Prepared { request, plain })
+        let head = self.client.0.post(self.url.clone()).timeout(self.timeout);
+        let head = head.headers(headers).build();
+        let head = head.map_err(|error| HandlerError::Misconfigured(self.failed(error)))?;
+        Ok(Prepared { head, body, plain })
     }
 
     /// Delivers a part, in several tries if need be.
@@ -255,7 +266,7 @@ impl Http {
         part: &Part<'_>,
         tries: u32,
     ) -> Result<(), HandlerError> {
-        let mut request = prepared.request.try_clone().expect("a body that is bytes can be cloned");
+        let mut request = prepared.request();
         request.headers_mut().extend(self.date_and_signature(prepared, part));
         let proof = self.auth.prove(self.timeout).await?;
         let target = self.target.hiding(proof.as_ref().map(|proof| proof.secret.as_str()));

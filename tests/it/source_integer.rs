@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use highwater::cursor::SourceState;
+use highwater::cursor::{Cursor, SourceState};
 use highwater::error::chain;
 use highwater::poller::{TickOutcome, TickRequest};
 use highwater::source::mssql::{Mssql, SizeLimits};
@@ -70,22 +70,42 @@ async fn an_answer_that_was_cut_moves_no_mark() {
         .await
         .run("INSERT INTO dbo.t (note) VALUES ('abcdefghi'), ('bcdefghi'), ('cdefghi')")
         .await;
-    let state = SourceState::from_iter([
-        ("waiting".to_owned(), "3".into()),
-        ("taken_at".to_owned(), "2026-01-01T10:00:00".into()),
-    ]);
+    let state = settled_at_three();
     let window = FetchWindow { after: None, upto: None, rows_max: 10, state: &state };
-    for (value_bytes_max, batch_bytes_max, count) in [(99, 999, 3), (99, 60, 2), (99, 20, 1)] {
+    for (value_bytes_max, batch_bytes_max, count) in [(99, 1_700, 3), (99, 1_200, 2), (99, 20, 1)] {
         ticks.settings.limits = SizeLimits { value_bytes_max, batch_bytes_max };
         let rows = Mssql::new(ticks.settings.clone()).unwrap().fetch(window).await.unwrap();
         assert_eq!((rows.rows.len(), rows.more), (count, count < 3));
         assert_eq!(settles(&rows), count == 3, "{rows:?}");
     }
     ticks.run("UPDATE dbo.t SET note = 'a' WHERE id = 1").await;
-    ticks.settings.limits = SizeLimits { value_bytes_max: 14, batch_bytes_max: 999 };
+    ticks.settings.limits = SizeLimits { value_bytes_max: 14, batch_bytes_max: 9_999 };
     let rows = Mssql::new(ticks.settings.clone()).unwrap().fetch(window).await.unwrap();
     let told = (rows.rows.len(), rows.more, settles(&rows));
     assert_eq!(told, (1, true, false), "a value is too long");
+}
+
+#[tokio::test]
+async fn a_range_is_read_whole_as_long_as_its_columns_fit() {
+    let mut ticks = Ticks::numbered(NUMBERED).await;
+    ticks.at(10).await.run("INSERT INTO dbo.t (note) VALUES ('a'), ('b'), ('c')").await;
+    let state = settled_at_three();
+    ticks.settings.limits = SizeLimits { value_bytes_max: 99, batch_bytes_max: 120 };
+    let source = Mssql::new(ticks.settings.clone()).unwrap();
+    let upto = Cursor::integer(3, [("id", 3.into())].into_iter().collect());
+    let window = FetchWindow { after: None, upto: Some(&upto), rows_max: 10, state: &state };
+    assert_eq!(source.fetch(window).await.unwrap().rows.len(), 3);
+    // Elsewhere there is room left for what events have beside their columns.
+    let window = FetchWindow { upto: None, ..window };
+    assert_eq!(source.fetch(window).await.unwrap().rows.len(), 1);
+}
+
+/// What is kept where the mark over three rows has settled.
+fn settled_at_three() -> SourceState {
+    SourceState::from_iter([
+        ("waiting".to_owned(), "3".into()),
+        ("taken_at".to_owned(), "2026-01-01T10:00:00".into()),
+    ])
 }
 
 /// Whether a mark moves on.

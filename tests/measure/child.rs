@@ -14,6 +14,10 @@ use crate::tables::Tables;
 /// The argument before a role.
 pub(crate) const ROLE: &str = "--role";
 
+/// Lets glibc give pieces of memory from 128 KiB on back when they are freed, as the C library of the deployed program
+/// does: `MMAP_THRESHOLD` of musl's mallocng is 131,052.
+const MMAP_THRESHOLD: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "131072");
+
 /// Tells whoever started this process.
 pub(crate) fn tell(what: &impl Serialize) {
     println!("{}", serde_json::to_string(what).unwrap());
@@ -22,6 +26,9 @@ pub(crate) fn tell(what: &impl Serialize) {
 fn start(role: &Role) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.arg(ROLE).arg(serde_json::to_string(role).unwrap());
+    if matches!(role, Role::Memory(_)) {
+        command.env(MMAP_THRESHOLD.0, MMAP_THRESHOLD.1);
+    }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     command.spawn().unwrap()
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::child::{self, Server};
 use crate::job::{Idle, Role, Took};
 use crate::options::Options;
-use crate::ours::{Ignoring, Parts, source, store, tick};
+use crate::ours::{BATCH_BYTES_MAX, Ignoring, Parts, source, store, tick};
 use crate::report::{Report, Rounds, float};
 use crate::storage::Storage;
 use crate::system;
@@ -28,7 +28,8 @@ pub(crate) async fn tick_all(job: &Idle) -> Took {
             let name = format!("idle-{number}");
             let source = source(&name, &job.connection, &job.table);
             let (handler, store) = (Arc::new(Ignoring::default()), Arc::clone(&store));
-            let parts = Parts { name, source, handler, store, batch: 1_000, batches_max: None };
+            let (batch, bytes_max) = (1_000, BATCH_BYTES_MAX);
+            let parts = Parts { name, source, handler, store, batch, bytes_max, batches_max: None };
             parts.poller().starting_now()
         })
         .collect();

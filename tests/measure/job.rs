@@ -31,6 +31,8 @@ pub(crate) struct Drain {
     pub(crate) connection: String,
     pub(crate) table: String,
     pub(crate) batch: usize,
+    /// Most bytes of a batch.
+    pub(crate) bytes_max: usize,
     /// Where batches are posted to; counted only where absent.
     pub(crate) url: Option<String>,
     /// The statements that a poller sends; for the bare loop.

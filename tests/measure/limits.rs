@@ -5,6 +5,7 @@ use serde_json::json;
 use crate::child::{self, Receiver, Server};
 use crate::job::{Drain, Role, Took};
 use crate::options::Options;
+use crate::ours::BATCH_BYTES_MAX;
 use crate::report::{Report, Rounds, count, float};
 
 /// Batches, in rows.
@@ -98,6 +99,7 @@ fn job(server: &Server, table: &str, batch: usize) -> Drain {
         connection: server.connection.clone(),
         table: table.to_owned(),
         batch,
+        bytes_max: BATCH_BYTES_MAX,
         url: None,
         texts: None,
         blobs: None,

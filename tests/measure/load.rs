@@ -25,7 +25,7 @@ use self::weather::Weather;
 use crate::bare::connect;
 use crate::child::{self, Server};
 use crate::job::{Load, Loaded, Role};
-use crate::ours::{Parts, source, tick};
+use crate::ours::{BATCH_BYTES_MAX, Parts, source, tick};
 use crate::report::{Report, count, float};
 use crate::system;
 use crate::tables::Tables;
@@ -146,7 +146,8 @@ pub(crate) async fn run(job: &Load) -> Loaded {
             let (name, desk) = (format!("load-{number}"), Arc::new(Desk::new(rows)));
             let source = source(&name, &job.connection, &job.table);
             let (handler, store) = (desk.clone(), weather.clone());
-            let parts = Parts { name, source, handler, store, batch: 100, batches_max: None };
+            let (batch, bytes_max) = (100, BATCH_BYTES_MAX);
+            let parts = Parts { name, source, handler, store, batch, bytes_max, batches_max: None };
             Seat { poller: Arc::new(parts.poller()), desk, ticks: Arc::clone(&ticks) }
         })
         .collect();

@@ -5,32 +5,40 @@ use std::sync::Arc;
 use highwater::state::MemoryStore;
 use serde_json::json;
 
-use crate::child::{self, Server};
+use crate::child::{self, Receiver, Server};
 use crate::job::{Drain, Memory, Passes, Role};
 use crate::options::Options;
-use crate::ours::{Ignoring, Parts, source, tick};
+use crate::ours::{BATCH_BYTES_MAX, Parts, handler, source_up_to, tick};
 use crate::report::{Report, count, float};
 use crate::system;
 
 /// What counts as flat: the allocator may round.
 const FLAT: f64 = 1.1;
 
+/// `BATCH_BYTES_MAX` of a poller that does not set it.
+const DEFAULT_BYTES_MAX: u32 = 4 << 20;
+
+/// How many full batches a poller may need beside what it needs at rest.
+const FULL_BATCHES: f64 = 3.0;
+
 /// Reads the same rows again and again, each time by a poller that has not seen them, over one
 /// connection.
 pub(crate) async fn drain(job: &Passes) -> Memory {
-    let source = source("memory", &job.drain.connection, &job.drain.table);
-    let handler = Arc::new(Ignoring::default());
+    let Drain { connection, table, batch, bytes_max, url, .. } = &job.drain;
+    let source = source_up_to(*bytes_max, "memory", connection, table);
+    let handler = handler(url.as_ref());
+    let poller = |name: String, batch, batches_max| {
+        let (source, handler) = (Arc::clone(&source), Arc::clone(&handler));
+        let store = Arc::new(MemoryStore::default());
+        let bytes_max = *bytes_max;
+        Parts { name, source, handler, store, batch, bytes_max, batches_max }.poller()
+    };
+    // At rest a poller keeps its connections.
+    let at_rest = tick(&poller("rest".to_owned(), 1, Some(1))).await;
+    assert!(at_rest.result.is_ok(), "{at_rest:?}");
     let mut memory = Memory { before_kib: system::resident_kib(None), ..Memory::default() };
     for pass in 0..job.passes {
-        let parts = Parts {
-            name: format!("pass-{pass}"),
-            source: Arc::clone(&source),
-            handler: handler.clone(),
-            store: Arc::new(MemoryStore::default()),
-            batch: job.drain.batch,
-            batches_max: None,
-        };
-        let report = tick(&parts.poller()).await;
+        let report = tick(&poller(format!("pass-{pass}"), *batch, None)).await;
         assert!(report.result.is_ok(), "{report:?}");
         memory.rows += report.rows;
         memory.after_kib.push(system::resident_kib(None));
@@ -40,36 +48,64 @@ pub(crate) async fn drain(job: &Passes) -> Memory {
 }
 
 pub(crate) async fn measure(options: &Options, server: &Server, report: &mut Report) {
-    let rows = options.size(options.flights() * 4, 2_000_000, 10_000_000);
-    let job = Passes {
-        passes: rows.div_ceil(options.flights()).max(4),
-        drain: Drain {
-            connection: server.connection.clone(),
-            table: "dbo.flights".to_owned(),
-            batch: 1_000,
-            url: None,
-            texts: None,
-            blobs: None,
-            is_known: false,
-            batches_max: None,
-        },
+    let small = Drain {
+        connection: server.connection.clone(),
+        table: "dbo.flights".to_owned(),
+        batch: 1_000,
+        bytes_max: BATCH_BYTES_MAX,
+        url: None,
+        texts: None,
+        blobs: None,
+        is_known: false,
+        batches_max: None,
     };
-    let memory: Memory = child::run(&Role::Memory(job)).await;
-    let (early, late) = memory.after_kib.split_at(memory.after_kib.len() / 2);
-    let most = |kib: &[u64]| float(kib.iter().copied().max().unwrap());
-    let mib = |kib: f64| format!("{:.1}", kib / 1024.0);
-    let heads = ["rows", "before", "first half", "second half", "peak"];
-    let figures = vec![
-        count(float(memory.rows)),
-        mib(float(memory.before_kib)),
-        mib(most(early)),
-        mib(most(late)),
-        mib(float(memory.peak_kib)),
-    ];
-    report.table("Memory while flights are read in batches of 1,000, MiB", &heads, &[figures]);
-    let ratio = most(late) / most(early);
-    let what = format!("memory over {} rows", count(float(memory.rows)));
+    let mut figures = Vec::new();
+    let rows = options.size(options.flights() * 4, 2_000_000, 10_000_000);
+    let passes = rows.div_ceil(options.flights()).max(4);
+    let memory = run("flights in batches of 1,000", passes, small.clone(), report).await;
+    figures.push(told("flights in batches of 1,000, in process", &memory));
+
+    // As many rows as bytes allow, as the program reads where nothing is set.
+    let receiver = Receiver::start().await;
+    let bytes_max = usize::try_from(DEFAULT_BYTES_MAX).unwrap();
+    let table = "dbo.wide".to_owned();
+    let url = Some(receiver.url.clone());
+    let large = Drain { table, batch: 100_000, bytes_max, url, ..small };
+    let memory = run("batches of 4 MiB", (passes / 4).max(4), large, report).await;
+    figures.push(told("rows of 1 kB in batches of 4 MiB, `http`", &memory));
+    let most = FULL_BATCHES * f64::from(DEFAULT_BYTES_MAX) / 1024.0;
+    let more = float(memory.peak_kib) - float(memory.before_kib);
+    let wanted = format!("≤ {} MiB more than at rest", mib(most));
+    let what = "memory at its peak in batches of 4 MiB";
+    report.target(what, &wanted, &format!("{} MiB", mib(more)), more <= most);
+
+    let heads = ["what is read", "rows", "at rest", "first half", "second half", "peak"];
+    report.table("Memory, MiB", &heads, &figures);
+}
+
+/// Reads rows without end, and judges whether memory stays as it is.
+async fn run(what: &str, passes: u64, drain: Drain, report: &mut Report) -> Memory {
+    let memory: Memory = child::run(&Role::Memory(Passes { drain, passes })).await;
+    let [early, late] = halves(&memory);
+    let what = format!("memory over {} rows, {what}", count(float(memory.rows)));
     let wanted = format!("second half ≤ {FLAT} × first");
-    report.target(&what, &wanted, &format!("{ratio:.2} ×"), ratio <= FLAT);
+    report.target(&what, &wanted, &format!("{:.2} ×", late / early), late / early <= FLAT);
     report.keep("memory", json!(memory));
+    memory
+}
+
+/// Returns the most of each half, in KiB.
+fn halves(memory: &Memory) -> [f64; 2] {
+    let (early, late) = memory.after_kib.split_at(memory.after_kib.len() / 2);
+    [early, late].map(|kib| float(kib.iter().copied().max().unwrap()))
+}
+
+fn told(what: &str, memory: &Memory) -> Vec<String> {
+    let [early, late] = halves(memory).map(mib);
+    let [before, peak] = [memory.before_kib, memory.peak_kib].map(|kib| mib(float(kib)));
+    vec![what.to_owned(), count(float(memory.rows)), before, early, late, peak]
+}
+
+fn mib(kib: f64) -> String {
+    format!("{:.1}", kib / 1024.0)
 }

@@ -28,7 +28,7 @@ use crate::job::{Blobs, Drain, Took};
 use crate::system;
 
 /// More than any batch here has, so that rows alone decide.
-const BATCH_BYTES_MAX: usize = 64 << 20;
+pub(crate) const BATCH_BYTES_MAX: usize = 64 << 20;
 
 /// Takes rows and does nothing with them.
 #[derive(Debug, Default)]
@@ -53,6 +53,7 @@ pub(crate) struct Parts {
     pub(crate) handler: Arc<dyn Handler>,
     pub(crate) store: Arc<dyn StateStore>,
     pub(crate) batch: usize,
+    pub(crate) bytes_max: usize,
     pub(crate) batches_max: Option<u64>,
 }
 
@@ -68,7 +69,7 @@ impl Parts {
             terms: LeaseTerms::of(120 * second),
             limits: Limits {
                 batch_rows_max: self.batch,
-                batch_bytes_max: BATCH_BYTES_MAX,
+                batch_bytes_max: self.bytes_max,
                 batches_max: self.batches_max,
                 tick_time_max: 3600 * second,
                 handler_stop_after: 3600 * second,
@@ -88,6 +89,16 @@ impl Parts {
 
 /// Returns a source over a table whose key is `id` and whose cursor is `version`.
 pub(crate) fn source(poller: &str, connection: &str, table: &str) -> Arc<dyn Source> {
+    source_up_to(BATCH_BYTES_MAX, poller, connection, table)
+}
+
+/// Returns the same for batches of so many bytes.
+pub(crate) fn source_up_to(
+    bytes_max: usize,
+    poller: &str,
+    connection: &str,
+    table: &str,
+) -> Arc<dyn Source> {
     let settings = SourceSettings {
         poller: poller.to_owned(),
         connection: SqlConnection::parse(connection).unwrap(),
@@ -102,11 +113,19 @@ pub(crate) fn source(poller: &str, connection: &str, table: &str) -> Arc<dyn Sou
         soft_delete: None,
         settle: Duration::from_secs(5),
         clock: SourceClock::Utc,
-        limits: SizeLimits { batch_bytes_max: BATCH_BYTES_MAX, ..SizeLimits::default() },
+        limits: SizeLimits { batch_bytes_max: bytes_max, ..SizeLimits::default() },
         on_schema_change: OnSchemaChange::Follow,
         partition: None,
     };
     Arc::new(Mssql::new(settings).unwrap())
+}
+
+/// Returns the handler `http` where there is a receiver, else one that ignores rows.
+pub(crate) fn handler(url: Option<&String>) -> Arc<dyn Handler> {
+    match url {
+        Some(url) => http(url),
+        None => Arc::new(Ignoring::default()),
+    }
 }
 
 /// Returns the handler `http`, as the settings make it.
@@ -142,15 +161,13 @@ pub(crate) async fn tick(poller: &Poller) -> TickReport {
 
 /// Reads a table to its end, in one tick.
 pub(crate) async fn drain(job: &Drain) -> Took {
-    let source = source("bench", &job.connection, &job.table);
-    let handler: Arc<dyn Handler> = match &job.url {
-        Some(url) => http(url),
-        None => Arc::new(Ignoring::default()),
-    };
+    let source = source_up_to(job.bytes_max, "bench", &job.connection, &job.table);
+    let handler = handler(job.url.as_ref());
     let poller = |name: &str, store, batches_max| {
         let (source, handler) = (Arc::clone(&source), Arc::clone(&handler));
         let name = name.to_owned();
-        Parts { name, source, handler, store, batch: job.batch, batches_max }.poller()
+        let (batch, bytes_max) = (job.batch, job.bytes_max);
+        Parts { name, source, handler, store, batch, bytes_max, batches_max }.poller()
     };
     // Another poller over the same connection: what it has read, the one that counts reads again.
     let warm = poller("warm", store(None), Some(WARM_UP));

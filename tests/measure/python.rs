@@ -12,6 +12,7 @@ use crate::child::{self, Server};
 use crate::job::{Blobs, Drain, Role, Took};
 use crate::limits::BATCHES;
 use crate::options::Options;
+use crate::ours::BATCH_BYTES_MAX;
 use crate::report::{Report, Rounds, count, float};
 use crate::storage::{Calls, Storage};
 use crate::tables::COLUMNS;
@@ -153,6 +154,7 @@ async fn run_ours(
         connection: server.connection.clone(),
         table: "dbo.flights".to_owned(),
         batch,
+        bytes_max: BATCH_BYTES_MAX,
         url: None,
         texts: None,
         blobs: Some(blobs.clone()),

@@ -3,19 +3,103 @@
 mod cloud_events;
 mod debezium;
 
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper::body::{Bytes, Frame, SizeHint};
+
 use crate::config::BodyForm;
 use crate::event::ChangeEvent;
 use crate::handler::envelope;
 use crate::handler::http::lanes::Part;
 
+/// Most bytes of a body that are handed on at once: what a connection takes up is copied once more where it is
+/// encrypted.
+const FRAME_BYTES_MAX: usize = 64 << 10;
+
+/// The body of a request, in pieces that follow each other; a copy costs nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Body(Vec<Bytes>);
+
+impl Body {
+    /// Returns its pieces, in order.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.iter().map(|piece| &**piece)
+    }
+
+    /// Returns how many bytes it has.
+    pub(super) fn len(&self) -> usize {
+        self.0.iter().map(Bytes::len).sum()
+    }
+
+    /// Returns it as one piece.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.0.concat()
+    }
+}
+
+impl From<Vec<u8>> for Body {
+    fn from(whole: Vec<u8>) -> Self {
+        Self(vec![whole.into()])
+    }
+}
+
+impl From<Body> for reqwest::Body {
+    fn from(body: Body) -> Self {
+        Self::wrap(Sending { left: bytes(body.len()), pieces: body.0.into() })
+    }
+}
+
+fn bytes(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}
+
+/// A body on its way.
+struct Sending {
+    pieces: VecDeque<Bytes>,
+    /// Bytes that are not sent yet.
+    left: u64,
+}
+
+impl hyper::body::Body for Sending {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        while self.pieces.front().is_some_and(Bytes::is_empty) {
+            self.pieces.pop_front();
+        }
+        let Some(piece) = self.pieces.front_mut() else { return Poll::Ready(None) };
+        let frame = piece.split_to(piece.len().min(FRAME_BYTES_MAX));
+        self.left -= bytes(frame.len());
+        Poll::Ready(Some(Ok(Frame::data(frame))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}
+
 /// Returns the body of a delivery in the form asked for.
 ///
 /// The same delivery always gives the same bytes: no form holds the time of its making.
-pub(super) fn encode(form: BodyForm, part: &Part<'_>) -> Result<Vec<u8>, serde_json::Error> {
+pub(super) fn encode(form: BodyForm, part: &Part<'_>) -> Result<Body, serde_json::Error> {
     match form {
-        BodyForm::Highwater => envelope::encode(&part.batch, part.id.as_str(), &part.events),
-        BodyForm::CloudEvents => cloud_events::encode(part),
-        BodyForm::Debezium => debezium::encode(part),
+        BodyForm::Highwater => {
+            envelope::pieces(&part.batch, part.id.as_str(), &part.events).map(Body)
+        }
+        BodyForm::CloudEvents => cloud_events::encode(part).map(Body::from),
+        BodyForm::Debezium => debezium::encode(part).map(Body::from),
     }
 }
 
@@ -53,7 +137,10 @@ mod tests {
     use expect_test::expect;
     use serde_json::Value as Json;
 
+    use hyper::body::Body as _;
+
     use super::*;
+    use crate::event::EventEncoder;
     use crate::handler::http::lanes::whole;
     use crate::handler::testing::Sample;
     use crate::handler::{ChainStep, Delivery};
@@ -66,8 +153,8 @@ mod tests {
             &whole(Delivery { replay_id: Some("again"), ..sample.delivery() }),
         )
         .unwrap();
-        assert!(body.len() + 2 >= body.capacity());
-        let text = String::from_utf8(body).unwrap();
+        assert_eq!(body.len(), body.clone().into_bytes().len());
+        let text = String::from_utf8(body.into_bytes()).unwrap();
         let (head, events) = text.split_once(r#""events":["#).unwrap();
         expect![[r#"{"batch_id":"batch_…","poller":"orders","generation":7,"fencing_token":42,"attempt":2,"started_at":"1970-01-01T00:00:01.5Z","replay_id":"again","source":{"poller":"orders","object":"dbo.orders","mode":"rowversion"},"rows":2,"#]].assert_eq(&head.replace(sample.batch_id.as_str(), "batch_…"));
         let json: Vec<&str> = sample.events.iter().map(|event| event.json.as_str()).collect();
@@ -83,10 +170,43 @@ mod tests {
         let step = Some(ChainStep { name: "notify", of_batch });
         let delivery = Delivery { batch_id: &batch_id, step, ..sample.delivery() };
         let body = encode(BodyForm::Highwater, &whole(delivery)).unwrap();
-        let parsed: Json = serde_json::from_slice(&body).unwrap();
+        let parsed: Json = serde_json::from_slice(&body.into_bytes()).unwrap();
         assert_eq!(parsed["batch_id"], batch_id.as_str());
         let step = serde_json::json!({ "name": "notify", "of_batch": of_batch.as_str() });
         assert_eq!(parsed["step"], step);
+    }
+
+    #[test]
+    fn events_that_were_encoded_together_are_not_copied() {
+        let sample = Sample::new(3);
+        let mut encoder = EventEncoder::new(sample.delivery().source, 3, 0);
+        for event in &sample.events {
+            encoder.push(event.op, event.cursor.clone(), "{}");
+        }
+        let events = encoder.finish();
+        let delivery = Delivery { events: &events, ..sample.delivery() };
+        let body = encode(BodyForm::Highwater, &whole(delivery)).unwrap();
+        let pieces: Vec<&[u8]> = body.pieces().collect();
+        assert_eq!(pieces.len(), 3);
+        assert!(std::ptr::eq(pieces[1].as_ptr(), events[0].json.as_ptr()));
+        let parsed: Json = serde_json::from_slice(&body.into_bytes()).unwrap();
+        assert_eq!(parsed["events"].as_array().unwrap().len(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_body_leaves_in_frames_of_a_known_length() {
+        let large = vec![b'x'; 2 * FRAME_BYTES_MAX + 1];
+        let body = Body(vec![Bytes::new(), large.into(), Bytes::new(), Bytes::from_static(b"]}")]);
+        let mut sending = Box::pin(Sending { left: bytes(body.len()), pieces: body.0.into() });
+        let mut frames = Vec::new();
+        while !sending.is_end_stream() {
+            let left = sending.size_hint().exact().unwrap();
+            let frame = std::future::poll_fn(|context| sending.as_mut().poll_frame(context)).await;
+            let frame = frame.unwrap().unwrap().into_data().unwrap();
+            assert_eq!(sending.size_hint().exact().unwrap(), left - bytes(frame.len()));
+            frames.push(frame.len());
+        }
+        assert_eq!(frames, [FRAME_BYTES_MAX, FRAME_BYTES_MAX, 1, 2]);
     }
 
     #[test]

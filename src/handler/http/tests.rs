@@ -89,7 +89,7 @@ fn handler(url: &str, tries_max: u32) -> Http {
 }
 
 fn plain_body(sample: &Sample) -> Vec<u8> {
-    body::encode(BodyForm::Highwater, &super::lanes::whole(sample.delivery())).unwrap()
+    body::encode(BodyForm::Highwater, &super::lanes::whole(sample.delivery())).unwrap().into_bytes()
 }
 
 fn config(url: &str, tries_max: u32) -> HttpConfig {

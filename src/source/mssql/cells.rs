@@ -125,7 +125,14 @@ impl Plan {
                 })
             }
         };
-        let full = !answer.rows.is_empty() && self.guard.is_full(answer.json.len());
+        let rows = answer.rows.len() + 1;
+        let bytes = answer.json.len();
+        let full = rows > 1
+            && if answer.is_range {
+                self.guard.is_over(bytes)
+            } else {
+                self.guard.is_full(rows, bytes)
+            };
         answer.cut = if full { Some(Cut::Full) } else { self.guard.check(&sizes, &key) };
         if answer.is_cut() {
             answer.json.truncate(begin);

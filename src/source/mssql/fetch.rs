@@ -65,9 +65,15 @@ impl Mssql {
         let (plan, connection) = self.plan(state).await?;
         self.check_known(&plan, window, is_new)?;
         let (sql, params) = plan.whole_statement(window)?;
-        let mut answer = Answer::new(window.rows_max);
-        answer.json = std::mem::take(&mut *self.spare());
-        let read = connection.query(&sql, &params, |row| plan.read(row, &mut answer)).await;
+        let mut answer = Answer::of(window);
+        let take = |row| {
+            // Not before: until there are rows, the buffer may be in use for those before them.
+            if answer.json.capacity() == 0 {
+                answer.json = std::mem::take(&mut *self.spare());
+            }
+            plan.read(row, &mut answer)
+        };
+        let read = connection.query(&sql, &params, take).await;
         if let Err(error) = read
             && !answer.is_cut()
         {

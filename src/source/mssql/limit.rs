@@ -22,7 +22,7 @@ use super::describe::Column;
 pub struct SizeLimits {
     /// Largest value of one column, in bytes as stored; of `xml`, in bytes of its UTF-16 text.
     pub value_bytes_max: usize,
-    /// Bytes of columns, as they are delivered, at which a batch is closed; a single row may have more.
+    /// Most bytes of events, about, that a batch has; it is closed at nine tenths of them. A single row may have more.
     pub batch_bytes_max: usize,
 }
 
@@ -31,6 +31,10 @@ impl Default for SizeLimits {
         Self { value_bytes_max: 4 << 20, batch_bytes_max: 4 << 20 }
     }
 }
+
+/// About how many bytes an event takes beside its columns: some 240 in its JSON for id, key, position and source, and
+/// as many again in memory, so that a batch of small rows takes no more than one of large ones.
+const EVENT_BYTES: usize = 450;
 
 /// Why no further row is read.
 #[derive(Debug)]
@@ -115,15 +119,20 @@ impl Guard {
         )))
     }
 
-    /// Returns how many rows like those read will fit into a batch, so that the server is not asked
-    /// for more; a tenth of the space is left for rows that are larger.
+    /// Returns how many rows like these, whose columns have so many bytes, will fit into a batch, so that the server is
+    /// not asked for more; a tenth of the space is left for rows that are larger.
     pub(super) fn rows_that_fit(&self, rows: usize, bytes: usize) -> Option<usize> {
-        let average = bytes.checked_div(rows)?.max(1);
+        let average = bytes.checked_div(rows)?.saturating_add(EVENT_BYTES);
         Some((self.limits.batch_bytes_max / 10 * 9 / average).max(1))
     }
 
-    /// Whether a batch of so many bytes is full.
-    pub(super) fn is_full(&self, bytes: usize) -> bool {
+    /// Whether so many rows, whose columns have so many bytes, are more than are read at once: as many as fit.
+    pub(super) fn is_full(&self, rows: usize, bytes: usize) -> bool {
+        self.rows_that_fit(rows, bytes).is_some_and(|fit| rows > fit)
+    }
+
+    /// Whether columns alone are more than a batch holds.
+    pub(super) fn is_over(&self, bytes: usize) -> bool {
         bytes > self.limits.batch_bytes_max
     }
 }
@@ -213,9 +222,10 @@ mod tests {
     #[test]
     fn a_batch_is_full_above_its_limit_and_the_next_is_asked_for_what_fits() {
         let (guard, _) = guard();
-        assert!(!guard.is_full(1_000) && guard.is_full(1_001));
+        assert!(!guard.is_full(2, 0) && guard.is_full(2, 2) && guard.is_full(3, 0));
+        assert!(!guard.is_over(1_000) && guard.is_over(1_001));
         for (rows, bytes, fit) in
-            [(0, 0, None), (2, 0, Some(900)), (3, 300, Some(9)), (1, 5_000, Some(1))]
+            [(0, 0, None), (2, 0, Some(2)), (3, 300, Some(1)), (1, 5_000, Some(1))]
         {
             assert_eq!(guard.rows_that_fit(rows, bytes), fit);
         }

@@ -88,6 +88,8 @@ pub(super) struct Answer {
     pub(super) described: Vec<Column>,
     /// Most rows that are kept; the one behind them only says that there is more.
     pub(super) rows_max: usize,
+    /// Whether they are a range that ends where it is told to, of which no more is left out than must be.
+    pub(super) is_range: bool,
     pub(super) more: bool,
     pub(super) cut: Option<Cut>,
 }
@@ -96,6 +98,11 @@ impl Answer {
     /// Returns an answer of which nothing has been read.
     pub(super) fn new(rows_max: usize) -> Self {
         Self { rows_max, ..Self::default() }
+    }
+
+    /// Returns one for the rows of a window.
+    pub(super) fn of(window: FetchWindow<'_>) -> Self {
+        Self { is_range: window.upto.is_some(), ..Self::new(window.rows_max) }
     }
 
     /// Whether the plan refused a row, so that the error of reading it is none.
