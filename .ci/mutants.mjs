@@ -299,6 +299,7 @@ const BREAKS = [
   ["rows read ahead delivered though the commit failed", POLLER, "self.commit(&mut lease, &mut hand, &next, seen).await?;", "drop(self.commit(&mut lease, &mut hand, &next, seen).await);"],
   ["rows read ahead from where the batch in hand began", BATCH, "let position = Position::under(document, Some(batch.upto.clone()));", "let position = Position::under(document, batch.after.clone());"],
   ["rows read ahead delivered though others lie before them", AHEAD, "ahead.filter(|ahead| ahead.is_behind(batch, lease.document()))?;", "ahead?;"],
+  ["read that failed since nobody listened not made again", AHEAD, "let was_left = self.wait.begun_at.is_some();", "let was_left = false;"],
   ["rows asked for behind what may not be one batch", AHEAD, "is_sure_to_fit(shape, rows, poller.limits.batch_bytes_max).then_some((end, kept))", "Some((end, kept))"],
   ["rows asked for that no batch would take", AHEAD, "self.may_go_on_twice(lease, seen)", "self.may_go_on(lease, seen)"],
   ["rows asked for without what the batch in hand wants kept", AHEAD, "kept.unwrap_or_else(|| behind(&hand.batch, lease.document()).1)", "kept.unwrap_or_else(|| lease.document().source_state.clone())"],

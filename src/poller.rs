@@ -9,7 +9,7 @@
 //! 6 handle     while the lease is renewed; what is accepted for good rides on a renewal; the next batch
 //!              is read meanwhile
 //! 7 commit     one write; it also releases, or announces the next batch and goes back to 6, where that is asked
-//!              for before there is an answer
+//!              for before there is an answer; what follows that batch is asked for before
 //! 8 follow?    out of rows: wait, and back to 1, where that is asked for
 //! ```
 //!

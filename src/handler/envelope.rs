@@ -57,7 +57,7 @@ pub(super) fn encode(
 }
 
 /// Returns the same in pieces, of which the events' own JSON is one, as it was encoded: not copied, since a batch is
-/// the largest thing in memory.
+/// the largest thing in memory. Events from here and there are one piece with the rest.
 pub(super) fn pieces(
     delivery: &Delivery<'_>,
     batch_id: &str,

@@ -8,12 +8,15 @@
 //!
 //! Once a batch is taken and its successor's rows are there, what follows those is asked for before they are made
 //! a batch and before the commit: so the source is at work while both are done. It is not listened to
-//! until the handler has that successor, and a tick never holds the rows of more than two batches for it.
+//! until the handler has that successor, and a tick never holds the rows of more than two batches for it. Where it
+//! fails after that, which may be for the wait, the rows are read anew too.
 
 use std::fmt;
 use std::future::ready;
 use std::pin::{Pin, pin};
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::batch::{Batch, Fetched, Noting, Position, Reading, RowsRead, behind};
 use super::deliver::Hand;
@@ -32,6 +35,7 @@ pub(super) struct Ahead<'a> {
     poller: &'a Poller,
     position: Position,
     progress: Progress<'a>,
+    wait: Wait,
 }
 
 enum Progress<'a> {
@@ -85,16 +89,17 @@ impl Ahead<'_> {
     /// Runs `work`, and reads on meanwhile; returns as soon as `work` is done.
     async fn beside<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
-        if let Progress::Reading(reading) = &mut self.progress {
+        let Self { poller, progress, wait, .. } = self;
+        if let Progress::Reading(reading) = progress {
             let read = tokio::select! {
                 biased;
                 done = &mut work => return done,
-                read = reading => read,
+                read = wait.until_heard(reading) => read,
             };
             let made = read.and_then(|Read { found, told }| {
-                Ok(Read { found: Found::Made(found.made(self.poller)?), told })
+                Ok(Read { found: Found::Made(found.made(poller)?), told })
             });
-            self.progress = Progress::Found(made);
+            *progress = Progress::Found(made);
         }
         work.await
     }
@@ -105,16 +110,37 @@ impl Ahead<'_> {
             tokio::select! {
                 biased;
                 read = reading => self.progress = Progress::Found(read),
-                () = ready(()) => {}
+                () = ready(()) => self.wait.begun_at = Some(Instant::now()),
             }
         }
     }
 
-    async fn end(self) -> Result<Read, TickError> {
-        match self.progress {
-            Progress::Reading(reading) => reading.await,
+    /// Returns what was read; `None` where it was begun long before and has failed since: it may be for that.
+    async fn end(mut self) -> Option<Result<Read, TickError>> {
+        let read = match self.progress {
+            Progress::Reading(mut reading) => self.wait.until_heard(&mut reading).await,
             Progress::Found(read) => read,
-        }
+        };
+        let was_left = self.wait.begun_at.is_some();
+        Some(read).filter(|read| !was_left || !matches!(read, Err(TickError::Fetch(_))))
+    }
+}
+
+/// The time in which nobody listened to a read that was begun: the source is not to be blamed for it.
+#[derive(Default)]
+struct Wait {
+    begun_at: Option<Instant>,
+    unheard: Option<Duration>,
+}
+
+impl Wait {
+    /// Listens to a read from the first time on that this is polled.
+    async fn until_heard(&mut self, reading: &mut ReadingAhead<'_>) -> Result<Read, TickError> {
+        let begun_at = self.begun_at;
+        let unheard = || begun_at.map(|at| at.elapsed()).unwrap_or_default();
+        let unheard = *self.unheard.get_or_insert_with(unheard);
+        let Read { found, told } = reading.await?;
+        Ok(Read { found, told: Told { took: told.took.saturating_sub(unheard), ..told } })
     }
 }
 
@@ -186,7 +212,12 @@ impl Poller {
 
     fn ahead_at(&self, position: Position, state: SourceState) -> Ahead<'_> {
         let reading = Box::pin(self.read_ahead(position.clone(), state));
-        Ahead { poller: self, position, progress: Progress::Reading(reading) }
+        Ahead {
+            poller: self,
+            position,
+            progress: Progress::Reading(reading),
+            wait: Wait::default(),
+        }
     }
 
     async fn read_ahead(&self, position: Position, state: SourceState) -> Result<Read, TickError> {
@@ -211,11 +242,12 @@ impl Poller {
         }
         let read = lease.hold_while(ahead.end()).await;
         Some(match read.map_err(TickError::LeaseLost) {
-            Ok(Ok(Read { found, told })) => {
+            Ok(Some(Ok(Read { found, told }))) => {
                 seen.rows_read(told.rows, told.lag, told.took);
                 Ok(found)
             }
-            Ok(Err(error)) | Err(error) => Err(error),
+            Ok(None) => return None,
+            Ok(Some(Err(error))) | Err(error) => Err(error),
         })
     }
 

@@ -411,7 +411,7 @@ impl Source for Mssql {
         let mut state = self.state.lock().await;
         let (plan, connection) = self.plan(&mut state).await?;
         let (sql, params) = plan.current_statement(at)?;
-        let mut answer = Answer::new(current::ROWS_MAX);
+        let mut answer = Answer { is_range: true, ..Answer::new(current::ROWS_MAX) };
         let read = connection.query(&sql, &params, |row| plan.read(row, &mut answer)).await;
         if let Err(error) = read
             && !answer.is_cut()

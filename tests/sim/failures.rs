@@ -88,15 +88,15 @@ impl Failures {
 
     /// Whether a tick may be given rows behind those that the document says are in flight: where its last call
     /// has taken these to the end, so that nothing is missing but the answer to their commit. One batch and
-    /// no more, since the next one is measured by the rows of this one.
+    /// no more, since the next one is measured by the rows of this one. A call that was stopped as stalled has no
+    /// answer, and counts where it had said of all rows that they are taken.
     pub(crate) fn may_overlap(&self, tick: TickId, first: u64) -> bool {
         let last = self.calls.get(&tick).and_then(|calls| calls.last());
         self.overlaps
             && self.in_flight.is_some_and(|said| {
                 said.upto < first
                     && last.is_some_and(|call| {
-                        call.is_answered
-                            && !call.has_failed()
+                        !call.has_failed()
                             && call.rows.first().is_some_and(|row| said.after < *row)
                             && call.rows.last() == Some(&said.upto)
                     })

@@ -258,6 +258,7 @@
 //! - rows read ahead delivered though the commit failed
 //! - rows read ahead from where the batch in hand began
 //! - rows read ahead delivered though others lie before them
+//! - read that failed since nobody listened not made again
 //! - rows asked for behind what may not be one batch
 //! - rows asked for that no batch would take
 //! - rows asked for without what the batch in hand wants kept

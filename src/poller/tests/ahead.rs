@@ -4,6 +4,7 @@ use async_trait::async_trait;
 
 use super::*;
 use crate::cursor::SourceState;
+use crate::error::ErrorKind;
 use crate::policy::OnFailure;
 use crate::source::{FetchError, FetchWindow, Remember, Rows, SourceShape};
 use crate::value::Value;
@@ -54,6 +55,26 @@ impl Source for LongKeys {
         for row in &mut rows.rows {
             let is_long = matches!(row.key[0], Value::Int(id) if id > 10);
             row.key.push(Value::Text("x".repeat(if is_long { 400 } else { 1 })));
+        }
+        Ok(rows)
+    }
+}
+
+/// A source that gives an answer up that nobody has asked for in time.
+#[derive(Debug)]
+struct Impatient(Arc<TableSource>);
+
+#[async_trait]
+impl Source for Impatient {
+    fn shape(&self) -> &SourceShape {
+        self.0.shape()
+    }
+
+    async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
+        let began_at = Instant::now();
+        let rows = self.0.fetch(window).await?;
+        if began_at.elapsed() > READ {
+            return Err(FetchError::new(ErrorKind::Transient, "timed out"));
         }
         Ok(rows)
     }
@@ -351,6 +372,36 @@ async fn what_follows_the_next_batch_is_read_beside_the_commit() {
         assert_eq!(world.source.fetches() - before, 4, "{prefetch}");
         assert_eq!(world.handler.ids().split_off(1), (1..=40).collect::<Vec<_>>());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_that_failed_since_nobody_listened_to_it_is_made_again() {
+    let world = World::new();
+    world.source.fill(40);
+    world.source.delay(READ);
+    let poller = world.instance_of("a", Arc::new(Impatient(world.source.clone())));
+    poller.init().await.unwrap();
+    slow(&world, 5);
+    let before = world.source.fetches();
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(world.source.fetches() - before, 4 + 2, "the third and the fourth again");
+    assert_eq!(world.handler.ids(), (1..=40).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_is_not_said_to_take_the_time_in_which_nobody_listens() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(40);
+    world.source.delay(READ);
+    for _ in 0..5 {
+        world.store.break_next(Call::Store, Fault::Slow(4 * READ));
+    }
+    tick(&poller).await.unwrap();
+    let document = world.document().await;
+    // Times are kept in steps: within twice of what they were.
+    let longest = u128::from(document.timings["fetch"].percentile_ms(99).unwrap());
+    assert!(longest <= 2 * READ.as_millis(), "{longest}: it was there when somebody listened");
 }
 
 #[tokio::test(start_paused = true)]

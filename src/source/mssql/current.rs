@@ -11,6 +11,7 @@ use crate::source::{FetchError, Rows};
 use crate::value::Value;
 
 use super::form::KeyValue;
+use super::limit::Cut;
 use super::plan::{Answer, Plan, unexpected};
 use super::query::operation;
 use super::tracking::position;
@@ -68,7 +69,8 @@ impl Plan {
     /// Returns the row, or none where no row has the key any more.
     pub(super) fn current(&self, mut answer: Answer, at: &Cursor) -> Result<Rows, FetchError> {
         answer.check_value()?;
-        if answer.rows.len() >= ROWS_MAX {
+        // One that was cut behind its first row had another.
+        if answer.rows.len() >= ROWS_MAX || matches!(answer.cut, Some(Cut::Full)) {
             let key = at.key.to_json();
             let reason = format!("several rows of `{}` have the key {key}", self.table);
             return Err(FetchError::new(ErrorKind::Configuration, reason));

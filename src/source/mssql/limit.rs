@@ -22,7 +22,8 @@ use super::describe::Column;
 pub struct SizeLimits {
     /// Largest value of one column, in bytes as stored; of `xml`, in bytes of its UTF-16 text.
     pub value_bytes_max: usize,
-    /// Most bytes of events, about, that a batch has; it is closed at nine tenths of them. A single row may have more.
+    /// Bytes of events, about, at which a batch is closed; a single row may have more, and of a range that ends
+    /// where it is told to only columns count.
     pub batch_bytes_max: usize,
 }
 
@@ -126,9 +127,9 @@ impl Guard {
         Some((self.limits.batch_bytes_max / 10 * 9 / average).max(1))
     }
 
-    /// Whether so many rows, whose columns have so many bytes, are more than are read at once: as many as fit.
+    /// Whether so many rows, whose columns have so many bytes, are more than a batch holds.
     pub(super) fn is_full(&self, rows: usize, bytes: usize) -> bool {
-        self.rows_that_fit(rows, bytes).is_some_and(|fit| rows > fit)
+        bytes.saturating_add(rows.saturating_mul(EVENT_BYTES)) > self.limits.batch_bytes_max
     }
 
     /// Whether columns alone are more than a batch holds.
@@ -222,7 +223,7 @@ mod tests {
     #[test]
     fn a_batch_is_full_above_its_limit_and_the_next_is_asked_for_what_fits() {
         let (guard, _) = guard();
-        assert!(!guard.is_full(2, 0) && guard.is_full(2, 2) && guard.is_full(3, 0));
+        assert!(!guard.is_full(2, 100) && guard.is_full(2, 101) && guard.is_full(3, 0));
         assert!(!guard.is_over(1_000) && guard.is_over(1_001));
         for (rows, bytes, fit) in
             [(0, 0, None), (2, 0, Some(2)), (3, 300, Some(1)), (1, 5_000, Some(1))]
