@@ -26,10 +26,12 @@ pub struct EventEncoder {
 impl EventEncoder {
     /// Returns an encoder with room for so many events, whose columns have so many bytes in all.
     pub fn new(source: &SourceLabel, events: usize, columns_bytes: usize) -> Self {
+        let tail = tail_of(source);
+        let bytes = columns_bytes + events * (tail.len() + OTHER_BYTES);
         Self {
             poller: source.poller.clone(),
-            tail: tail_of(source),
-            buffer: Buffer::with_capacity(Self::bytes_of(source, events, columns_bytes)),
+            tail,
+            buffer: Buffer::with_capacity(bytes),
             key: String::new(),
             events: Vec::with_capacity(events),
         }
