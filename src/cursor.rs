@@ -341,6 +341,16 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     text
 }
 
+/// Returns the first 32 digits of the hex of a hash.
+pub(crate) fn short_hex(hash: &[u8; 32]) -> [u8; 32] {
+    let mut text = [0; 32];
+    let (words, _) = hash.as_chunks();
+    for (eight, word) in text.as_chunks_mut().0.iter_mut().zip(words) {
+        *eight = digits(b'a', u32::from_be_bytes(*word));
+    }
+    text
+}
+
 /// Writes hex whose digit for ten is the letter `ten`.
 fn push_hex(text: &mut String, ten: u8, bytes: &[u8]) {
     let mut push = |digits: &[u8]| text.push_str(str::from_utf8(digits).unwrap_or_default());
@@ -382,6 +392,9 @@ mod tests {
                 write!(expected, "{byte:02x}").unwrap();
             }
             prop_assert_eq!(hex(&bytes), expected);
+            let mut hash = [7; 32];
+            hash.iter_mut().zip(&bytes).for_each(|(to, from)| *to = *from);
+            prop_assert!(hex(&hash).as_bytes().starts_with(&short_hex(&hash)));
             prop_assert_eq!(RowVersion(version).to_string(), format!("0x{version:016X}"));
         }
     }

@@ -9,7 +9,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
-use crate::cursor::{Cursor, hex, update_sized};
+use crate::cursor::{Cursor, hex, short_hex, update_sized};
 use crate::value::{Value, push_text};
 
 pub use self::encoder::EventEncoder;
@@ -56,17 +56,14 @@ impl EventId {
     }
 
     fn end(hash: Sha256) -> Self {
-        Self::of_digits(&short_hex(&hash.finalize())).unwrap_or(Self([b'0'; 32]))
-    }
-
-    fn of_digits(digits: &str) -> Option<Self> {
-        digits.as_bytes().try_into().ok().map(Self)
+        Self(short_hex(&hash.finalize().into()))
     }
 
     /// Reads an id; `None` where the text is not of its form.
     pub fn parse(text: &str) -> Option<Self> {
         let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        Self::of_digits(text).filter(|_| text.bytes().all(is_hex))
+        let digits = text.as_bytes().try_into().ok()?;
+        text.bytes().all(is_hex).then_some(Self(digits))
     }
 
     /// Returns the 32 hex digits.
@@ -123,7 +120,7 @@ impl BatchId {
         update_sized(&mut hash, &position_bytes(identity.after));
         update_sized(&mut hash, &position_bytes(Some(identity.upto)));
         update_sized(&mut hash, identity.digest.as_str().as_bytes());
-        Self(format!("batch_{}", short_hex(&hash.finalize())))
+        Self::end(hash)
     }
 
     /// Derives the id under which a step of a handler chain gets this batch.
@@ -135,7 +132,12 @@ impl BatchId {
         hash.update(b"step-1");
         update_sized(&mut hash, self.0.as_bytes());
         update_sized(&mut hash, step.as_bytes());
-        Self(format!("batch_{}", short_hex(&hash.finalize())))
+        Self::end(hash)
+    }
+
+    fn end(hash: Sha256) -> Self {
+        let digits = short_hex(&hash.finalize().into());
+        Self(format!("batch_{}", str::from_utf8(&digits).unwrap_or_default()))
     }
 
     /// Returns the text form, `batch_` and 32 hex digits.
@@ -240,10 +242,6 @@ impl ChangeEvent {
 
 fn position_bytes(cursor: Option<&Cursor>) -> Vec<u8> {
     cursor.map(|cursor| serde_json::to_vec(cursor).unwrap_or_default()).unwrap_or_default()
-}
-
-fn short_hex(hash: &[u8]) -> String {
-    hex(hash.get(..16).unwrap_or(hash))
 }
 
 /// Returns a number with its noun, as people read it: `1 row`, `2 batches`.

@@ -27,7 +27,7 @@ impl EventEncoder {
     /// Returns an encoder with room for so many events, whose columns have so many bytes in all.
     pub fn new(source: &SourceLabel, events: usize, columns_bytes: usize) -> Self {
         let tail = tail_of(source);
-        let bytes = columns_bytes + events * (tail.len() + OTHER_BYTES);
+        let bytes = about(&tail, events, columns_bytes);
         Self {
             poller: source.poller.clone(),
             tail,
@@ -39,7 +39,7 @@ impl EventEncoder {
 
     /// Returns about how many bytes so many events have, where their columns have so many in all.
     pub fn bytes_of(source: &SourceLabel, events: usize, columns_bytes: usize) -> usize {
-        columns_bytes + events * (tail_of(source).len() + OTHER_BYTES)
+        about(&tail_of(source), events, columns_bytes)
     }
 
     /// Adds the event of a row whose columns are the JSON object `after`, which a deleted row has not.
@@ -99,6 +99,10 @@ impl EventEncoder {
         key.push_str(if cursor.key.is_empty() { "{}" } else { "}" });
         EventId::end(hash)
     }
+}
+
+fn about(tail: &str, events: usize, columns_bytes: usize) -> usize {
+    columns_bytes + events * (tail.len() + OTHER_BYTES)
 }
 
 /// Returns what follows the columns of each event.

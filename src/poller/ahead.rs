@@ -81,11 +81,6 @@ impl Ahead<'_> {
         self.position == behind(batch, document).0
     }
 
-    /// Whether the read has failed already, so that there is time for another.
-    fn has_failed(&self) -> bool {
-        matches!(self.progress, Progress::Found(Err(_)))
-    }
-
     /// Runs `work`, and reads on meanwhile; returns as soon as `work` is done.
     async fn beside<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
@@ -115,12 +110,14 @@ impl Ahead<'_> {
         }
     }
 
-    /// Returns what was read; `None` where it was begun long before and has failed since: it may be for that.
+    /// Returns what was read; `None` where the rows are to be read anew: the read has failed already, so that there
+    /// is time for another, or it was begun long before and may have failed for that.
     async fn end(mut self) -> Option<Result<Read, TickError>> {
-        let read = match self.progress {
-            Progress::Reading(mut reading) => self.wait.until_heard(&mut reading).await,
-            Progress::Found(read) => read,
+        let mut reading = match self.progress {
+            Progress::Reading(reading) => reading,
+            Progress::Found(read) => return read.ok().map(Ok),
         };
+        let read = self.wait.until_heard(&mut reading).await;
         let was_left = self.wait.begun_at.is_some();
         Some(read).filter(|read| !was_left || !matches!(read, Err(TickError::Fetch(_))))
     }
@@ -237,18 +234,14 @@ impl Poller {
         seen: &mut Observation<'_>,
     ) -> Option<Result<Found, TickError>> {
         let ahead = ahead.filter(|ahead| ahead.is_behind(batch, lease.document()))?;
-        if ahead.has_failed() {
-            return None;
-        }
-        let read = lease.hold_while(ahead.end()).await;
-        Some(match read.map_err(TickError::LeaseLost) {
-            Ok(Some(Ok(Read { found, told }))) => {
-                seen.rows_read(told.rows, told.lag, told.took);
-                Ok(found)
-            }
-            Ok(None) => return None,
-            Ok(Some(Err(error))) | Err(error) => Err(error),
-        })
+        let read = match lease.hold_while(ahead.end()).await {
+            Ok(read) => read?,
+            Err(error) => Err(TickError::LeaseLost(error)),
+        };
+        Some(read.map(|Read { found, told }| {
+            seen.rows_read(told.rows, told.lag, told.took);
+            found
+        }))
     }
 
     /// Makes a batch of what was found behind the one in hand; what follows it is asked for before.

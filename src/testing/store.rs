@@ -52,6 +52,13 @@ impl FaultyStore {
         self
     }
 
+    /// Makes each of the next so many writes take this long.
+    pub fn slow_down(&self, writes: usize, each: Duration) {
+        for _ in 0..writes {
+            self.break_next(Call::Store, Fault::Slow(each));
+        }
+    }
+
     /// Breaks nothing any more.
     pub fn mend(&self) {
         locked(&self.faults).clear();

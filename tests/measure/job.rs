@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ours::BATCH_BYTES_MAX;
 use crate::tables::Tables;
 
 /// What a process is.
@@ -43,6 +44,23 @@ pub(crate) struct Drain {
     pub(crate) is_known: bool,
     /// Batches after which the poller stops; it reads to the end where absent.
     pub(crate) batches_max: Option<u64>,
+}
+
+impl Drain {
+    /// Returns the job to read a table to its end in batches of so many rows, and to count them.
+    pub(crate) fn of(connection: &str, table: &str, batch: usize) -> Self {
+        Self {
+            connection: connection.to_owned(),
+            table: table.to_owned(),
+            batch,
+            bytes_max: BATCH_BYTES_MAX,
+            url: None,
+            texts: None,
+            blobs: None,
+            is_known: false,
+            batches_max: None,
+        }
+    }
 }
 
 /// A container of Azurite.

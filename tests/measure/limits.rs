@@ -5,7 +5,6 @@ use serde_json::json;
 use crate::child::{self, Receiver, Server};
 use crate::job::{Drain, Role, Took};
 use crate::options::Options;
-use crate::ours::BATCH_BYTES_MAX;
 use crate::report::{Report, Rounds, count, float};
 
 /// Batches, in rows.
@@ -89,23 +88,9 @@ pub(crate) async fn measure(options: &Options, server: &Server, report: &mut Rep
 
 /// Has a poller read the table once, so that the server knows its statements.
 async fn learn(server: &Server, table: &str) {
-    let role = Role::Ours(job(server, table, 100));
+    let role = Role::Ours(Drain::of(&server.connection, table, 100));
     let took: Took = child::run(&role).await;
     assert!(took.batches > 1, "{table} needs more than one batch");
-}
-
-fn job(server: &Server, table: &str, batch: usize) -> Drain {
-    Drain {
-        connection: server.connection.clone(),
-        table: table.to_owned(),
-        batch,
-        bytes_max: BATCH_BYTES_MAX,
-        url: None,
-        texts: None,
-        blobs: None,
-        is_known: false,
-        batches_max: None,
-    }
 }
 
 /// Lets a peer read the table once; the first round is not counted.
@@ -120,7 +105,7 @@ async fn run(
     let quoted = table.split('.').map(|name| format!("[{name}]")).collect::<Vec<_>>().join(".");
     let texts = Some(server.texts(&quoted).await);
     let url = peer.posts.then(|| receiver.url.clone());
-    let job = Drain { url, texts, ..job(server, table, batch) };
+    let job = Drain { url, texts, ..Drain::of(&server.connection, table, batch) };
     let role = if peer.is_ours { Role::Ours(job) } else { Role::Bare(job) };
     receiver.take_bytes().await;
     let (requests, cpu) = (server.requests().await, server.cpu_seconds());

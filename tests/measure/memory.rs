@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::child::{self, Receiver, Server};
 use crate::job::{Drain, Memory, Passes, Role};
 use crate::options::Options;
-use crate::ours::{BATCH_BYTES_MAX, Parts, handler, source_up_to, tick};
+use crate::ours::{Parts, handler, source_up_to, tick};
 use crate::report::{Report, count, float};
 use crate::system;
 
@@ -48,29 +48,18 @@ pub(crate) async fn drain(job: &Passes) -> Memory {
 }
 
 pub(crate) async fn measure(options: &Options, server: &Server, report: &mut Report) {
-    let small = Drain {
-        connection: server.connection.clone(),
-        table: "dbo.flights".to_owned(),
-        batch: 1_000,
-        bytes_max: BATCH_BYTES_MAX,
-        url: None,
-        texts: None,
-        blobs: None,
-        is_known: false,
-        batches_max: None,
-    };
+    let small = Drain::of(&server.connection, "dbo.flights", 1_000);
     let mut figures = Vec::new();
     let rows = options.size(options.flights() * 4, 2_000_000, 10_000_000);
     let passes = rows.div_ceil(options.flights()).max(4);
-    let memory = run("flights in batches of 1,000", passes, small.clone(), report).await;
+    let memory = run("flights in batches of 1,000", passes, small, report).await;
     figures.push(told("flights in batches of 1,000, in process", &memory));
 
     // As many rows as bytes allow, as the program reads where nothing is set.
     let receiver = Receiver::start().await;
     let bytes_max = usize::try_from(DEFAULT_BYTES_MAX).unwrap();
-    let table = "dbo.wide".to_owned();
-    let url = Some(receiver.url.clone());
-    let large = Drain { table, batch: 100_000, bytes_max, url, ..small };
+    let wide = Drain::of(&server.connection, "dbo.wide", 100_000);
+    let large = Drain { bytes_max, url: Some(receiver.url.clone()), ..wide };
     let memory = run("batches of 4 MiB", (passes / 4).max(4), large, report).await;
     figures.push(told("rows of 1 kB in batches of 4 MiB, `http`", &memory));
     let most = FULL_BATCHES * f64::from(DEFAULT_BYTES_MAX) / 1024.0;

@@ -12,7 +12,6 @@ use crate::child::{self, Server};
 use crate::job::{Blobs, Drain, Role, Took};
 use crate::limits::BATCHES;
 use crate::options::Options;
-use crate::ours::BATCH_BYTES_MAX;
 use crate::report::{Report, Rounds, count, float};
 use crate::storage::{Calls, Storage};
 use crate::tables::COLUMNS;
@@ -150,16 +149,14 @@ async fn run_ours(
     storage: &Storage,
     (blobs, batch): (Blobs, usize),
 ) {
-    let job = |is_known, batches_max| Drain {
-        connection: server.connection.clone(),
-        table: "dbo.flights".to_owned(),
-        batch,
-        bytes_max: BATCH_BYTES_MAX,
-        url: None,
-        texts: None,
-        blobs: Some(blobs.clone()),
-        is_known,
-        batches_max,
+    let job = |is_known, batches_max| {
+        let blobs = Some(blobs.clone());
+        Drain {
+            blobs,
+            is_known,
+            batches_max,
+            ..Drain::of(&server.connection, "dbo.flights", batch)
+        }
     };
     let _first: Took = child::run(&Role::Ours(job(false, Some(1)))).await;
     storage.take_calls().await;

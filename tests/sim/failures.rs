@@ -4,6 +4,7 @@
 //! the code keeps.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 
 use highwater::handler::HandlerError;
 use highwater::policy::{FailurePolicy, OnFailure};
@@ -30,6 +31,8 @@ struct Call {
     /// So many of them, from the front, were said to be taken.
     taken: usize,
     is_answered: bool,
+    /// Gone with the call: an answered one, and one that was stopped.
+    running: Weak<()>,
     /// Whether the target refused it for good.
     refused: bool,
 }
@@ -89,14 +92,15 @@ impl Failures {
     /// Whether a tick may be given rows behind those that the document says are in flight: where its last call
     /// has taken these to the end, so that nothing is missing but the answer to their commit. One batch and
     /// no more, since the next one is measured by the rows of this one. A call that was stopped as stalled has no
-    /// answer, and counts where it had said of all rows that they are taken.
+    /// answer, and counts where it had said of all rows that they are taken; one that goes on does not.
     pub(crate) fn may_overlap(&self, tick: TickId, first: u64) -> bool {
         let last = self.calls.get(&tick).and_then(|calls| calls.last());
         self.overlaps
             && self.in_flight.is_some_and(|said| {
                 said.upto < first
                     && last.is_some_and(|call| {
-                        !call.has_failed()
+                        call.running.strong_count() == 0
+                            && !call.has_failed()
                             && call.rows.first().is_some_and(|row| said.after < *row)
                             && call.rows.last() == Some(&said.upto)
                     })
@@ -186,8 +190,8 @@ fn entry(bytes: &[u8]) -> (u64, String) {
 }
 
 impl Judge {
-    /// Notes a call of the handler.
-    pub(crate) fn handed_over(&mut self, tick: TickId, rows: &[(i64, u64)]) {
+    /// Notes a call of the handler, and returns what is to live as long as it.
+    pub(crate) fn handed_over(&mut self, tick: TickId, rows: &[(i64, u64)]) -> Arc<()> {
         let rows: Vec<u64> = rows.iter().map(|(_, version)| *version).collect();
         let calls = self.failures.calls.entry(tick).or_default();
         if let Some(before) = calls.last().filter(|call| call.has_failed()) {
@@ -198,7 +202,10 @@ impl Judge {
                 self.saw.push("policy: row behind a failing one probed");
             }
         }
-        calls.push(Call { rows, taken: 0, is_answered: false, refused: false });
+        let call = Arc::new(());
+        let running = Arc::downgrade(&call);
+        calls.push(Call { rows, taken: 0, is_answered: false, running, refused: false });
+        call
     }
 
     /// Notes that the handler has said, while it runs, that so many rows are taken for good.

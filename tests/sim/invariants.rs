@@ -4,6 +4,7 @@
 //! which order: the judge counts the terms itself, and only then asks whether the tokens agree.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use highwater::handler::Delivery;
 use serde_json::Value;
@@ -231,13 +232,13 @@ impl Judge {
         landed
     }
 
-    /// Judges a call of the handler, and returns the term under which it runs.
+    /// Judges a call of the handler, and returns the term under which it runs, with what is to live as long as it.
     pub(crate) fn delivered(
         &mut self,
         tick: TickId,
         delivery: &Delivery<'_>,
         rows: &[(i64, u64)],
-    ) -> u64 {
+    ) -> (u64, Arc<()>) {
         self.require(rows.is_sorted_by(|a, b| a.1 < b.1), || {
             format!("tick {} was given rows out of order: {rows:?}", tick.0)
         });
@@ -250,8 +251,7 @@ impl Judge {
         let term = self.term_of.get(&tick).copied();
         self.require(term.is_some(), || format!("tick {} handles without a lease", tick.0));
         self.announced(tick, rows);
-        self.handed_over(tick, rows);
-        term.unwrap_or_default()
+        (term.unwrap_or_default(), self.handed_over(tick, rows))
     }
 
     /// Whoever holds the lease hands over only what the document says is in flight: so a successor begins

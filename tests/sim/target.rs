@@ -116,7 +116,7 @@ impl Handler for SimHandler {
             .iter()
             .map(|event| (event.cursor.key["id"].as_i64().unwrap(), version_of(&event.cursor)))
             .collect();
-        let (tick, term, behaviour) = self.world.with(|state| {
+        let (tick, (term, _running), behaviour) = self.world.with(|state| {
             let slot = &mut state.slots[self.slot];
             (slot.handles, slot.reads_ahead) = (true, false);
             let tick = slot.tick;

@@ -137,6 +137,17 @@ async fn resume(world: &World) {
     world.overwrite(&encode(&resumed)).await;
 }
 
+/// A world whose batches are single rows, of which one that fails once is set aside if another is taken.
+fn setting_aside_at_once() -> World {
+    let policy = FailurePolicy {
+        on_failure: OnFailure::Quarantine,
+        attempts_max: 1,
+        ..FailurePolicy::default()
+    };
+    let limits = Limits { batch_rows_max: 1, ..limits() };
+    World { policy, ..World::with(limits) }
+}
+
 async fn timed(poller: &Poller) -> (TickReport, Duration) {
     let began_at = Instant::now();
     let report = poller.tick(&TickRequest::default()).await;
@@ -307,13 +318,7 @@ async fn rows_behind_a_front_that_was_taken_begin_where_it_ends() {
 /// The other row is read while the read ahead would have the connection.
 #[tokio::test(start_paused = true)]
 async fn a_row_that_is_probed_for_does_not_wait_for_what_is_read_ahead() {
-    let policy = FailurePolicy {
-        on_failure: OnFailure::Quarantine,
-        attempts_max: 1,
-        ..FailurePolicy::default()
-    };
-    let limits = Limits { batch_rows_max: 1, ..limits() };
-    let world = World { policy, ..World::with(limits) };
+    let world = setting_aside_at_once();
     world.source.fill(4);
     let poller = world.instance_of("a", OneConnection::of(&world));
     let source = world.source.clone();
@@ -348,12 +353,6 @@ async fn what_was_read_ahead_is_not_delivered_behind_a_pause() {
 /// How long each commit takes where it is slow: longer than a read.
 const COMMIT: Duration = Duration::from_secs(4);
 
-fn slow(world: &World, writes: usize) {
-    for _ in 0..writes {
-        world.store.break_next(Call::Store, Fault::Slow(COMMIT));
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn what_follows_the_next_batch_is_read_beside_the_commit() {
     for prefetch in [true, false] {
@@ -362,7 +361,7 @@ async fn what_follows_the_next_batch_is_read_beside_the_commit() {
         let poller = if prefetch { poller } else { without(poller) };
         world.source.fill(40);
         world.source.delay(READ);
-        slow(&world, 5);
+        world.store.slow_down(5, COMMIT);
         let before = world.source.fetches();
         let (report, took) = timed(&poller).await;
         assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
@@ -381,7 +380,7 @@ async fn a_read_that_failed_since_nobody_listened_to_it_is_made_again() {
     world.source.delay(READ);
     let poller = world.instance_of("a", Arc::new(Impatient(world.source.clone())));
     poller.init().await.unwrap();
-    slow(&world, 5);
+    world.store.slow_down(5, COMMIT);
     let before = world.source.fetches();
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
     assert_eq!(world.source.fetches() - before, 4 + 2, "the third and the fourth again");
@@ -394,9 +393,7 @@ async fn a_read_is_not_said_to_take_the_time_in_which_nobody_listens() {
     let poller = world.seasoned("a").await;
     world.source.fill(40);
     world.source.delay(READ);
-    for _ in 0..5 {
-        world.store.break_next(Call::Store, Fault::Slow(4 * READ));
-    }
+    world.store.slow_down(5, 4 * READ);
     tick(&poller).await.unwrap();
     let document = world.document().await;
     // Times are kept in steps: within twice of what they were.
@@ -464,13 +461,7 @@ async fn a_read_knows_what_was_to_be_kept_of_all_before_it() {
 /// The first batch of a tick is another case: nothing has been asked for behind it.
 #[tokio::test(start_paused = true)]
 async fn a_batch_behind_others_that_is_not_taken_does_not_wait_for_what_was_asked_for() {
-    let policy = FailurePolicy {
-        on_failure: OnFailure::Quarantine,
-        attempts_max: 1,
-        ..FailurePolicy::default()
-    };
-    let limits = Limits { batch_rows_max: 1, ..limits() };
-    let world = World { policy, ..World::with(limits) };
+    let world = setting_aside_at_once();
     world.source.fill(5);
     world.source.delay(READ);
     let poller = world.instance_of("a", OneConnection::of(&world));

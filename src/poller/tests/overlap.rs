@@ -23,12 +23,6 @@ fn then_first(world: &World, before: impl FnOnce(&FaultyStore) + Send + 'static)
     });
 }
 
-fn slow(store: &FaultyStore, commits: usize) {
-    for _ in 0..commits {
-        store.break_next(Call::Store, Fault::Slow(COMMIT));
-    }
-}
-
 async fn timed(poller: &Poller) -> (TickReport, Duration) {
     let began_at = Instant::now();
     let report = poller.tick(&TickRequest::default()).await;
@@ -67,7 +61,7 @@ async fn a_commit_goes_on_beside_the_next_handler_at_no_call_more() {
         world.source.fill(30);
         let store = world.store.clone();
         world.handler.then(async move {
-            slow(&store, 3);
+            store.slow_down(3, COMMIT);
             tokio::time::sleep(WORK).await;
             Ok(())
         });
@@ -87,7 +81,7 @@ async fn a_commit_leaves_only_once_the_one_before_it_is_confirmed() {
     let world = World::new();
     let poller = overlapping(world.seasoned("a").await);
     world.source.fill(30);
-    then_first(&world, |store| slow(store, 3));
+    then_first(&world, |store| store.slow_down(3, COMMIT));
     let (memory, began_at) = (world.memory.clone(), Instant::now());
     world.handler.then_take(Duration::from_secs(1));
     world.handler.then(async move {
@@ -112,7 +106,7 @@ async fn a_commit_that_is_refused_drops_the_next_handler_at_once() {
     world.source.fill(20);
     let (store, memory) = (world.store.clone(), world.memory.clone());
     world.handler.then(async move {
-        slow(&store, 1);
+        store.slow_down(1, COMMIT);
         break_lease(&memory).await;
         Ok(())
     });
@@ -219,7 +213,7 @@ async fn a_handler_that_fails_meanwhile_is_answered_once_the_commit_is_made() {
     let world = World::new();
     let poller = overlapping(world.seasoned("a").await);
     world.source.fill(20);
-    then_first(&world, |store| slow(store, 1));
+    then_first(&world, |store| store.slow_down(1, COMMIT));
     world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
     let (report, took) = timed(&poller).await;
     assert!(matches!(report.result, Err(TickError::Handler(_))), "{report:?}");
@@ -260,7 +254,7 @@ async fn after_a_stop_the_commit_and_the_batch_in_hand_are_ended_and_no_other_is
     let world = World::new();
     let poller = overlapping(world.seasoned("a").await);
     world.source.fill(40);
-    then_first(&world, |store| slow(store, 1));
+    then_first(&world, |store| store.slow_down(1, COMMIT));
     let stop = StopSignal::new();
     let stopped = stop.clone();
     world.handler.then(async move {
@@ -282,7 +276,7 @@ async fn at_the_end_of_time_the_handler_is_dropped_and_the_commit_is_waited_for(
     let world = World::with(limits);
     let poller = overlapping(world.seasoned("a").await);
     world.source.fill(20);
-    then_first(&world, |store| slow(store, 1));
+    then_first(&world, |store| store.slow_down(1, COMMIT));
     world.handler.then_take(seconds(100));
     let (report, took) = timed(&poller).await;
     assert!(matches!(report.result, Err(TickError::OutOfTime)), "{report:?}");
@@ -308,7 +302,7 @@ async fn after_a_death_at_most_two_batches_come_again_the_first_of_them_alone() 
     kill_after(&overlapping(a), 10).await;
     assert_eq!(calls_of(&world), [ids(1..=10), ids(11..=20), ids(21..=30)]);
     sleep(40).await;
-    then_first(&world, |store| slow(store, 1));
+    then_first(&world, |store| store.slow_down(1, COMMIT));
     let began_at = Instant::now();
     world.handler.then(async move {
         assert_eq!(
@@ -367,7 +361,7 @@ async fn where_one_crash_may_set_rows_aside_no_commit_is_overlapped() {
     let world = World { policy, ..World::new() };
     let poller = overlapping(world.seasoned("a").await);
     world.source.fill(20);
-    then_first(&world, |store| slow(store, 2));
+    then_first(&world, |store| store.slow_down(2, COMMIT));
     world.handler.then_take(WORK);
     let (_, took) = timed(&poller).await;
     assert_eq!(took, Duration::from_secs(1) + COMMIT + WORK + COMMIT);
@@ -381,7 +375,7 @@ async fn the_commit_of_rows_that_failed_before_is_not_overlapped() {
     world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
     tick(&poller).await.unwrap_err();
     sleep(2).await;
-    then_first(&world, |store| slow(store, 2));
+    then_first(&world, |store| store.slow_down(2, COMMIT));
     world.handler.then_take(WORK);
     let (_, took) = timed(&poller).await;
     assert_eq!(took, Duration::from_secs(1) + COMMIT + WORK + COMMIT);
@@ -417,7 +411,7 @@ async fn the_journal_tells_of_a_call_behind_the_commit_that_it_overlapped() {
     let tested = Journaled::new(JournalMode::Full);
     let poller = overlapping(tested.instance("a"));
     tested.world.source.fill(20);
-    then_first(&tested.world, |store| slow(store, 1));
+    then_first(&tested.world, |store| store.slow_down(1, COMMIT));
     tested.world.handler.then_take(WORK);
     tick(&poller).await.unwrap();
     let told = [LeaseAcquired, ExecutionStarted, BatchComplete, ExecutionStarted, BatchComplete];

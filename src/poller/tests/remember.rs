@@ -86,9 +86,7 @@ async fn rows_before_a_bad_one_are_committed_without_it() {
 /// Ticks, and looks at each document that is written: only the one with the last row has a mark.
 async fn tick_watched(world: &World, poller: &Poller, last: i64) {
     // Slow enough that each write is seen by itself.
-    for _ in 0..40 {
-        world.store.break_next(Call::Store, Fault::Slow(Duration::from_secs(1)));
-    }
+    world.store.slow_down(40, Duration::from_secs(1));
     let watch = async {
         loop {
             let document = world.document().await;
