@@ -24,7 +24,6 @@ mod limits;
 mod named_server;
 mod notices;
 mod pages;
-mod proof;
 mod protocol;
 mod row_path;
 mod settings;

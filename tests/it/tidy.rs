@@ -290,8 +290,6 @@ const CRATES: &[&str] = &[
     "zip",
 ];
 
-const FILE_LINES_MAX: usize = 500;
-
 struct SourceFile {
     relative: PathBuf,
     module: String,
@@ -429,18 +427,6 @@ fn every_crate_of_the_manifest_is_known_to_the_map() {
         let is_named = name != "idna_adapter";
         let known = CRATES.contains(&name.as_str()) || COMMON.contains(&name.as_str()) || !is_named;
         assert!(known, "`{name}` is not known to the import map");
-    }
-}
-
-#[test]
-fn files_stay_below_their_limit() {
-    for file in source_files().iter().filter(|file| !is_test(file)) {
-        let lines = file.code.lines().count();
-        assert!(
-            lines <= FILE_LINES_MAX,
-            "{} has {lines} lines without its tests, at most {FILE_LINES_MAX} are allowed",
-            file.relative.display()
-        );
     }
 }
 
