@@ -25,7 +25,7 @@ pub use self::{
     host::{FakeHost, Outcome},
     journal::{Journal, Level, Record},
     judge::{Verdict, judge},
-    process::{Exit, ExitZero, Options, Phase, Signal, free_port},
+    process::{Exit, Options, Phase, Signal, free_port},
     timers::Timers,
     wire::{Connection, Framing, Reply},
 };

@@ -40,10 +40,15 @@ pub(super) enum Exit {
     Unavailable = 6,
     /// The handler did not take what it was given.
     NotTaken = 7,
-    /// SIGINT, such as by Ctrl-C, came before it was done: 128 and the signal's number, as shells have it.
+    /// SIGHUP, such as by a closed terminal, came before it was done: 128 and the signal's number, as shells have it.
+    HungUp = 129,
+    /// SIGINT, such as by Ctrl-C, came before it was done.
     Interrupted = 130,
     /// SIGTERM came before it was done.
     Terminated = 143,
+    /// The Functions host is to start the process again, and not to count an error. It never starts again a process that
+    /// exited with 0 (seen in host 4.1037).
+    Restart = 200,
 }
 
 impl Exit {

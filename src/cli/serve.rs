@@ -1,10 +1,14 @@
 //! `highwater serve`: answers the Functions host until it is asked to stop.
 
+use std::io;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Instant, sleep};
 use tracing::{error, info, warn};
 
 use super::output::{Exit, Failed};
@@ -19,16 +23,68 @@ use crate::telemetry::Telemetry;
 /// The port settings of the Functions host, the current name first.
 const PORTS: [&str; 2] = ["FUNCTIONS_CUSTOMHANDLER_PORT", "FUNCTIONS_HTTPWORKER_PORT"];
 
+/// Set by the Functions host for the processes that it starts.
+const WORKER_ID: &str = "FUNCTIONS_CUSTOMHANDLER_WORKER_ID";
+
+/// How long a taken port is waited for. The host itself waits 30 s for the first answer, and ends after three exits.
+const PORT_WAIT_MAX: Duration = Duration::from_secs(20);
+/// Pause between two tries to listen on a taken port.
+const PORT_RETRY_PAUSE: Duration = Duration::from_millis(100);
+
 pub(super) async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
     let port = port(vars).map_err(|text| Failed::new(Exit::Usage, text))?;
-    // Before anything answers: a signal would end the process without a word until they are caught.
-    let signals = Signals::catch();
-    // IPv4: the host connects to 127.0.0.1, and to nothing else.
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(|error| {
-        Failed::new(Exit::Unavailable, format!("cannot listen on 127.0.0.1:{port}: {error}"))
-    })?;
+    let is_hosted = vars.get(WORKER_ID).is_some();
+    // Before anything answers: a signal would end the process without a log line until they are caught.
+    let forced = is_hosted.then_some(Exit::Restart);
+    let (stop, asked) = (StopSignal::new(), Arc::new(OnceLock::new()));
+    let stopping = asked_by(Signals::catch(), stop.clone(), Arc::clone(&asked), forced);
+    let mut stopping = tokio::spawn(stopping);
     let telemetry = start(vars);
-    let functions = match App::build(vars) {
+    let listener = tokio::select! {
+        bound = listen(port) => Some(bound.map_err(|error| {
+            Failed::new(Exit::Unavailable, format!("cannot listen on 127.0.0.1:{port}: {error}"))
+        })?),
+        _ = &mut stopping => None,
+    };
+    if let Some(listener) = listener {
+        let functions = functions(vars, port);
+        let service = Service { functions, stop, telemetry: telemetry.clone() };
+        // Ends with a panic at most, which is a reason to stop too.
+        let served = server::serve(listener, service, stopping.map(drop)).await;
+        telemetry.flush().await;
+        served.map_err(|error| Failed::new(Exit::Failed, format!("serve: {error}")))?;
+    }
+    // After Ctrl-C the host ends too. Any other signal may be for the handler alone, which must come back.
+    let ends_with_host = matches!(asked.get(), None | Some(Exit::Interrupted));
+    Ok(if is_hosted && !ends_with_host { Exit::Restart } else { Exit::Done })
+}
+
+/// Listens on a port, and waits a while for one that is taken: an earlier process may be about to release it.
+///
+/// IPv4, since the host connects to 127.0.0.1 and to nothing else.
+async fn listen(port: u16) -> io::Result<TcpListener> {
+    let until = Instant::now() + PORT_WAIT_MAX;
+    let mut is_reported = false;
+    loop {
+        match TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
+                if !is_reported {
+                    let wait = PORT_WAIT_MAX.as_secs();
+                    info!(
+                        event = "port_taken",
+                        port, "Port {port} is taken; retrying for {wait} s"
+                    );
+                    is_reported = true;
+                }
+                sleep(PORT_RETRY_PAUSE).await;
+            }
+            bound => return bound,
+        }
+    }
+}
+
+fn functions(vars: &dyn Vars, port: u16) -> Functions {
+    match App::build(vars) {
         Ok(app) => {
             let board = app.board(vars, &board::root(vars));
             let functions = app.into_functions(board);
@@ -43,21 +99,11 @@ pub(super) async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
                 event = "configuration_invalid",
                 port,
                 error = reason,
-                "Settings are wrong: every invocation fails until they are mended"
+                "Invalid settings; all invocations will fail until they are fixed"
             );
             Functions::Broken(reason)
         }
-    };
-    let stop = StopSignal::new();
-    let served = server::serve(
-        listener,
-        Service { functions, stop: stop.clone(), telemetry: telemetry.clone() },
-        asked_to_stop(signals, stop),
-    );
-    let served = served.await;
-    telemetry.flush().await;
-    served.map_err(|error| Failed::new(Exit::Failed, format!("serve: {error}")))?;
-    Ok(Exit::Done)
+    }
 }
 
 /// Tells log lines, and what else the settings say, from now on.
@@ -69,7 +115,9 @@ pub(super) fn start(vars: &dyn Vars) -> Telemetry {
 }
 
 fn port(vars: &dyn Vars) -> Result<u16, String> {
-    let Some((name, text)) = PORTS.iter().find_map(|name| Some((name, vars.get(name)?))) else {
+    let is_set = |text: &String| !text.trim().is_empty();
+    let set = PORTS.iter().find_map(|name| Some((name, vars.get(name).filter(is_set)?)));
+    let Some((name, text)) = set else {
         let [current, old] = PORTS;
         return Err(format!(
             "neither `{current}` nor `{old}` is set: the Functions host sets it; \
@@ -84,6 +132,8 @@ fn port(vars: &dyn Vars) -> Result<u16, String> {
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    /// A closed terminal or a lost connection to it.
+    hang_up: Signal,
 }
 
 impl Signals {
@@ -91,46 +141,61 @@ impl Signals {
     pub(super) fn catch() -> Option<Self> {
         let terminate = signal(SignalKind::terminate()).ok()?;
         let interrupt = signal(SignalKind::interrupt()).ok()?;
-        Some(Self { terminate, interrupt })
+        let hang_up = signal(SignalKind::hangup()).ok()?;
+        Some(Self { terminate, interrupt, hang_up })
+    }
+
+    /// Waits for the next of them, and returns how a process ends that it stops before it is done.
+    async fn next(&mut self) -> Exit {
+        tokio::select! {
+            _ = self.terminate.recv() => Exit::Terminated,
+            _ = self.interrupt.recv() => Exit::Interrupted,
+            _ = self.hang_up.recv() => Exit::HungUp,
+        }
     }
 }
 
-/// Returns what SIGTERM or SIGINT sets from now on, and which of them it was once it is set.
+/// Returns what the first signal sets from now on, and which of them it was once it is set.
 pub(super) fn stop_by_signal() -> (StopSignal, Arc<OnceLock<Exit>>) {
     let (stop, asked) = (StopSignal::new(), Arc::new(OnceLock::new()));
-    tokio::spawn(asked_by(Signals::catch(), stop.clone(), Arc::clone(&asked)));
+    tokio::spawn(asked_by(Signals::catch(), stop.clone(), Arc::clone(&asked), None));
     (stop, asked)
 }
 
-/// Completes at the first SIGTERM or SIGINT; at a second one, or after a grace period, the process
+/// Completes at the first signal; at a second one, or after a grace period, the process
 /// ends whatever runs: the lease then lapses by itself.
 pub(super) async fn asked_to_stop(signals: Option<Signals>, stop: StopSignal) {
-    asked_by(signals, stop, Arc::default()).await;
+    asked_by(signals, stop, Arc::default(), None).await;
 }
 
-/// As [`asked_to_stop`]; which signal it was is in `asked` before `stop` is set.
-async fn asked_by(signals: Option<Signals>, stop: StopSignal, asked: Arc<OnceLock<Exit>>) {
-    let Some(Signals { mut terminate, mut interrupt }) = signals else {
+/// As [`asked_to_stop`]; which signal it was is in `asked` before `stop` is set. A stop by force ends with `forced`, or as
+/// the first signal says.
+async fn asked_by(
+    signals: Option<Signals>,
+    stop: StopSignal,
+    asked: Arc<OnceLock<Exit>>,
+    forced: Option<Exit>,
+) {
+    let Some(mut signals) = signals else {
         warn!(event = "signals_unavailable", "Signals cannot be received; only a kill stops this");
         return std::future::pending().await;
     };
-    let first = tokio::select! {
-        _ = terminate.recv() => Exit::Terminated,
-        _ = interrupt.recv() => Exit::Interrupted,
-    };
+    let first = signals.next().await;
     info!(event = "stopping", "Asked to stop: running batches are finished");
     let first = *asked.get_or_init(|| first);
     stop.set();
     tokio::spawn(async move {
         tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            () = tokio::time::sleep(SHUTDOWN_GRACE) => {}
+            _ = signals.next() => {}
+            () = sleep(SHUTDOWN_GRACE) => {}
         }
-        warn!(event = "forced_stop", "Stopping with work in hand; its lease lapses by itself");
+        warn!(
+            event = "forced_stop",
+            "Stopping with a batch in flight; its lease expires by itself"
+        );
         // Tasks are not dropped by an exit, so no guard of theirs kills what they started.
         exec::kill_all();
         #[expect(clippy::exit, reason = "the grace is over, and a stuck task would keep us alive")]
-        std::process::exit(first.code().into())
+        std::process::exit(forced.unwrap_or(first).code().into())
     });
 }

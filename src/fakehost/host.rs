@@ -208,6 +208,7 @@ impl FakeHost {
         let flag = match signal {
             Signal::Terminate => "-TERM",
             Signal::Interrupt => "-INT",
+            Signal::HangUp => "-HUP",
             Signal::Kill => "-KILL",
         };
         let mut kill = Command::new("kill");

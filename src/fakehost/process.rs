@@ -39,8 +39,6 @@ pub struct Options {
     pub inherit_env: bool,
     /// The host's `functionTimeout`.
     pub function_timeout: Duration,
-    /// What an exit with code 0 does.
-    pub exit_zero: ExitZero,
     /// Whether a stop sends SIGTERM first, as a container runtime does; the host itself never does.
     pub terminate_first: bool,
     /// What an earlier life of the host knew of its timers.
@@ -48,7 +46,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns a host in the form of 2026 with a time-out of five minutes.
+    /// Returns a host with a time-out of five minutes.
     pub fn new(program: impl Into<PathBuf>, root: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -57,20 +55,10 @@ impl Options {
             env: BTreeMap::new(),
             inherit_env: true,
             function_timeout: Duration::from_secs(300),
-            exit_zero: ExitZero::Restarts,
             terminate_first: false,
             timers: Timers::default(),
         }
     }
-}
-
-/// What an exit with code 0 does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExitZero {
-    /// Nothing: the functions are dead. Hosts before January 2026.
-    IsIgnored,
-    /// The handler is started again, and no error is counted.
-    Restarts,
 }
 
 /// A signal to the handler.
@@ -80,6 +68,8 @@ pub enum Signal {
     Terminate,
     /// SIGINT.
     Interrupt,
+    /// SIGHUP: its terminal was closed.
+    HangUp,
     /// SIGKILL.
     Kill,
 }
@@ -98,7 +88,7 @@ pub enum Phase {
         /// From the start to the first answer.
         after: Duration,
     },
-    /// It ended with code 0, and nobody cares.
+    /// It exited with code 0, and is never started again: each invocation is refused its connection.
     Dead,
     /// It cannot be started at all; the real host only finds out at the first invocation.
     Unstartable,
@@ -315,10 +305,7 @@ impl Process {
             return End::Restart;
         }
         if code == 0 {
-            return match self.options.exit_zero {
-                ExitZero::IsIgnored => End::Ignored,
-                ExitZero::Restarts => End::Restart,
-            };
+            return End::Ignored;
         }
         let program = self.options.program.display();
         let last = self.last_errors.borrow().join("\n");

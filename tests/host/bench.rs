@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use highwater::devdb::{Database, Options as ServerOptions, Server};
 use highwater::fakehost::{
-    CONSOLE_CATEGORY, Connection, ExitZero, FakeHost, Invocation, Level, Options, Outcome, Phase,
-    Reply, Timers, Verdict, judge,
+    CONSOLE_CATEGORY, Connection, EXIT_CODE_RESTART, FakeHost, Invocation, Level, Options, Outcome,
+    Phase, Reply, Timers, Verdict, judge,
 };
 use serde_json::Value as Json;
 use tempfile::TempDir;
@@ -52,7 +52,6 @@ impl Bench {
             env: BTreeMap::new(),
             options: Options {
                 inherit_env: false,
-                exit_zero: ExitZero::IsIgnored,
                 terminate_first: true,
                 ..Options::new(PROGRAM, root)
             },
@@ -209,10 +208,10 @@ impl Host {
             .collect()
     }
 
-    /// Ends a run in which nothing went wrong: exit code 0, and no line above Information.
+    /// Ends a run in which nothing went wrong: the exit code after SIGTERM, and no line above Information.
     pub(crate) async fn finish(&self) {
         let exit = self.stop().await.expect("it ends when asked");
-        assert_eq!(exit.code, 0);
+        assert_eq!(exit.code, EXIT_CODE_RESTART);
         assert_eq!(self.exits().len(), 1);
         let records = self.journal().records();
         let loud: Vec<_> =

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use highwater::fakehost::{self, Exit, ExitZero, FakeHost, Invocation, Level, Options, Phase};
+use highwater::fakehost::{self, Exit, FakeHost, Invocation, Level, Options, Phase};
 
 use crate::bench::{Bench, LIMIT, logs, within};
 use crate::{data, start, stop};
@@ -33,7 +33,7 @@ async fn a_stop_of_the_host_lets_a_short_run_finish() {
         exit
     });
     assert!(outcome.verdict.is_success(), "{outcome:?}");
-    assert_eq!(exit.map(|exit| exit.code), Some(0));
+    assert_eq!(exit.map(|exit| exit.code), Some(200));
     assert_eq!(host.phase(), Phase::Stopped);
     assert_eq!(bench.receiver.taken(), [1]);
 }
@@ -68,7 +68,6 @@ async fn exit_codes_mean_what_they_mean_to_the_host() {
     let script = "[ -e again ] && exit 0; touch again; echo Warning: x >&2; echo y; exit 200";
     let options = Options {
         arguments: vec!["-c".into(), script.into()],
-        exit_zero: ExitZero::IsIgnored,
         ..Options::new("sh", folder.path())
     };
     let host = FakeHost::start(options).unwrap();

@@ -110,7 +110,7 @@ cases! {
     "CRASH-02" => crash_02_no_failed_invocation_ends_the_process = runs::three_exits();
     "CRASH-04" => crash_04_an_interrupted_run_comes_again_as_past_due = runs::host_killed();
 
-    "STOP-01" => stop_01_idle_exits_0_within_a_second = stop::idle();
+    "STOP-01" => stop_01_idle_exits_within_a_second = stop::idle();
     "STOP-02" => stop_02_sigterm_finishes_the_batch_in_hand = stop::sigterm();
     "STOP-03" => stop_03_sigint_does_the_same = stop::sigint();
 

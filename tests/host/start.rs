@@ -5,6 +5,7 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use highwater::fakehost::{Connection, Invocation, Level, Phase, Signal};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::time::{Instant, sleep, timeout};
@@ -47,24 +48,48 @@ pub(crate) async fn old_port_variable() {
 
 pub(crate) async fn no_port() {
     let bench = Bench::new().await;
-    let (code, line) = only_line(&bench, &[]).await;
-    assert_ne!(code, 0);
-    assert!(line.contains("FUNCTIONS_CUSTOMHANDLER_PORT"), "{line}");
+    for env in [&[][..], &[("FUNCTIONS_CUSTOMHANDLER_PORT", " ")]] {
+        let (code, line) = only_line(&bench, env).await;
+        assert_ne!(code, 0);
+        assert!(line.contains("FUNCTIONS_CUSTOMHANDLER_PORT"), "{line}");
+    }
 }
 
 pub(crate) async fn wrong_port() {
     let bench = Bench::new().await;
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = taken.local_addr().unwrap().port().to_string();
-    let _listener = TcpListener::bind(format!("127.0.0.1:{taken}"));
-    for (port, expected) in [("x", "`x`"), ("0", "`0`"), ("65536", "`65536`"), ("", "``")] {
+    let port = taken.local_addr().unwrap().port().to_string();
+    for (port, expected) in [("x", "`x`"), ("0", "`0`"), ("65536", "`65536`")] {
         let (code, line) = only_line(&bench, &[("FUNCTIONS_CUSTOMHANDLER_PORT", port)]).await;
         assert_ne!(code, 0);
         assert!(line.contains(expected) && line.contains("1 to 65535"), "{line}");
     }
-    let (code, line) = only_line(&bench, &[("FUNCTIONS_CUSTOMHANDLER_PORT", &taken)]).await;
-    assert_ne!(code, 0);
-    assert!(line.contains(&taken) && line.contains("in use"), "{line}");
+    taken_port(&bench, &taken, &port).await;
+    port_taken_for_a_moment(&bench, taken, &port).await;
+}
+
+/// A port that stays taken is waited for before the process gives up.
+async fn taken_port(bench: &Bench, _taken: &TcpListener, port: &str) {
+    let mut command = command(bench, &[("FUNCTIONS_CUSTOMHANDLER_PORT", port)]);
+    let ended = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output();
+    let ended = within(2 * LIMIT, ended).await.unwrap();
+    let [out, err] = [ended.stdout, ended.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert_eq!(ended.status.code(), Some(6), "{err}");
+    assert!(out.contains("port_taken"), "{out}");
+    assert!(err.lines().count() == 1 && err.contains(port) && err.contains("in use"), "{err}");
+}
+
+/// Three exits end the host, so a port that another process is about to release is waited for.
+async fn port_taken_for_a_moment(bench: &Bench, taken: TcpListener, port: &str) {
+    let mut command = command(bench, &[("FUNCTIONS_CUSTOMHANDLER_PORT", port)]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let line = within(LIMIT, lines.next_line()).await.unwrap().unwrap();
+    assert!(line.contains("port_taken") && line.contains(port), "{line}");
+    drop(taken);
+    let reply = within(READY, connect(port.parse().unwrap())).await.ping().await.unwrap();
+    assert_eq!(reply.status, 200);
+    child.kill().await.unwrap();
 }
 
 pub(crate) async fn unreachable() {

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use highwater::fakehost::{Connection, Exit, Signal};
+use highwater::fakehost::{Connection, Exit, Phase, Signal};
 use tokio::sync::oneshot::{Receiver, channel};
 
 use crate::bench::{Bench, LIMIT, logs, within};
@@ -13,7 +13,8 @@ use crate::data;
 use crate::receiver::Answer;
 
 pub(crate) async fn idle() {
-    for signal in [Signal::Terminate, Signal::Interrupt] {
+    for (signal, code) in [(Signal::Terminate, 200), (Signal::HangUp, 200), (Signal::Interrupt, 0)]
+    {
         let bench = Bench::with_rows(1..=1).await;
         let host = bench.host().await;
         host.run().await;
@@ -25,13 +26,25 @@ pub(crate) async fn idle() {
         used.exchange(request.as_bytes()).await.unwrap();
         host.signal(signal).await.unwrap();
         let exit = host.exit(1, Duration::from_secs(1)).await;
-        assert_eq!(exit, Some(Exit { code: 0, counted: false }), "{signal:?}");
+        assert_eq!(exit, Some(Exit { code, counted: false }), "{signal:?}");
         host.lines();
+        if code == 0 {
+            assert_eq!(host.ready(2).await, Phase::Dead, "the host never starts it again");
+            continue;
+        }
+        // The host starts it again, and the next tick runs.
+        let phase = host.ready(2).await;
+        assert!(matches!(phase, Phase::Ready { life: 2, .. }), "{signal:?}: {phase:?}");
+        bench.insert(2..=2);
+        assert!(logs(&host.run().await)[0].contains("committed 1 row"));
     }
 }
 
 pub(crate) async fn sigterm() {
-    during_a_run(Signal::Terminate).await;
+    // A closed terminal asks for the same.
+    for signal in [Signal::Terminate, Signal::HangUp] {
+        during_a_run(signal, 200).await;
+    }
     // A second one ends it at once, whatever runs.
     let bench = Bench::with_rows(1..=1).await;
     bench.receiver.script(&[Answer::Hold]);
@@ -42,17 +55,17 @@ pub(crate) async fn sigterm() {
         host.event("stopping").await;
         host.signal(Signal::Terminate).await.unwrap();
         let exit = host.exit(1, Duration::from_secs(2)).await.unwrap();
-        assert_eq!(exit.code, 143);
+        assert_eq!(exit, Exit { code: 200, counted: false });
     });
     assert!(!outcome.verdict.is_success());
 }
 
 pub(crate) async fn sigint() {
-    during_a_run(Signal::Interrupt).await;
+    during_a_run(Signal::Interrupt, 0).await;
 }
 
 /// The batch in hand is finished and answered; the next one is left to the next process.
-async fn during_a_run(signal: Signal) {
+async fn during_a_run(signal: Signal, code: i32) {
     let mut bench = Bench::with_rows(1..=3).await;
     bench.set("BATCH_ROWS_MAX", "1");
     bench.receiver.script(&[Answer::Hold]);
@@ -66,7 +79,7 @@ async fn during_a_run(signal: Signal) {
     });
     assert!(logs(&outcome)[0].contains("committed 1 row in 1 batch, more to do"), "{outcome:?}");
     let exit = host.exit(1, Duration::from_secs(2)).await;
-    assert_eq!(exit, Some(Exit { code: 0, counted: false }), "{signal:?}");
+    assert_eq!(exit, Some(Exit { code, counted: false }), "{signal:?}");
     // Its lease was given up, so nobody has to wait for it to lapse.
     let next = bench.host().await;
     assert!(logs(&next.run().await)[0].contains("committed 2 rows"));
@@ -87,7 +100,7 @@ pub(crate) async fn caller_gone() {
     host.event("stopping").await;
     bench.receiver.release();
     let exit = host.exit(1, LIMIT).await;
-    assert_eq!(exit, Some(Exit { code: 0, counted: false }));
+    assert_eq!(exit, Some(Exit { code: 200, counted: false }));
     assert_eq!(bench.receiver.taken(), [1, 2]);
     assert!(bench.state()["in_flight"].is_null(), "{}", bench.state());
     host.event("batch_complete").await;
@@ -133,7 +146,7 @@ pub(crate) async fn a_process_in_hand() {
         host.event("stopping").await;
         host.signal(Signal::Terminate).await.unwrap();
         let exit = host.exit(1, Duration::from_secs(2)).await.unwrap();
-        assert_eq!(exit.code, 143);
+        assert_eq!(exit, Exit { code: 200, counted: false });
         let rest = within(LIMIT, rest).await;
         assert_eq!(rest.as_deref(), Ok(""), "killed with the program");
     });

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use highwater::fakehost::{ExitZero, FakeHost, Options as HostOptions, Phase, free_port};
+use highwater::fakehost::{FakeHost, Options as HostOptions, Phase, free_port};
 use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::process::Command;
@@ -110,7 +110,6 @@ async fn resident(binary: &Path, env: &BTreeMap<String, String>, folder: &Path) 
     let host = FakeHost::start(HostOptions {
         env: env.clone(),
         inherit_env: false,
-        exit_zero: ExitZero::IsIgnored,
         terminate_first: true,
         ..HostOptions::new(binary, root)
     });

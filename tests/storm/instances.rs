@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use highwater::fakehost::{FakeHost, Level, Options, Outcome, Phase, Signal, Verdict};
+use highwater::fakehost::{
+    EXIT_CODE_RESTART, FakeHost, Level, Options, Outcome, Phase, Signal, Verdict,
+};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -96,7 +98,7 @@ impl Instances {
         self.hosts[worker].signal(Signal::Terminate).await.unwrap();
         let exit = self.exit(worker, fault, END_MAX).await;
         self.ledger.fault_over(fault);
-        exit.filter(|exit| exit.code == 0).map(|exit| exit.at)
+        exit.filter(|exit| exit.code == EXIT_CODE_RESTART).map(|exit| exit.at)
     }
 
     /// Waits for the end of a process after the beginning of a fault.
@@ -115,7 +117,7 @@ impl Instances {
         for host in &self.hosts {
             codes.push(host.stop().await.map(|exit| exit.code));
         }
-        if codes.iter().any(|code| *code != Some(0)) {
+        if codes.iter().any(|code| *code != Some(EXIT_CODE_RESTART)) {
             let text = format!("the processes ended with {codes:?} when they were asked to");
             self.ledger.write(|ledger| ledger.violations.push(text));
         }

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use highwater::fakehost::EXIT_CODE_RESTART;
 use tokio::time::Instant;
 
 use crate::ledger::{Call, End, Exit, Fault, Kind, Ledger, RowState, Term};
@@ -124,7 +125,7 @@ fn check_exits(ledger: &Ledger, judgement: &mut Judgement) {
         let explains = |fault: &Fault| {
             let kind = match exit.code {
                 137 => Kind::Kill(exit.worker),
-                0 => Kind::Terminate(exit.worker),
+                EXIT_CODE_RESTART => Kind::Terminate(exit.worker),
                 _ => return false,
             };
             fault.kind == kind && fault.from <= exit.at
