@@ -78,3 +78,8 @@ async fn rows_are_counted_to_their_end_or_up_to_a_limit() {
     assert_eq!(rows_behind(&source, at, 100).await, 3);
     assert_eq!(rows_behind(&source, at, 2).await, 2);
 }
+
+crate::ticks::also_cold![
+    numbers_are_held_back_until_they_have_settled_and_behind_after_that,
+    versions_are_behind_until_they_are_read_and_left_until_they_are_cleaned_up,
+];

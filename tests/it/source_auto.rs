@@ -76,3 +76,10 @@ async fn a_table_with_nothing_to_go_by_is_an_error_that_says_what_to_add() {
     let error = ticks.failure().await;
     assert!(error.contains("table `dbo.t` not found"), "{error}");
 }
+
+crate::ticks::also_cold![
+    the_mode_follows_the_table_and_the_log_says_why,
+    a_poller_stays_with_what_it_chose_when_the_table_gets_better,
+    a_cursor_that_is_named_decides,
+    a_table_with_nothing_to_go_by_is_an_error_that_says_what_to_add,
+];

@@ -95,3 +95,11 @@ async fn a_column_that_tells_its_offset_takes_no_clock() {
     let error = ticks.failure().await;
     assert!(error.contains("`SOURCE__CLOCK` is `local`") && error.contains("remove"), "{error}");
 }
+
+crate::ticks::also_cold![
+    west_of_utc_the_window_holds_by_the_local_clock_only,
+    east_of_utc_rows_would_come_hours_late,
+    an_hour_that_is_repeated_is_skipped_unless_the_offset_is_fixed,
+    a_start_from_now_goes_by_the_same_clock,
+    a_column_that_tells_its_offset_takes_no_clock,
+];

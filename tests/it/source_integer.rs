@@ -185,3 +185,14 @@ async fn one_process_needs_no_more_writes_for_its_marks() {
     let outcome = poller.tick(&TickRequest::default()).await.result.unwrap();
     assert_eq!(outcome, TickOutcome::Idle);
 }
+
+crate::ticks::also_cold![
+    a_mark_settles_though_no_process_outlives_its_tick,
+    rows_that_no_tick_has_taken_a_mark_for_are_seen_by_whoever_asks_whether_some_wait,
+    rows_that_commit_late_but_within_the_window_are_not_passed_by,
+    without_the_window_late_commits_are_lost_so_it_has_to_be_asked_for,
+    a_batch_of_numbers_that_failed_is_read_again_as_it_was,
+    numbers_that_were_taken_back_stop_the_poller,
+    with_the_lease_first_the_mark_rides_on_the_release,
+    one_process_needs_no_more_writes_for_its_marks,
+];

@@ -192,7 +192,7 @@ async fn a_change_between_two_processes_is_noticed() {
             let report = ticks.report().await;
             assert_eq!(outcome_row(&report.result).event, "schema_changed", "{mode}");
         }
-        assert!(ticks.failure().await.contains("those that the poller delivered last"));
+        assert!(ticks.failure().await.contains("columns of `dbo.t` have changed"));
         ticks.settings.on_schema_change = OnSchemaChange::Follow;
         let ((ids, _), log) = logged(ticks.tick()).await;
         assert_eq!(ids.last(), Some(&3), "{mode}");
@@ -219,3 +219,8 @@ async fn a_key_that_was_retyped_between_two_processes_stops() {
     let text = highwater::error::chain(&report.result.unwrap_err());
     assert!(text.contains("the key or cursor of `dbo.v` has changed"), "{text}");
 }
+
+crate::ticks::also_cold![
+    a_change_between_two_processes_is_noticed,
+    a_key_that_was_retyped_between_two_processes_stops,
+];

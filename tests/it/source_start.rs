@@ -90,7 +90,7 @@ async fn no_tick_starts_from_now_by_itself_nor_after_the_state_was_lost() {
     });
     ticks.run("INSERT INTO dbo.t (x) VALUES (2)").await;
     assert_eq!(ticks.tick().await.0, [2]);
-    ticks.lose_document().await;
+    ticks.lose_document();
     let error = chain(&ticks.process().init().await.unwrap_err());
     assert!(error.contains("state document is gone"), "{error}");
 }
@@ -111,3 +111,11 @@ async fn an_untracked_table_has_no_present_end() {
     let error = chain(&ticks.process().init().await.unwrap_err());
     assert!(error.contains("changes of `dbo.t` are not tracked"), "{error}");
 }
+
+crate::ticks::also_cold![
+    in_every_mode_what_comes_after_the_start_is_delivered_and_nothing_before,
+    what_was_written_before_the_start_and_commits_after_it_comes_where_the_mode_can_tell,
+    times_that_a_type_cannot_tell_apart_are_not_skipped,
+    no_tick_starts_from_now_by_itself_nor_after_the_state_was_lost,
+    a_poller_that_starts_at_the_beginning_may_be_started_too,
+];

@@ -296,3 +296,19 @@ async fn a_composite_key_is_read_back_from_a_deleted_row() {
     assert!(second[0].json.contains(r#""after":null"#), "{}", second[0].json);
     assert_eq!(rows.object(&rows.rows[0]), "");
 }
+
+crate::ticks::also_cold![
+    the_tables_rows_come_first_and_then_what_changed_with_deletes,
+    changes_of_one_transaction_are_not_torn_by_the_end_of_a_batch,
+    what_changes_while_the_rows_are_read_comes_again,
+    late_commits_get_later_versions_and_are_not_passed_by,
+    a_position_whose_changes_were_cleaned_up_stops_and_skips_nothing,
+    an_answer_that_was_cut_is_checked_before_it_is_delivered,
+    a_value_over_the_limit_is_named_among_rows_and_among_changes,
+    rows_that_are_still_being_read_when_their_changes_expire_stop_the_poller_too,
+    a_resting_tables_position_is_renewed_before_it_expires,
+    a_failed_batch_comes_again_as_it_was,
+    tracking_that_is_off_or_was_off_is_an_error,
+    a_filter_keeps_rows_out_but_no_deletes,
+    the_key_has_to_be_the_primary_key,
+];

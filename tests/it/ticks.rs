@@ -1,5 +1,8 @@
-//! Whole ticks over the real wire, each in a process of its own.
+//! Whole ticks over the real wire: by default in one process that stays warm, as a host keeps it.
+//!
+//! [`also_cold!`] runs the tests of a module a second time, with a new process for each tick.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,7 +42,33 @@ pub(crate) fn limits(batch_rows_max: usize) -> Limits {
     }
 }
 
-/// A poller of which nothing lives on between two ticks but its state document.
+thread_local! {
+    /// Whether the test on this thread gets a new process for each tick.
+    static COLD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a test with a new process for each tick.
+pub(crate) fn run_cold(test: fn()) {
+    COLD.set(true);
+    test();
+    COLD.set(false);
+}
+
+/// Runs each of the tests a second time, in a module `cold`, with a new process for each tick.
+macro_rules! also_cold {
+    ($($test:ident),+ $(,)?) => {
+        mod cold {
+            $(#[test]
+            fn $test() {
+                crate::ticks::run_cold(super::$test);
+            })+
+        }
+    };
+}
+pub(crate) use also_cold;
+
+/// A poller and the process that runs it. The process survives from tick to tick, unless it is told
+/// to restart, its settings change, or the test runs [`also_cold!`].
 pub(crate) struct Ticks {
     pub(crate) world: AnyServer,
     pub(crate) settings: SourceSettings,
@@ -50,6 +79,8 @@ pub(crate) struct Ticks {
     memory: Arc<MemoryStore>,
     store: Arc<FaultyStore>,
     lives: u32,
+    /// The running process, and the settings that it was started with.
+    running: Option<(String, Arc<Poller>)>,
 }
 
 impl Ticks {
@@ -67,6 +98,7 @@ impl Ticks {
             memory,
             store,
             lives: 0,
+            running: None,
         }
     }
 
@@ -89,6 +121,7 @@ impl Ticks {
         Self::new(world, settings)
     }
 
+    /// Returns another process, such as one that runs a command.
     pub(crate) fn process(&mut self) -> Poller {
         self.lives += 1;
         let second = Duration::from_secs(1);
@@ -111,11 +144,32 @@ impl Ticks {
         if self.start_now { poller.starting_now() } else { poller }
     }
 
-    pub(crate) async fn report(&mut self) -> TickReport {
-        self.process().tick(&TickRequest::default()).await
+    /// Ends the process, so that the next tick starts a new one.
+    pub(crate) fn restart(&mut self) {
+        self.running = None;
     }
 
-    /// Ticks in a new process; returns the keys delivered and the writes it took.
+    /// Returns the running process; starts one if none runs or its settings have changed.
+    fn running(&mut self) -> Arc<Poller> {
+        let (source, flow) = (&self.settings, &self.flow);
+        let settings = format!("{source:?} {flow:?} {} {}", self.lease_first, self.start_now);
+        let same = |(started_with, _): &&(String, _)| *started_with == settings;
+        if let Some((_, poller)) = self.running.as_ref().filter(same) {
+            return Arc::clone(poller);
+        }
+        let poller = Arc::new(self.process());
+        self.running = Some((settings, Arc::clone(&poller)));
+        poller
+    }
+
+    pub(crate) async fn report(&mut self) -> TickReport {
+        if COLD.get() {
+            self.restart();
+        }
+        self.running().tick(&TickRequest::default()).await
+    }
+
+    /// Ticks; returns the keys delivered and the writes it took.
     pub(crate) async fn tick(&mut self) -> (Vec<i64>, u64) {
         let before = self.handler.ids().len();
         let report = self.report().await;
@@ -134,7 +188,7 @@ impl Ticks {
         self.failure().await
     }
 
-    /// Ticks in a new process, which has to fail.
+    /// Runs a tick that has to fail.
     pub(crate) async fn failure(&mut self) -> String {
         let report = self.report().await;
         self.store.take_calls();
@@ -153,14 +207,9 @@ impl Ticks {
         self.memory.store(&key, encode(document), Precondition::Matches(etag)).await.unwrap();
     }
 
-    /// Lets the document be gone, while the marker of it stays.
-    pub(crate) async fn lose_document(&mut self) {
-        let marker = StateKey::Marker("orders".to_owned());
-        let kept = self.memory.load(&marker).await.unwrap().stored.unwrap();
-        let memory = Arc::new(MemoryStore::default());
-        memory.store(&marker, kept.bytes, Precondition::Absent).await.unwrap();
-        self.store = Arc::new(FaultyStore::new(memory.clone()));
-        self.memory = memory;
+    /// Deletes the document, while its marker stays.
+    pub(crate) fn lose_document(&self) {
+        self.memory.lose(&StateKey::Document("orders".to_owned()));
     }
 
     pub(crate) async fn at(&self, second: u32) -> &Self {
