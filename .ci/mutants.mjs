@@ -90,6 +90,7 @@ const MESSAGE = "src/handler/queue/message.rs";
 const DURABLE_REPLY = "src/handler/durable/reply.rs";
 const EXEC_REPLY = "src/handler/exec/reply.rs";
 const EXPORT = "src/telemetry/export.rs";
+const LINES = "src/telemetry/lines.rs";
 const HTTP_SPAN = "src/handler/http/traced.rs";
 const BEHIND = "src/poller/behind.rs";
 const LANES = "src/handler/http/lanes.rs";
@@ -423,6 +424,9 @@ const BREAKS = [
   ["status page for everybody", PROJECT, "if !matches!(level, Some(\"function\" | \"admin\")) {", "if level.is_none() {"],
   ["a tick waits for a collector that hangs", EXPORT, "timeout(FLUSH_TIME_MAX, wait)", "timeout(FLUSH_TIME_MAX * 100, wait)"],
   ["each tick waits for a collector that hangs", EXPORT, "self.is_stuck.store(true, Ordering::Relaxed);", ""],
+  ["log line overtakes those that were dropped", LINES, "self.dropped == 0 && fits", "fits"],
+  ["dropped log lines not reported", LINES, "if dropped > 0 {", "if dropped > u64::MAX - 1 {"],
+  ["log stream that stays stalled", LINES, "buffer.is_stalled = false;", ""],
   ["a whole address is in a span", HTTP_SPAN, "server.address = url.host_str(),", "server.address = url.as_str(),"],
   ["an idle tick counts rows", BEHIND, "Ok(TickOutcome::Idle) => Some(false),", "Ok(TickOutcome::Idle) => Some(true),"],
   ["a count that took long made again at once", BEHIND, "if !in_time || !memory.may_count() {", "if !in_time {"],

@@ -41,6 +41,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use tokio::runtime::Runtime;
@@ -51,6 +52,7 @@ use crate::config::{LocalSettings, ProcessVars, Vars};
 use crate::error::chain;
 use crate::partition::whole_of;
 use crate::poller::Poller;
+use crate::telemetry::flush_lines;
 
 /// A polling trigger for Microsoft SQL Server on Azure Functions.
 #[derive(Debug, Parser)]
@@ -133,6 +135,9 @@ enum Command {
     Race(crate::race::Options),
 }
 
+/// How long the end of the process waits for a call to the system that blocks a thread, such as a write.
+const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(5);
+
 /// Runs the command that the arguments name, on a runtime of its own.
 ///
 /// The future is boxed, and driven here: the program's own crate would hold all that a command may
@@ -143,7 +148,11 @@ pub fn main() -> ExitCode {
         Err(error) => return end(Err(Failed::new(Exit::Failed, chain(&error)))),
     };
     let command: Pin<Box<dyn Future<Output = ExitCode>>> = Box::pin(run());
-    runtime.block_on(command)
+    let exit = runtime.block_on(command);
+    // Not dropped: that would wait without a limit for a row in a pipe that is not read.
+    runtime.shutdown_timeout(SHUTDOWN_TIME_MAX);
+    flush_lines();
+    exit
 }
 
 async fn run() -> ExitCode {

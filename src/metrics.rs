@@ -443,6 +443,20 @@ fn age_of_success(meter: &Meter, known: Arc<Known>) {
     let _kept_by_meter = gauge.build();
 }
 
+/// Makes the counter of log lines that were dropped, by stream. It is of the process, not of a poller,
+/// and is read when it is asked for.
+pub(crate) fn count_dropped_lines<const N: usize>(dropped: fn() -> [(&'static str, u64); N]) {
+    let meter = opentelemetry::global::meter(SCOPE);
+    let counter = meter.u64_observable_counter("highwater.log.lines_dropped").with_unit("{line}");
+    let counter = counter.with_callback(move |observer| {
+        for (stream, lines) in dropped() {
+            observer.observe(lines, &[KeyValue::new("stream", stream)]);
+        }
+    });
+    // The meter keeps what it calls.
+    let _kept_by_meter = counter.build();
+}
+
 impl LeaseMetrics {
     fn new(meter: &Meter) -> Self {
         let counter = |name: &'static str, unit| meter.u64_counter(name).with_unit(unit).build();

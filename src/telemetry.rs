@@ -4,8 +4,9 @@
 //!
 //! One JSON object per line, errors on stderr and everything else on stdout.
 //! The Functions host makes one record of each line: stdout is Information, stderr is Error. A closed
-//! pipe must not end the process, which is why nothing here uses `println!`. Each line of a tick carries
-//! the invocation's id, in a field of its own or in `span`.
+//! pipe must not end the process, which is why nothing here uses `println!`, and a pipe that is not read
+//! must not stop it: `telemetry/lines.rs` has a thread that writes for each stream. Each line of a tick
+//! carries the invocation's id, in a field of its own or in `span`.
 //!
 //! # OTLP
 //!
@@ -19,34 +20,36 @@
 
 mod encode;
 mod export;
+mod lines;
 mod post;
 mod prometheus;
 mod reader;
 mod resource;
 mod settings;
 
-use std::io;
 use std::net::SocketAddr;
 use std::panic::{self, PanicHookInfo};
 use std::sync::Arc;
 
 use opentelemetry_sdk::metrics::{SdkMeterProvider, Temporality};
-use tracing::{Level, Metadata, error, warn};
+use tracing::{Metadata, error, warn};
 use tracing_subscriber::Registry;
 use tracing_subscriber::filter::{LevelFilter, Targets, filter_fn};
-use tracing_subscriber::fmt::writer::MakeWriterExt as _;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use uuid::Uuid;
 
 use self::export::{Exporter, Parts};
+use self::lines::Streams;
 use self::reader::Reader;
 use self::settings::{Settings, Signal};
 use crate::clock::SystemClock;
 use crate::config::{Vars, metrics_address};
 use crate::error::chain;
+use crate::metrics;
 use crate::trace::{Collected, SpanLayer, TARGET};
 
 pub use self::export::FLUSH_TIME_MAX;
+pub use self::lines::flush_lines;
 pub use self::prometheus::series_name;
 
 /// Crates that send telemetry: what they log about it must not make more of it.
@@ -66,10 +69,12 @@ impl Telemetry {
     ///
     /// Has to be called within a runtime, and before instruments are made.
     pub fn start(filter: &str, vars: &dyn Vars) -> Self {
+        lines::start();
         let settings = Settings::of(vars);
         let collected = Arc::new(Collected::default());
-        let subscriber =
-            Registry::default().with(lines(filter)).with(exported(filter, &settings, &collected));
+        let subscriber = Registry::default()
+            .with(line_layer(filter))
+            .with(exported(filter, &settings, &collected));
         // Fails only where a subscriber is set already, as by a test.
         if tracing::subscriber::set_global_default(subscriber).is_ok() {
             panic::set_hook(Box::new(log_panic));
@@ -93,6 +98,7 @@ impl Telemetry {
         let exports = !settings.endpoints.is_empty();
         let provider = if exports { provider.with_reader(reader.clone()) } else { provider };
         opentelemetry::global::set_meter_provider(provider.build());
+        metrics::count_dropped_lines(lines::dropped);
         if let Some((address, reader)) = scraped {
             tokio::spawn(scrape(address, reader));
         }
@@ -134,19 +140,18 @@ fn is_span_to_export(metadata: &Metadata<'_>) -> bool {
 }
 
 /// Returns the layer that writes lines.
-fn lines<S>(filter: &str) -> impl tracing_subscriber::Layer<S> + use<S>
+fn line_layer<S>(filter: &str) -> impl tracing_subscriber::Layer<S> + use<S>
 where
     S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
 {
     use tracing_subscriber::filter::FilterExt as _;
-    let streams = io::stderr.with_max_level(Level::ERROR).or_else(io::stdout);
     tracing_subscriber::fmt::layer()
         .json()
         .flatten_event(true)
         .with_current_span(true)
         .with_span_list(false)
         .with_target(false)
-        .with_writer(streams)
+        .with_writer(Streams)
         // It would be told by `eprintln!`, which panics where the host is gone with both pipes.
         .log_internal_errors(false)
         .with_filter(targets(filter).and(filter_fn(|metadata| !is_span_to_export(metadata))))

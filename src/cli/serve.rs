@@ -18,7 +18,7 @@ use crate::error::chain;
 use crate::handler::exec;
 use crate::host::server::{self, Functions, SHUTDOWN_GRACE, Service};
 use crate::poller::StopSignal;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Telemetry, flush_lines};
 
 /// The port settings of the Functions host, the current name first.
 const PORTS: [&str; 2] = ["FUNCTIONS_CUSTOMHANDLER_PORT", "FUNCTIONS_HTTPWORKER_PORT"];
@@ -195,6 +195,7 @@ async fn asked_by(
         );
         // Tasks are not dropped by an exit, so no guard of theirs kills what they started.
         exec::kill_all();
+        flush_lines();
         #[expect(clippy::exit, reason = "the grace is over, and a stuck task would keep us alive")]
         std::process::exit(forced.unwrap_or(first).code().into())
     });

@@ -184,7 +184,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     // Edges.
     (
         "telemetry",
-        &["clock", "config", "error", "trace"],
+        &["clock", "config", "error", "metrics", "trace"],
         &[
             "axum",
             "flate2",
@@ -192,8 +192,10 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
             "prost",
             "reqwest",
             "tokio::net",
+            "tokio::runtime",
             "tokio::spawn",
             "tokio::sync",
+            "tokio::task",
             "tracing_subscriber",
             "url",
             "uuid",

@@ -1,0 +1,165 @@
+//! A host that stands still: nobody reads the process's stdout or stderr.
+
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use highwater::fakehost::{Connection, Verdict, free_port};
+use serde_json::Value as Json;
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep};
+
+use crate::bench::{Bench, PROGRAM, exchange, within};
+use crate::data;
+
+/// Longer than anything here takes; many lines are written to fill a pipe and what is behind it.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The program, with both pipes in the hands of a test that does not read them.
+struct Unread {
+    child: Child,
+    port: u16,
+    metrics: String,
+}
+
+impl Unread {
+    async fn start(bench: &mut Bench) -> Self {
+        let port = free_port().unwrap();
+        let metrics = format!("127.0.0.1:{}", free_port().unwrap());
+        bench.set_env("HIGHWATER__METRICS__ADDRESS", &metrics);
+        let mut command = Command::new(PROGRAM);
+        command.env_clear().envs(&bench.env).current_dir(&bench.options.root).kill_on_drop(true);
+        command.env("FUNCTIONS_CUSTOMHANDLER_PORT", port.to_string());
+        command.env("FUNCTIONS_APP_ROOT_PATH", &bench.options.root);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let process = Self { child: command.spawn().unwrap(), port, metrics };
+        let end = Instant::now() + LIMIT;
+        while Connection::open(port).await.is_err() {
+            assert!(Instant::now() < end, "it listens");
+            sleep(Duration::from_millis(2)).await;
+        }
+        process
+    }
+
+    async fn ping(&self) {
+        let ping = data::wire("ping", self.port);
+        let (_, reply) = within(LIMIT, exchange(self.port, &ping)).await.unwrap();
+        assert_eq!(reply.status, 200);
+    }
+
+    async fn tick(&self) -> Verdict {
+        let invocation = data::wire("invoke_chunked", self.port);
+        within(LIMIT, exchange(self.port, &invocation)).await.unwrap().0
+    }
+
+    /// Returns how many lines of a stream were dropped, by the metric.
+    async fn dropped(&self, stream: &str) -> u64 {
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let scraped = client.get(format!("http://{}/metrics", self.metrics)).send();
+        let text = within(LIMIT, scraped).await.unwrap().text().await.unwrap();
+        let label = format!("stream=\"{stream}\"");
+        let mut lines = text.lines().filter(|line| {
+            line.starts_with("highwater_log_lines_dropped_total{") && line.contains(&label)
+        });
+        let line = lines.next().unwrap_or_else(|| panic!("no metric of {stream}: {text}"));
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// Ticks until lines of a stream are dropped; each tick is answered, and each ping.
+    async fn fill(&self, stream: &str, mut tick: impl AsyncFnMut()) {
+        let end = Instant::now() + LIMIT;
+        while self.dropped(stream).await == 0 {
+            assert!(Instant::now() < end, "the pipe gets full");
+            tick().await;
+            self.ping().await;
+        }
+        // And when it is full.
+        for _ in 0..3 {
+            tick().await;
+            self.ping().await;
+        }
+    }
+
+    /// Asks the process to stop, and returns how it ended.
+    async fn terminate(&mut self) -> ExitStatus {
+        let pid = self.child.id().unwrap().to_string();
+        let killed = Command::new("kill").args(["-TERM", &pid]).status().await.unwrap();
+        assert!(killed.success());
+        within(LIMIT, self.child.wait()).await.unwrap()
+    }
+}
+
+/// Reads a stream until all lines that were dropped are reported; each line is whole.
+async fn read_until_reported(stream: impl AsyncRead + Unpin, name: &str, dropped: u64) {
+    let mut lines = BufReader::new(stream).lines();
+    let mut reported = 0;
+    while reported < dropped {
+        let line = within(LIMIT, lines.next_line()).await.unwrap().expect("more lines");
+        let line: Json = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
+        if line["event"] == "log_lines_dropped" {
+            assert_eq!((&line["stream"], &line["level"]), (&name.into(), &"WARN".into()));
+            reported += line["lines"].as_u64().unwrap();
+        }
+    }
+    assert_eq!(reported, dropped);
+}
+
+/// Returns a bench that logs as much as it can, and the program that nobody reads.
+async fn talkative() -> (Bench, Unread) {
+    let mut bench = Bench::new().await;
+    bench.set("BATCH_ROWS_MAX", "1");
+    bench.set_env("HIGHWATER__LOG", "trace");
+    let process = Unread::start(&mut bench).await;
+    (bench, process)
+}
+
+/// Fills stdout by ticks of 20 rows, all of which are delivered.
+async fn fill_stdout(bench: &Bench, process: &Unread) {
+    let mut rows = 0;
+    process
+        .fill("stdout", async || {
+            bench.insert(rows + 1..=rows + 20);
+            rows += 20;
+            let verdict = process.tick().await;
+            assert!(verdict.is_success(), "{verdict:?}");
+            assert_eq!(bench.receiver.taken().len(), usize::try_from(rows).unwrap());
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ticks_and_pings_are_answered_while_nobody_reads_stdout() {
+    let (bench, mut process) = talkative().await;
+    fill_stdout(&bench, &process).await;
+    let dropped = process.dropped("stdout").await;
+    let stdout = process.child.stdout.take().unwrap();
+    read_until_reported(stdout, "stdout", dropped).await;
+    assert_eq!(process.dropped("stderr").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failures_and_pings_are_answered_while_nobody_reads_stderr() {
+    let mut bench = Bench::new().await;
+    // Each invocation logs at ERROR what is wrong, with the value.
+    for setting in ["BATCH_ROWS_MAX", "BATCH_BYTES_MAX", "LEASE__TTL"] {
+        bench.set(setting, &"x".repeat(20_000));
+    }
+    let mut process = Unread::start(&mut bench).await;
+    process
+        .fill("stderr", async || {
+            let verdict = process.tick().await;
+            assert!(!verdict.is_success(), "{verdict:?}");
+        })
+        .await;
+    let dropped = process.dropped("stderr").await;
+    let stderr = process.child.stderr.take().unwrap();
+    read_until_reported(stderr, "stderr", dropped).await;
+    assert_eq!(process.dropped("stdout").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_process_ends_while_nobody_reads_stdout() {
+    let (bench, mut process) = talkative().await;
+    fill_stdout(&bench, &process).await;
+    assert_eq!(process.terminate().await.code(), Some(0));
+}
