@@ -101,6 +101,7 @@ const LIMIT = "src/source/mssql/limit.rs";
 const FORM = "src/source/mssql/form.rs";
 const VARIANT = "src/source/mssql/variant.rs";
 const KEY = "src/source/mssql/key.rs";
+const UNIQUE_KEY = "src/source/mssql/unique_key.rs";
 const SCHEMA = "src/source/mssql/schema.rs";
 const DESCRIBE = "src/source/mssql/describe.rs";
 const FILTER = "src/config/filter.rs";
@@ -211,6 +212,7 @@ const BREAKS = [
   ["sizes of a key value's type not checked", VARIANT, ".filter(|_| are_digits(digits))", ""],
   ["key value longer than its type cut", VARIANT, "|| value.encode_utf16().count() > length.into()", ""],
   ["key of a deleted row read from the row in part", KEY, 'selected.replace(&format!("t.{name}"), &format!("c.{name}"))', 'selected.replacen(&format!("t.{name}"), &format!("c.{name}"), 1)'],
+  ["two rows at one position delivered", UNIQUE_KEY, "if !is_same {", "if !is_same || is_same {"],
   ["part told from a variant's value without its type", PARTITION, "variant::expression(&value)", "value"],
   ["columns remembered before rows had them", SCHEMA, "                if delivered { Some(Json", "                if delivered || true { Some(Json"],
   ["flag of deleted rows not read", DESCRIBE, 'Ok(format!("{column} <> 0"))', 'Ok(format!("{column} IS NOT NULL"))'],

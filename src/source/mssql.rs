@@ -40,6 +40,7 @@ mod sampled;
 mod schema;
 mod traced;
 mod tracking;
+mod unique_key;
 mod variant;
 mod zone;
 
@@ -277,24 +278,18 @@ impl Mssql {
             self.count_null_cursors(connection, column).await;
         }
         if !std::mem::replace(told_of_origin, true) {
-            if self.origin.table().is_none() {
-                self.tell_of_query();
-            } else if let Some(view) = self.bounded_view(choice.mode, &columns).filter(|_| tells) {
-                self.warn_of_outside(connection, view).await;
+            match self.origin.table() {
+                None => self.say_key_not_checked("a query"),
+                Some(table) if tells => {
+                    if let Some(view) = self.bounded_view(choice.mode, &columns) {
+                        self.warn_of_outside(connection, view).await;
+                    }
+                    self.check_unique_key(connection, table, &made).await;
+                }
+                Some(_) => {}
             }
         }
         Ok((Arc::clone(plan.insert(Arc::new(made))), connection))
-    }
-
-    fn tell_of_query(&self) {
-        let poller = self.settings.poller.as_str();
-        let key = self.settings.key.join("`, `");
-        tracing::info!(
-            event = "query_key_not_checked",
-            poller.name = poller,
-            "Poller `{poller}` reads a query, of which the server cannot tell whether the key `{key}` is \
-             unique and never NULL: make sure of it, or rows of one key could be missed"
-        );
     }
 
     /// Returns what to read where the table has these columns.

@@ -35,6 +35,7 @@ mod source_current;
 mod source_deletes;
 mod source_faults;
 mod source_integer;
+mod source_keys;
 mod source_partitions;
 mod source_query;
 mod source_range;

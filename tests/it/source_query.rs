@@ -87,7 +87,7 @@ async fn what_cannot_be_known_of_a_query_is_said_once() {
     let source = Mssql::new(query(world.flights(RowVersion), text)).unwrap();
     let (_, log) = logged(drain(&source, 2)).await;
     assert_eq!(
-        log.matches("of which the server cannot tell whether the key `id` is unique").count(),
+        log.matches("so the server cannot tell whether the key `id` is unique").count(),
         1,
         "{log}"
     );

@@ -82,11 +82,41 @@ impl Plan {
             answer.tail = values(&row).pop();
             return Ok(());
         }
-        if answer.rows.len() == answer.rows_max {
-            answer.more = true;
+        let is_extra = answer.rows.len() == answer.rows_max;
+        if is_extra && answer.more {
             return Ok(());
         }
-        self.read_cells(&row.into_token_row(), answer)
+        let cells = row.into_token_row();
+        if is_extra {
+            answer.more = true;
+            return self.placed(&cells, answer).map(drop);
+        }
+        self.read_cells(&cells, answer)
+    }
+
+    /// Returns the position of a row of the table, and notes where the row before it has the same.
+    fn placed(&self, cells: &TokenRow<'_>, answer: &mut Answer) -> Result<Place, SqlError> {
+        if cells.len() != self.width {
+            let reason = format!("a row has {} cells, asked for {}", cells.len(), self.width);
+            return Err(SqlError::new(ErrorKind::Internal, reason));
+        }
+        let position = self.value(cells, self.sizes_at() + self.guard.width());
+        let key: Vec<Value> = self.key_at.iter().map(|at| self.value(cells, *at)).collect();
+        let before = answer.rows.last().filter(|_| answer.repeated.is_none());
+        if let Some(reason) = before.and_then(|before| self.repeated(before, &position, &key)) {
+            answer.repeated = Some(reason);
+        }
+        Ok(Place { position, key })
+    }
+
+    fn value(&self, cells: &TokenRow<'_>, at: usize) -> Value {
+        let form = self.forms.get(at).copied().unwrap_or(CellForm::Plain);
+        cells.get(at).map_or(Value::Null, |cell| form.value(cell))
+    }
+
+    /// Returns where the sizes are: after the columns that are read.
+    fn sizes_at(&self) -> usize {
+        self.forms.len()
     }
 
     /// Adds a row of the table: its columns, the sizes of some, its position, and what happened to it where
@@ -96,25 +126,15 @@ impl Plan {
         cells: &TokenRow<'_>,
         answer: &mut Answer,
     ) -> Result<(), SqlError> {
-        if cells.len() != self.width {
-            let reason = format!("a row has {} cells, asked for {}", cells.len(), self.width);
-            return Err(SqlError::new(ErrorKind::Internal, reason));
-        }
+        let Place { position, key } = self.placed(cells, answer)?;
         let told = (self.cursor.is_none() || self.deleted.is_some()).then(|| cells.iter().last());
         let op = if told.flatten().is_some_and(is_deleted) {
             Operation::Delete
         } else {
             Operation::Upsert
         };
-        let value = |at: usize| {
-            let form = self.forms.get(at).copied().unwrap_or(CellForm::Plain);
-            cells.get(at).map_or(Value::Null, |cell| form.value(cell))
-        };
-        let key: Vec<Value> = self.key_at.iter().map(|at| value(*at)).collect();
-        // Behind the columns that are read.
-        let sizes_at = self.forms.len();
-        let position_at = sizes_at + self.guard.width();
-        let sizes: Vec<Value> = (sizes_at..position_at).map(value).collect();
+        let sizes = self.sizes_at()..self.sizes_at() + self.guard.width();
+        let sizes: Vec<Value> = sizes.map(|at| self.value(cells, at)).collect();
         let begin = answer.json.len();
         let columns = match op {
             Operation::Delete => EncodedColumns::default(),
@@ -138,9 +158,15 @@ impl Plan {
             answer.json.truncate(begin);
             return Err(SqlError::new(ErrorKind::Data, "no further row is wanted"));
         }
-        answer.rows.push(Row { op, position: value(position_at), key, columns });
+        answer.rows.push(Row { op, position, key, columns });
         Ok(())
     }
+}
+
+/// Where a row is in the order: the leading part of its position, then its key.
+struct Place {
+    position: Value,
+    key: Vec<Value>,
 }
 
 /// Whether the last cell of a row says that it was deleted.

@@ -68,13 +68,13 @@ impl Plan {
 
     /// Returns the row, or none where no row has the key any more.
     pub(super) fn current(&self, mut answer: Answer, at: &Cursor) -> Result<Rows, FetchError> {
-        answer.check_value()?;
         // One that was cut behind its first row had another.
         if answer.rows.len() >= ROWS_MAX || matches!(answer.cut, Some(Cut::Full)) {
             let key = at.key.to_json();
             let reason = format!("several rows of `{}` have the key {key}", self.table);
             return Err(FetchError::new(ErrorKind::Configuration, reason));
         }
+        answer.check_rows()?;
         if self.cursor.is_none() {
             let place = Value::Text(placed(&answer, position(at)?)?.to_string());
             for row in &mut answer.rows {

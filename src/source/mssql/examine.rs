@@ -10,7 +10,7 @@
 mod clock;
 mod columns;
 mod elsewhere;
-mod index;
+pub(super) mod index;
 mod position;
 mod rights;
 mod server;

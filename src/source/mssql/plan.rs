@@ -21,7 +21,7 @@ use super::mark::{Marks, Seen};
 use super::origin::Origin;
 use super::query::{Bases, Bounds, Read};
 use super::schema::Schema;
-use super::{SourceSettings, decode, zone};
+use super::{SourceSettings, decode, unique_key, zone};
 
 /// What is read, and how it is ordered.
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +92,8 @@ pub(super) struct Answer {
     pub(super) is_range: bool,
     pub(super) more: bool,
     pub(super) cut: Option<Cut>,
+    /// Why the page must not be delivered: two of its rows have one position.
+    pub(super) repeated: Option<String>,
 }
 
 impl Answer {
@@ -115,8 +117,12 @@ impl Answer {
         self.more || self.is_cut()
     }
 
-    /// Refuses an answer whose first row has a value over the limit; rows before one are delivered.
-    pub(super) fn check_value(&self) -> Result<(), FetchError> {
+    /// Refuses an answer with two rows at one position, and one whose first row has a value over the
+    /// limit; rows before such a value are delivered.
+    pub(super) fn check_rows(&self) -> Result<(), FetchError> {
+        if let Some(reason) = &self.repeated {
+            return Err(unique_key::not_unique(reason));
+        }
         match &self.cut {
             Some(Cut::Value(reason)) if self.rows.is_empty() => {
                 Err(FetchError::new(ErrorKind::Data, reason.as_str()))
@@ -338,7 +344,7 @@ impl Plan {
             CursorMode::IntegerPk => self.marks_after(&answer.head, window)?,
             CursorMode::TimestampPk | CursorMode::ChangeTracking => None,
         };
-        answer.check_value()?;
+        answer.check_rows()?;
         // Of an answer that was not read to its end nothing is concluded.
         let remember = remember.filter(|_| !answer.is_cut());
         let lag = lag(self.mode, &answer.head, &answer.rows, window.after);

@@ -345,7 +345,7 @@ impl Plan {
         }
         // A batch that is read again has the positions that it had.
         let started = range.after.or(range.upto).map_or(current, |at| at.version);
-        answer.check_value()?;
+        answer.check_rows()?;
         let more = answer.has_more();
         let mut rows = answer.rows;
         for row in &mut rows {

@@ -1,6 +1,7 @@
 //! What holds for the table's columns: types, `NULL`, what makes rows unique, what orders them.
 
 use super::super::describe::Column;
+use super::super::unique_key::IS_VIEW;
 use super::index::{self, INDEXES, Index, Support};
 use super::server::not_told;
 use super::{Examination, Table};
@@ -12,8 +13,6 @@ use crate::value::Value;
 
 /// Most rows that are counted: what matters is whether there are any.
 const COUNTED_MAX: i64 = 1_000;
-const IS_VIEW: &str = "SELECT COUNT(*) AS n FROM sys.objects AS o \
-     WHERE o.object_id = OBJECT_ID(@P1) AND o.type = N'V'";
 
 impl Examination<'_> {
     /// Each delivered column with its JSON form.
@@ -106,16 +105,9 @@ impl Examination<'_> {
     }
 }
 
-/// Returns the columns that rows are read in the order of.
-fn order(table: &Table) -> Vec<&str> {
-    let cursor = table.plan.cursor.as_ref();
-    let key = table.plan.key.iter().filter(|column| Some(*column) != cursor);
-    cursor.into_iter().chain(key).map(|column| column.name.as_str()).collect()
-}
-
 fn unique(table: &Table, indexes: &[Index]) -> Finding {
     let check = "unique key";
-    let columns = order(table);
+    let columns = table.plan.identity();
     if let Some(name) = index::unique_in(indexes, &columns) {
         return Finding::ok(
             check,
@@ -135,7 +127,10 @@ fn unique(table: &Table, indexes: &[Index]) -> Finding {
         CursorMode::TimestampPk | CursorMode::IntegerPk | CursorMode::ChangeTracking => {
             Finding::error(
                 check,
-                format!("{found}: at the end of a page one of them is skipped"),
+                format!(
+                    "{found}: a tick that reads two such rows fails, and one that is inserted after the \
+                     other was delivered is missed"
+                ),
                 fix,
             )
         }
@@ -144,7 +139,7 @@ fn unique(table: &Table, indexes: &[Index]) -> Finding {
 
 fn supporting(table: &Table, indexes: &[Index], statement: impl Fn(&[&str]) -> String) -> Finding {
     let check = "index";
-    let columns = order(table);
+    let columns = table.plan.identity();
     let fix = || {
         format!(
             "`{}`, with `WITH (ONLINE = ON)` where the edition has it, else outside of busy hours",
@@ -181,7 +176,7 @@ fn of_several(table: &Table, what: &str) -> Finding {
         format!("`{name}` is {what}: what is unique and in order is a matter of its tables"),
         format!(
             "index the tables that it reads by `{}`, and see to it that these columns are unique",
-            order(table).join("`, `")
+            table.plan.identity().join("`, `")
         ),
     )
 }

@@ -4,7 +4,7 @@ use crate::mssql::ident::{QualifiedName, quote};
 use crate::value::Value;
 
 /// Indexes of the object that `@P1` names, a line for each of their columns.
-pub(super) const INDEXES: &str = "\
+pub(in crate::source::mssql) const INDEXES: &str = "\
 SELECT x.name, x.type, x.is_unique, x.is_disabled, x.has_filter, c.name AS column_name, \
 i.key_ordinal, i.is_descending_key \
 FROM sys.indexes AS x JOIN sys.index_columns AS i \
@@ -22,7 +22,7 @@ const NAME_CHARS_MAX: usize = 128;
 
 /// An index as the catalogue tells of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Index {
+pub(in crate::source::mssql) struct Index {
     pub(super) name: String,
     kind: i64,
     unique: bool,
@@ -86,7 +86,10 @@ fn serves(index: &Index, order: &[(String, bool)], wanted: &[&str]) -> bool {
 }
 
 /// Returns the name of an index that lets no two rows have the same values in `columns`.
-pub(super) fn unique_in<'a>(indexes: &'a [Index], columns: &[&str]) -> Option<&'a str> {
+pub(in crate::source::mssql) fn unique_in<'a>(
+    indexes: &'a [Index],
+    columns: &[&str],
+) -> Option<&'a str> {
     let is_unique = |index: &&Index| {
         index.unique
             && !index.disabled
@@ -106,7 +109,7 @@ pub(super) fn create_index(table: &QualifiedName, columns: &[&str]) -> String {
 }
 
 /// Reads the answer to [`INDEXES`]; `None` where it is not as asked for.
-pub(super) fn read(rows: &[Vec<Value>]) -> Option<Vec<Index>> {
+pub(in crate::source::mssql) fn read(rows: &[Vec<Value>]) -> Option<Vec<Index>> {
     let mut indexes: Vec<Index> = Vec::new();
     for row in rows {
         let [

@@ -1,3 +1,5 @@
+use tiberius::{ColumnData, TokenRow};
+
 use crate::config::{Relation, SqlConnection};
 use crate::cursor::{KeyValues, SourceState};
 use crate::source::mssql::SizeLimits;
@@ -79,6 +81,31 @@ fn a_type_without_lossless_form_must_be_left_out() {
         (plan.columns.names(), plan.key_at, plan.width),
         (["price".to_owned()].as_slice(), vec![1], 3)
     );
+}
+
+#[test]
+fn a_page_with_two_rows_at_one_position_is_refused() {
+    let plan = plan(&listed(CursorMode::TimestampPk, "at")).unwrap();
+    let read = |rows: [(&'static str, i32); 3]| {
+        let mut answer = Answer::new(rows.len());
+        answer.head = vec![Value::Text("2020-01-02T00:00:00".to_owned())];
+        for (at, id) in rows {
+            let mut cells = TokenRow::new();
+            cells.push(ColumnData::Numeric(None));
+            cells.push(ColumnData::I32(Some(id)));
+            cells.push(ColumnData::String(Some(at.into())));
+            plan.read_cells(&cells, &mut answer).unwrap();
+        }
+        let window = FetchWindow { after: None, upto: None, rows_max: 3, state: &NOTHING };
+        plan.finish(answer, window)
+    };
+    let (noon, one) = ("2020-01-01T12:00:00", "2020-01-01T13:00:00");
+    assert_eq!(read([(noon, 1), (noon, 2), (one, 2)]).unwrap().rows.len(), 3);
+    let error = read([(noon, 1), (noon, 2), (noon, 2)]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Configuration);
+    let told = "two rows have `at` = \"2020-01-01T12:00:00\", `id` = 2.";
+    assert!(error.reason.contains(told), "{error}");
+    assert!(error.reason.contains("GROUP BY [at], [id] HAVING"), "{error}");
 }
 
 #[test]

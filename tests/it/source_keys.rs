@@ -1,0 +1,169 @@
+//! Keys that are not unique: a page in which two rows share cursor and key is never delivered.
+
+use std::time::Duration;
+
+use highwater::cursor::CursorMode::{IntegerPk, RowVersion, TimestampPk};
+use highwater::cursor::{Cursor, KeyValues, SourceState};
+use highwater::error::{ErrorKind, chain};
+use highwater::poller::TickRequest;
+use highwater::source::mssql::{Mssql, SourceSettings};
+use highwater::source::{FetchWindow, Source as _};
+
+use crate::any_server::AnyServer;
+use crate::sql::{fetch, logged};
+use crate::ticks::Ticks;
+
+const TIMED: &str =
+    "CREATE TABLE dbo.t (id int NOT NULL, at datetime2(7) NOT NULL, n int NOT NULL)";
+const NUMBERED: &str = "CREATE TABLE dbo.t (id int NOT NULL, n int NOT NULL)";
+
+async fn timed(rows: &str) -> Ticks {
+    let world = AnyServer::start(&format!("{TIMED}; INSERT INTO dbo.t VALUES {rows}")).await;
+    let settings = world.settings("t", TimestampPk, "at");
+    Ticks::new(world, settings)
+}
+
+#[tokio::test]
+async fn five_rows_at_one_position_are_an_error_and_never_two_of_them() {
+    let row = "(1, '2020-01-01T10:00:00', 0)";
+    let mut ticks = timed(&[row; 5].join(", ")).await;
+    for _ in 0..2 {
+        let error = ticks.failure().await;
+        for part in [
+            "the key of `dbo.t` is not unique",
+            "two rows have `at` = \"2020-01-01T10:00:00\", `id` = 1.",
+            "`SOURCE__KEY`",
+        ] {
+            assert!(error.contains(part), "{error}");
+        }
+        assert_eq!(ticks.handler.ids(), [0; 0]);
+        // The query of the message runs as printed, and finds them.
+        let query = error.split('`').find(|part| part.starts_with("SELECT")).unwrap();
+        let found = ticks.world.session().await.run(query).await;
+        assert_eq!(found.len(), 1, "{query}");
+    }
+    // What it advises helps.
+    ticks.settings.key = vec!["id".to_owned(), "n".to_owned()];
+    ticks.run("DELETE FROM dbo.t").await;
+    let rows = [1, 2, 3].map(|n| format!("(1, '2020-01-01T10:00:00', {n})")).join(", ");
+    ticks.run(&format!("INSERT INTO dbo.t VALUES {rows}")).await;
+    assert_eq!(ticks.tick().await.0, [1, 1, 1]);
+}
+
+#[tokio::test]
+async fn duplicates_are_found_wherever_a_page_ends() {
+    let rows =
+        "(1, '2020-01-01', 0), (2, '2020-01-01', 0), (2, '2020-01-01', 1), (3, '2020-01-01', 0)";
+    for (mode, cursor) in [(TimestampPk, "at"), (IntegerPk, "id")] {
+        let world = AnyServer::start(&format!("{TIMED}; INSERT INTO dbo.t VALUES {rows}")).await;
+        let settings = world.settings("t", mode, cursor);
+        let source = Mssql::new(SourceSettings { settle: Duration::ZERO, ..settings }).unwrap();
+        for rows_max in [2, 3, 4, 9] {
+            let error = fetch(&source, None, rows_max).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Configuration);
+            assert!(error.reason.contains("`id` = 2"), "{mode} by {rows_max}: {error}");
+        }
+        // The row after the page is the first of the two: they are found by the next page.
+        assert_eq!(fetch(&source, None, 1).await.unwrap().rows.len(), 1, "{mode}");
+    }
+}
+
+#[tokio::test]
+async fn rows_before_the_duplicates_are_delivered_once_with_and_without_prefetch() {
+    for prefetch in [true, false] {
+        let mut ticks = timed(
+            "(1, '2020-01-01', 0), (2, '2020-01-02', 0), (3, '2020-01-03', 0), (4, '2020-01-04', 0), \
+             (4, '2020-01-04', 1), (5, '2020-01-05', 0)",
+        )
+        .await;
+        ticks.flow.prefetch = prefetch;
+        let error = ticks.failure().await;
+        assert!(error.contains("the key of `dbo.t` is not unique"), "{error}");
+        assert_eq!(ticks.handler.ids(), [1, 2], "the page of 3 and 4 ends between the duplicates");
+        ticks.run("DELETE FROM dbo.t WHERE n = 1").await;
+        assert_eq!(ticks.tick().await.0, [3, 4, 5], "prefetch {prefetch}");
+    }
+}
+
+#[tokio::test]
+async fn a_range_and_a_closed_window_are_checked_too() {
+    let mut ticks = timed("(1, '2020-01-01', 0), (2, '2020-01-02', 0)").await;
+    let audited = |ticks: &mut Ticks| ticks.process().auditing(Duration::ZERO);
+    let report = audited(&mut ticks).tick(&TickRequest::default()).await;
+    report.result.unwrap();
+    assert_eq!(ticks.handler.ids(), [1, 2]);
+    // It lies at the checkpoint, so no page after it can hold it.
+    ticks.run("INSERT INTO dbo.t VALUES (2, '2020-01-02', 1)").await;
+    assert_eq!(ticks.tick().await.0, [0; 0]);
+    let report = audited(&mut ticks).tick(&TickRequest::default()).await;
+    let error = chain(&report.result.unwrap_err());
+    assert!(error.contains("the key of `dbo.t` is not unique"), "{error}");
+    let upto = Cursor::timestamp("2020-01-03T00:00:00.0000000", KeyValues::new()).unwrap();
+    let state = SourceState::new();
+    let window = FetchWindow { after: None, upto: Some(&upto), rows_max: 9, state: &state };
+    let source = Mssql::new(ticks.settings.clone()).unwrap();
+    let error = source.fetch(window).await.unwrap_err();
+    assert!(error.reason.contains("the key of `dbo.t` is not unique"), "{error}");
+}
+
+#[tokio::test]
+async fn keys_that_only_the_collation_takes_for_equal_are_not_unique() {
+    let world = AnyServer::start(
+        "CREATE TABLE dbo.t (id nvarchar(9) COLLATE Latin1_General_100_CI_AS NOT NULL, \
+         at datetime2(7) NOT NULL); \
+         INSERT INTO dbo.t VALUES ('a', '2020-01-01'), ('A', '2020-01-01'), ('b', '2020-01-01')",
+    )
+    .await;
+    let source = Mssql::new(world.settings("t", TimestampPk, "at")).unwrap();
+    let error = fetch(&source, None, 1).await.unwrap_err();
+    assert!(error.reason.contains("is not unique"), "{error}");
+}
+
+#[tokio::test]
+async fn a_key_without_a_unique_index_is_warned_of_once() {
+    let warned = |text: &str| text.matches("event=\"key_without_unique_index\"").count();
+    let poll = async |tsql: &str| {
+        let world = AnyServer::start(tsql).await;
+        let source = Mssql::new(world.settings("t", IntegerPk, "id")).unwrap();
+        logged(async {
+            for _ in 0..2 {
+                fetch(&source, None, 9).await.unwrap();
+            }
+        })
+        .await
+        .1
+    };
+    let text = poll(NUMBERED).await;
+    assert_eq!(warned(&text), 1, "{text}");
+    assert!(
+        text.contains("WARN") && text.contains("No unique index on `dbo.t` covers `id`"),
+        "{text}"
+    );
+    let wider = poll(&format!("{NUMBERED}; CREATE UNIQUE INDEX ix ON dbo.t (id, n)")).await;
+    assert_eq!(warned(&wider), 1, "other columns make it unique: {wider}");
+    for unique in [
+        "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY)",
+        "CREATE TABLE dbo.t (id int NOT NULL UNIQUE)",
+        "CREATE TABLE dbo.t (id int NOT NULL); CREATE UNIQUE INDEX ix ON dbo.t (id)",
+    ] {
+        let text = poll(unique).await;
+        assert_eq!(warned(&text), 0, "{unique}: {text}");
+    }
+    let view = poll(&format!(
+        "CREATE TABLE dbo.u (id int NOT NULL); CREATE VIEW dbo.t AS SELECT id FROM dbo.u"
+    ))
+    .await;
+    assert_eq!(warned(&view), 0, "{view}");
+    assert!(view.contains("reads a view, so the server cannot tell"), "{view}");
+}
+
+#[tokio::test]
+async fn rowversions_are_unique_without_the_key() {
+    let world = AnyServer::start(
+        "CREATE TABLE dbo.t (id int NOT NULL, rv rowversion NOT NULL); \
+         INSERT INTO dbo.t (id) VALUES (1), (1), (1)",
+    )
+    .await;
+    let source = Mssql::new(world.settings("t", RowVersion, "rv")).unwrap();
+    assert_eq!(fetch(&source, None, 9).await.unwrap().rows.len(), 3);
+}
