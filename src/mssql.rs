@@ -28,9 +28,10 @@ use tokio::time::{Instant, timeout};
 
 use crate::config::SqlConnection;
 
-use connect::{Client, connect};
+use connect::{Client, Connected, connect};
 
 pub(crate) use column_type::ColumnType;
+pub use connect::ForeignText;
 pub use error::SqlError;
 pub use number::{Again, errors_table};
 pub use param::Param;
@@ -52,6 +53,7 @@ pub struct Connection {
     settings: SqlConnection,
     credential: Option<Arc<dyn TokenCredential>>,
     idle: Option<Idle>,
+    foreign_text: Option<ForeignText>,
 }
 
 struct Idle {
@@ -69,7 +71,13 @@ impl std::fmt::Debug for Idle {
 impl Connection {
     /// Returns a connection that is not made yet. A credential is needed for token logins only.
     pub fn new(settings: SqlConnection, credential: Option<Arc<dyn TokenCredential>>) -> Self {
-        Self { settings, credential, idle: None }
+        Self { settings, credential, idle: None, foreign_text: None }
+    }
+
+    /// Returns what the server makes of text that is cast to bytes, where that is not UTF-16. Known once
+    /// a statement has run.
+    pub fn foreign_text(&self) -> Option<&ForeignText> {
+        self.foreign_text.as_ref()
     }
 
     /// Runs one statement in one round trip and returns what `read` makes of its rows.
@@ -135,7 +143,7 @@ impl Connection {
         batch: &str,
         read: impl FnMut(Row) -> Result<T, SqlError>,
     ) -> Result<Vec<T>, SqlError> {
-        let mut client = self.connect().await?;
+        let mut client = self.connected().await?.client;
         let action = "ask for a plan";
         let failed = |error| SqlError::of(action, error);
         let limit = self.settings.command_timeout;
@@ -156,9 +164,15 @@ impl Connection {
         idle.map(|idle| idle.client)
     }
 
-    async fn connect(&self) -> Result<Box<Client>, SqlError> {
-        let client = connect(&self.settings, self.credential.as_deref()).await;
-        client.map(Box::new).map_err(SqlError::before_sending)
+    async fn connect(&mut self) -> Result<Box<Client>, SqlError> {
+        let Connected { client, foreign_text } = self.connected().await?;
+        self.foreign_text = foreign_text;
+        Ok(Box::new(client))
+    }
+
+    async fn connected(&self) -> Result<Connected, SqlError> {
+        let connected = connect(&self.settings, self.credential.as_deref()).await;
+        connected.map_err(SqlError::before_sending)
     }
 
     async fn run<T>(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use azure_core::credentials::TokenCredential;
 use secrecy::ExposeSecret as _;
 use tiberius::error::{Error as DriverError, IoErrorKind};
-use tiberius::{AuthMethod, Config, EncryptionLevel};
+use tiberius::{AuthMethod, Config, EncryptionLevel, Row};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::compat::{Compat, TokioAsyncWriteCompatExt as _};
@@ -25,7 +25,41 @@ const TOKEN_SCOPE: &str = "https://database.windows.net/.default";
 /// Longest wait for a lock. A wait that ends keeps its connection, a statement that does not costs it.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Returns what is set in each session.
+/// Text that no two encodings turn into the same bytes: one, two, three and four bytes in UTF-8.
+const SAMPLE: &str = "Aé€😀";
+
+/// A connection that is ready for statements.
+pub(super) struct Connected {
+    pub(super) client: Client,
+    /// The bytes into which the server casts `nvarchar`, where they are not UTF-16.
+    pub(super) foreign_text: Option<ForeignText>,
+}
+
+/// What a server that is not SQL Server makes of `nvarchar` where it is cast to bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignText(Vec<u8>);
+
+impl std::fmt::Display for ForeignText {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "`N'{SAMPLE}'` cast to bytes is 0x")?;
+        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02X}"))
+    }
+}
+
+impl ForeignText {
+    /// Returns what the answer to the sample says; `None` where it is UTF-16.
+    fn read(results: &[Vec<Row>]) -> Option<Self> {
+        let row = results.last().and_then(|rows| rows.first());
+        Self::of(row.and_then(|row| row.try_get(0).ok().flatten()).unwrap_or_default())
+    }
+
+    fn of(bytes: &[u8]) -> Option<Self> {
+        let expected: Vec<u8> = SAMPLE.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        (bytes != expected).then(|| Self(bytes.to_vec()))
+    }
+}
+
+/// Returns what is set in each session, and asks how the server casts text.
 ///
 /// A poller gives way to the work of others, and never waits long for a lock. Where a server's
 /// `user options` begin transactions by themselves, a single statement would never be committed.
@@ -33,7 +67,8 @@ fn session(command_timeout: Duration) -> String {
     let lock_wait = LOCK_WAIT_MAX.min(command_timeout / 2).as_millis();
     format!(
         "SET LOCK_TIMEOUT {lock_wait}; SET DEADLOCK_PRIORITY LOW; SET IMPLICIT_TRANSACTIONS OFF; \
-         SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET XACT_ABORT ON;"
+         SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET XACT_ABORT ON; \
+         SELECT CAST(N'{SAMPLE}' AS varbinary(20)) AS [__text];"
     )
 }
 
@@ -45,7 +80,7 @@ fn session(command_timeout: Duration) -> String {
 pub(super) async fn connect(
     settings: &SqlConnection,
     credential: Option<&dyn TokenCredential>,
-) -> Result<Client, SqlError> {
+) -> Result<Connected, SqlError> {
     let action = format!("connect to {}:{}", settings.host, settings.port);
     let limit = settings.connect_timeout;
     let deadline = Instant::now() + limit;
@@ -59,8 +94,8 @@ pub(super) async fn connect(
         let mut client = open(settings, config, &action).await?;
         let failed = |error| SqlError::of("set the session up", error);
         let session = client.simple_query(session(settings.command_timeout)).await;
-        session.map_err(failed)?.into_results().await.map_err(failed)?;
-        Ok(client)
+        let results = session.map_err(failed)?.into_results().await.map_err(failed)?;
+        Ok(Connected { client, foreign_text: ForeignText::read(&results) })
     })
     .await
     .unwrap_or_else(|elapsed| Err(SqlError::timeout(&action, limit, elapsed)))
@@ -202,6 +237,19 @@ fn config(settings: &SqlConnection, auth: AuthMethod) -> Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_utf_16_is_text_as_sql_server_has_it() {
+        let utf16 = |order: fn(u16) -> [u8; 2]| SAMPLE.encode_utf16().flat_map(order).collect();
+        let (expected, swapped): (Vec<u8>, Vec<u8>) =
+            (utf16(u16::to_le_bytes), utf16(u16::to_be_bytes));
+        assert_eq!(ForeignText::of(&expected), None);
+        for other in [&swapped, SAMPLE.as_bytes(), b"A", b""] {
+            assert!(ForeignText::of(other).is_some(), "{other:?}");
+        }
+        let told = ForeignText::of(b"A").unwrap().to_string();
+        assert_eq!(told, "`N'Aé€😀'` cast to bytes is 0x41");
+    }
 
     #[test]
     fn a_lock_is_waited_for_half_as_long_as_a_statement_and_never_long() {

@@ -408,6 +408,7 @@ impl Source for Mssql {
         let (sql, params) = plan.current_statement(at)?;
         let mut answer = Answer { is_range: true, ..Answer::new(current::ROWS_MAX) };
         let read = connection.query(&sql, &params, |row| plan.read(row, &mut answer)).await;
+        plan.check_encoding(connection)?;
         if let Err(error) = read
             && !answer.is_cut()
         {

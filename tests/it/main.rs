@@ -33,6 +33,7 @@ mod source_clock;
 mod source_connection;
 mod source_current;
 mod source_deletes;
+mod source_encoding;
 mod source_faults;
 mod source_integer;
 mod source_keys;

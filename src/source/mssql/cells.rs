@@ -5,11 +5,13 @@
 //! Nothing is made of a cell but its JSON, and that once: what a batch costs is mostly this. Only key and
 //! position become values, since the order of rows is made of them.
 
+use std::collections::BTreeMap;
+
 use tiberius::{ColumnData, TokenRow};
 
 use crate::error::ErrorKind;
 use crate::event::Operation;
-use crate::mssql::SqlError;
+use crate::mssql::{Connection, SqlError};
 use crate::source::{EncodedColumns, Row};
 use crate::value::{Value, push_utf16};
 
@@ -17,6 +19,10 @@ use super::describe::{self, Column};
 use super::limit::Cut;
 use super::plan::{Answer, Plan};
 use super::{decode, values, variant};
+
+/// What to do about text that does not come as UTF-16.
+const NOT_UTF16_ADVICE: &str = "leave the column out with `SOURCE__COLUMNS_EXCLUDED`, or read a view that \
+     converts it to `varchar`";
 
 /// How a cell is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +106,7 @@ impl Plan {
             let reason = format!("a row has {} cells, asked for {}", cells.len(), self.width);
             return Err(SqlError::new(ErrorKind::Internal, reason));
         }
+        self.check_text(cells)?;
         let position = self.value(cells, self.sizes_at() + self.guard.width());
         let key: Vec<Value> = self.key_at.iter().map(|at| self.value(cells, *at)).collect();
         let before = answer.rows.last().filter(|_| answer.repeated.is_none());
@@ -107,6 +114,62 @@ impl Plan {
             answer.repeated = Some(reason);
         }
         Ok(Place { position, key })
+    }
+
+    /// Refuses text of half a UTF-16 unit: it is of another encoding, or was cut on its way.
+    fn check_text(&self, cells: &TokenRow<'_>) -> Result<(), SqlError> {
+        for (at, (cell, form)) in cells.iter().zip(&self.forms).enumerate() {
+            if let (CellForm::Utf16 | CellForm::Variant, Some(bytes)) = (form, decode::bytes(cell))
+            {
+                self.check_utf16(at, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses an odd number of bytes as the text of the column at `at`.
+    pub(super) fn check_utf16(&self, at: usize, bytes: &[u8]) -> Result<(), SqlError> {
+        if bytes.len().is_multiple_of(2) {
+            return Ok(());
+        }
+        Err(SqlError::new(
+            ErrorKind::Configuration,
+            format!(
+                "column {} of `{}` has text of {} bytes, an odd number, so it is not UTF-16 and nothing of \
+                 this page is delivered: {NOT_UTF16_ADVICE}",
+                self.text_columns(|column| column == at),
+                self.table,
+                bytes.len(),
+            ),
+        ))
+    }
+
+    /// Refuses what was read over a connection whose server does not cast text to UTF-16.
+    pub(super) fn check_encoding(&self, connection: &Connection) -> Result<(), SqlError> {
+        let Some(found) = connection.foreign_text() else { return Ok(()) };
+        let is_text = |at: usize| self.forms.get(at).is_some_and(|form| *form != CellForm::Plain);
+        let columns = self.text_columns(is_text);
+        if columns.is_empty() {
+            return Ok(());
+        }
+        Err(SqlError::new(
+            ErrorKind::Configuration,
+            format!(
+                "the server does not return `nvarchar` as UTF-16 as SQL Server does ({found}), so {columns} of \
+                 `{}` would arrive garbled: {NOT_UTF16_ADVICE}",
+                self.table
+            ),
+        ))
+    }
+
+    /// Returns the names of the columns at which `wanted` holds.
+    fn text_columns(&self, wanted: impl Fn(usize) -> bool) -> String {
+        let key = self.key_at.iter().zip(&self.key).map(|(at, column)| (*at, column.name.as_str()));
+        let delivered = self.columns.names().iter().map(String::as_str).enumerate();
+        let columns: BTreeMap<usize, &str> = key.chain(delivered).collect();
+        let names = columns.into_iter().filter(|(at, _)| wanted(*at));
+        let names: Vec<String> = names.map(|(_, name)| format!("`{name}`")).collect();
+        names.join(", ")
     }
 
     fn value(&self, cells: &TokenRow<'_>, at: usize) -> Value {

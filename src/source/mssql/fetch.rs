@@ -74,6 +74,8 @@ impl Mssql {
             plan.read(row, &mut answer)
         };
         let read = connection.query(&sql, &params, take).await;
+        // Before its consequences.
+        plan.check_encoding(connection)?;
         if let Err(error) = read
             && !answer.is_cut()
         {

@@ -9,10 +9,11 @@
 use crate::config::Filter;
 use crate::error::ErrorKind;
 use crate::event::Operation;
-use crate::mssql::Param;
+use crate::mssql::{Param, SqlError};
 use crate::source::{FetchError, FetchWindow, Rows};
 use crate::value::Value;
 
+use super::cells::CellForm;
 use super::plan::{Plan, unexpected};
 use super::query::{Bounds, Read};
 use super::{Mssql, State, values};
@@ -47,9 +48,10 @@ impl Mssql {
         let (plan, connection) = self.plan(state).await?;
         let (sql, params) = plan.past_last(window)?;
         let mut rows = connection.query(&sql, &params, |row| Ok(values(&row))).await?;
+        plan.check_encoding(connection)?;
         let mut last = Rows::default();
         if let Some(cells) = rows.pop() {
-            let (position, key) = plan.place(cells);
+            let (position, key) = plan.place(cells)?;
             last.push(Operation::Upsert, position, key, &[]);
         }
         Ok(last)
@@ -115,14 +117,17 @@ impl Plan {
     }
 
     /// Returns position and key of a row of which nothing else is read.
-    fn place(&self, mut cells: Vec<Value>) -> (Value, Vec<Value>) {
+    fn place(&self, mut cells: Vec<Value>) -> Result<(Value, Vec<Value>), SqlError> {
         let position = cells.pop().unwrap_or(Value::Null);
         for (cell, at) in cells.iter_mut().zip(&self.key_at) {
             if let Some(form) = self.forms.get(*at) {
+                if let (true, Value::Bytes(bytes)) = (*form != CellForm::Plain, &*cell) {
+                    self.check_utf16(*at, bytes)?;
+                }
                 *cell = form.decoded(std::mem::replace(cell, Value::Null));
             }
         }
-        (position, cells)
+        Ok((position, cells))
     }
 }
 

@@ -109,6 +109,24 @@ fn a_page_with_two_rows_at_one_position_is_refused() {
 }
 
 #[test]
+fn text_of_half_a_utf_16_unit_is_refused() {
+    let columns = Some(vec!["any".to_owned()]);
+    let settings = SourceSettings { columns, ..settings(CursorMode::TimestampPk, "at") };
+    let plan = plan(&settings).unwrap();
+    let read = |text: &'static [u8]| {
+        let mut cells = TokenRow::new();
+        cells.push(ColumnData::Binary(Some(text.into())));
+        cells.push(ColumnData::I32(Some(1)));
+        cells.push(ColumnData::String(Some("2020-01-01T12:00:00".into())));
+        plan.read_cells(&cells, &mut Answer::new(1))
+    };
+    read(b"i\0n\0t\0:\x001\0").unwrap();
+    let error = read(b"int:1").unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Configuration);
+    assert!(error.reason.contains("column `any` of `dbo.t` has text of 5 bytes"), "{error}");
+}
+
+#[test]
 fn a_column_that_cannot_order_rows_is_no_key() {
     let key = vec!["place".to_owned()];
     let settings = SourceSettings { key, ..listed(CursorMode::RowVersion, "rv") };
