@@ -32,6 +32,7 @@ use connect::{Client, Connected, connect};
 
 pub(crate) use column_type::ColumnType;
 pub use connect::ForeignText;
+use error::Limit;
 pub use error::SqlError;
 pub use number::{Again, errors_table};
 pub use param::Param;
@@ -154,7 +155,9 @@ impl Connection {
             let plan = client.simple_query(batch).await.map_err(failed)?;
             plan.into_results().await.map_err(failed)
         });
-        let rows = rows.await.map_err(|elapsed| SqlError::timeout(action, limit, elapsed))??;
+        let rows = rows
+            .await
+            .map_err(|elapsed| SqlError::timeout(action, Limit::Command(limit), elapsed))??;
         rows.into_iter().flatten().map(read).collect()
     }
 
@@ -198,7 +201,10 @@ async fn answered<T>(
     read: &mut impl FnMut(Row) -> Result<T, SqlError>,
 ) -> (Result<Vec<T>, Failure>, Option<Box<Client>>) {
     let rows = timeout(limit + GUARD, rows(&mut client, sql, params, read)).await.unwrap_or_else(
-        |elapsed| Err(Failure::AfterFirstRow(SqlError::timeout("run a statement", limit, elapsed))),
+        |elapsed| {
+            let limit = Limit::Command(limit);
+            Err(Failure::AfterFirstRow(SqlError::timeout("run a statement", limit, elapsed)))
+        },
     );
     let whole = match &rows {
         Ok(_) => true,

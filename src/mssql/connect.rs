@@ -13,8 +13,8 @@ use tokio_util::compat::{Compat, TokioAsyncWriteCompatExt as _};
 use crate::config::{Encrypt, SqlAuth, SqlConnection};
 use crate::error::ErrorKind;
 
-use super::SqlError;
 use super::dial::dial;
+use super::error::{Limit, STRICT, SqlError};
 
 pub(super) type Client = tiberius::Client<Compat<TcpStream>>;
 
@@ -87,6 +87,7 @@ pub(super) async fn connect(
     // Told apart from a silent server: where there is no identity, nobody answers.
     let auth =
         timeout_at(deadline, auth(settings, credential)).await.unwrap_or_else(|elapsed| {
+            let limit = Limit::Connect(limit);
             Err(SqlError::timeout(token_action(&settings.auth), limit, elapsed).about_token())
         })?;
     timeout_at(deadline, async {
@@ -98,7 +99,13 @@ pub(super) async fn connect(
         Ok(Connected { client, foreign_text: ForeignText::read(&results) })
     })
     .await
-    .unwrap_or_else(|elapsed| Err(SqlError::timeout(&action, limit, elapsed)))
+    .unwrap_or_else(|elapsed| {
+        let action = match settings.encrypt {
+            Encrypt::Strict => format!("{action}: {STRICT}"),
+            Encrypt::Mandatory | Encrypt::Optional | Encrypt::Plain => action,
+        };
+        Err(SqlError::timeout(&action, Limit::Connect(limit), elapsed))
+    })
 }
 
 /// Logs in, wherever the server sends the login to.
@@ -227,7 +234,8 @@ fn config(settings: &SqlConnection, auth: AuthMethod) -> Config {
     if let Some(size) = settings.packet_size {
         config.packet_size(size.into());
     }
-    config.handshake_timeout(Some(settings.connect_timeout));
+    // Connecting is limited as a whole, and by one error.
+    config.handshake_timeout(None);
     config.command_timeout(Some(settings.command_timeout));
     // A lone surrogate in a string must not stop a poller.
     config.lossy_utf16_decoding(true);

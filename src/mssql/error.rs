@@ -29,6 +29,29 @@ pub struct SqlError {
     source: Option<Box<Cause>>,
 }
 
+/// What ends a wait for the server.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Limit {
+    /// Making a connection took too long.
+    Connect(Duration),
+    /// A statement took too long.
+    Command(Duration),
+}
+
+impl Limit {
+    fn advice(self) -> String {
+        let keyword = match self {
+            Self::Connect(_) => "Connect Timeout",
+            Self::Command(_) => "Command Timeout",
+        };
+        format!("if that is too short, raise `{keyword}` in the connection string")
+    }
+}
+
+/// What `Encrypt=Strict` asks of a server; one that does not know it may not answer at all.
+pub(super) const STRICT: &str = "`Encrypt=Strict` needs a server with TDS 8.0 (SQL Server 2022 or later, Azure \
+     SQL); with an older one, set `Encrypt=Mandatory` in the connection string";
+
 #[derive(Debug, Error)]
 enum Cause {
     #[error("{}", .0.message())]
@@ -79,7 +102,14 @@ impl SqlError {
                     format!("{action}: `ServerCertificate`: {message}"),
                 )
             }
-            Driver::Io { kind: TimedOut, .. } | Driver::Routing { .. } => {
+            // Only statements have a limit of the driver's; what connects is limited as a whole.
+            Driver::Io { kind: TimedOut, message } => {
+                // The driver goes on with advice on its own functions.
+                let what = message.split(" (it may").next().unwrap_or(&message);
+                let advice = Limit::Command(Duration::ZERO).advice();
+                Self::new(ErrorKind::Transient, format!("{action}: {what}; {advice}"))
+            }
+            Driver::Routing { .. } => {
                 Self::caused(ErrorKind::Transient, action, Cause::Driver(error))
             }
             Driver::Io { .. } | Driver::Tls(_) => {
@@ -105,6 +135,11 @@ impl SqlError {
         {
             return certificate(action, text, encrypt);
         }
+        let is_about_encryption =
+            matches!(error, tiberius::error::Error::Io { .. } | tiberius::error::Error::Tls(_));
+        if encrypt == Encrypt::Strict && is_about_encryption {
+            return Self::of(&format!("{action}: {STRICT}"), error);
+        }
         Self::of(action, error)
     }
 
@@ -122,10 +157,11 @@ impl SqlError {
     /// Returns the error of a limit that was reached while doing `action`.
     pub(super) fn timeout(
         action: &str,
-        limit: Duration,
+        limit: Limit,
         elapsed: tokio::time::error::Elapsed,
     ) -> Self {
-        let reason = format!("{action}: no complete answer within {limit:?}");
+        let (Limit::Connect(time) | Limit::Command(time)) = limit;
+        let reason = format!("{action}: no complete answer within {time:?}; {}", limit.advice());
         Self::caused(ErrorKind::Transient, &reason, Cause::Elapsed(elapsed))
     }
 
@@ -297,6 +333,26 @@ mod tests {
         assert!(error.is_broken_connection());
         assert_eq!(error.again(), Some(Again::Anew));
         assert!(chain(&error).starts_with("run a statement: An error occurred"));
+    }
+
+    #[test]
+    fn a_limit_is_named_as_the_connection_string_does_and_never_as_the_driver_does() {
+        // As the driver has it.
+        let message = "the server did not send the next part of the command result within 30s (it may have \
+                       stalled, or be responding too slowly for the configured bound); the connection is now \
+                       out of sync and must be dropped. Adjust the bound with `Config::command_timeout`, or \
+                       pass `None` to wait indefinitely.";
+        let error = tiberius::error::Error::Io {
+            kind: tiberius::error::IoErrorKind::TimedOut,
+            message: message.to_owned(),
+        };
+        let error = SqlError::of("run a statement", error);
+        assert_eq!((error.kind, error.again()), (ErrorKind::Transient, None));
+        assert_eq!(
+            chain(&error),
+            "run a statement: the server did not send the next part of the command result within 30s; if \
+             that is too short, raise `Command Timeout` in the connection string"
+        );
     }
 
     #[test]

@@ -16,6 +16,7 @@ use tiberius::Row;
 use tokio::time::{Instant, timeout};
 
 use super::connect::Client;
+use super::error::Limit;
 use super::{Connection, Failure, GUARD, Idle, Param, SqlError, answered};
 use crate::error::ErrorKind;
 
@@ -129,7 +130,10 @@ async fn plain(
     let run = async { client.simple_query(sql).await?.into_results().await.map(drop) };
     match timeout(limit + GUARD, run).await {
         Ok(done) => done.map_err(failed)?,
-        Err(elapsed) => return Err(SqlError::timeout("run a statement", limit, elapsed)),
+        Err(elapsed) => {
+            let limit = Limit::Command(limit);
+            return Err(SqlError::timeout("run a statement", limit, elapsed));
+        }
     }
     Ok(client)
 }

@@ -209,8 +209,32 @@ async fn a_stalled_server_ends_the_fetch_and_its_connection() {
     faults.arm_matching("SELECT TOP", 1, Fault::Stall(Duration::from_secs(60)));
     let error = fetch(&source, None, 100).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Transient, "{error}");
+    let text = highwater::error::chain(&error);
+    assert!(text.contains("raise `Command Timeout` in the connection string"), "{text}");
+    assert!(!text.contains("Config::") && !text.contains("`None`"), "{text}");
     assert_eq!(fetch(&source, None, 100).await.unwrap().rows.len(), 5);
     assert_eq!(faults.logins(), 2);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_know_strict_encryption_is_named_as_the_cause() {
+    let world = World::with_flights(5).await;
+    // One closes the connection at what it takes for a broken packet, one waits for the rest of it.
+    let options = Options { tls: false, ..Options::default() };
+    let closing = Server::start(world.database.clone(), options).await.unwrap();
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let ports = [closing.port(), silent.local_addr().unwrap().port()];
+    for port in ports {
+        let text = format!("Server=127.0.0.1,{port};User ID=sa;Password=x;Encrypt=Strict");
+        let mut settings = world.flights(RowVersion);
+        settings.connection = SqlConnection::parse(&text).unwrap();
+        settings.connection.connect_timeout = Duration::from_millis(300);
+        let (error, text) = failure(settings).await;
+        assert_eq!(error.kind, ErrorKind::Transient, "{text}");
+        assert!(text.contains("`Encrypt=Strict` needs a server with TDS 8.0"), "{text}");
+        assert!(text.contains("set `Encrypt=Mandatory`"), "{text}");
+        assert!(!text.contains("Config::"), "{text}");
+    }
 }
 
 #[tokio::test]

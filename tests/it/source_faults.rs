@@ -425,7 +425,8 @@ async fn an_identity_that_does_not_answer_is_told_from_a_silent_server() {
     let source = source(&world, Some(&text)).with_credential(Arc::new(Mute));
     let failed = chain(&fetch(&source, None, 10).await.unwrap_err());
     assert!(failed.starts_with("get a token for the database: check that the app"), "{failed}");
-    assert!(failed.contains("no complete answer within 1s"), "{failed}");
+    assert!(failed.contains("no complete answer within 1s; if that is too short"), "{failed}");
+    assert!(failed.contains("raise `Connect Timeout` in the connection string"), "{failed}");
     let standing = Standing { fingerprint: None, after: None, state: &SourceState::new() };
     let found = source.examine(standing, &SystemClock).await;
     let fix = found[0].fix.as_deref().unwrap_or_default();
