@@ -35,6 +35,7 @@ mod status;
 mod tick;
 mod validate;
 mod version;
+mod warnings;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -74,7 +74,7 @@ use self::observe::Observation;
 pub use self::operate::{Operator, Pausing, Resuming};
 use self::outcome::refused_outcome;
 pub use self::outcome::{LoadError, OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
-pub use self::peek::Peek;
+pub use self::peek::{HeldBack, Peek};
 pub use self::range::{RangeBegun, RangeEnd, RangeSize};
 pub use self::replay::{Replay, ReplayEnd, ReplayError, Replayed};
 pub use self::reset::{Counted, ResetError, ResetPlan, ResetTo, Weight};

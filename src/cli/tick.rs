@@ -4,15 +4,17 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::json;
 use serde_json::value::RawValue;
+use tracing::instrument::WithSubscriber as _;
 use uuid::Uuid;
 
 use super::output::{Exit, Failed, OutputOption, say};
 use super::poller;
 use super::serve::{Signals, asked_to_stop};
+use super::warnings::Warnings;
 use crate::config::Vars;
 use crate::cursor::Cursor;
 use crate::event::counted;
-use crate::poller::{Peek, StopSignal, TickRequest, outcome_row};
+use crate::poller::{HeldBack, Peek, StopSignal, TickOutcome, TickRequest, outcome_row};
 use crate::range::position_text;
 
 #[derive(Debug, Args)]
@@ -43,19 +45,47 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         stop: stop.child(),
     };
     let stopping = tokio::spawn(asked_to_stop(signals, stop));
-    let report = poller.tick(&request).await;
+    let warnings = Warnings::default();
+    let report = poller.tick(&request).with_subscriber(warnings.subscriber()).await;
     stopping.abort();
     let outcome = outcome_row(&report.result).outcome;
+    // A count that fails is no failure of the tick.
+    let held_back = match report.result {
+        Ok(TickOutcome::Idle) => Box::pin(poller.held_back()).await.ok(),
+        _ => None,
+    };
+    let held_back = held_back.filter(|held_back| held_back.rows > 0);
+    let summary = held_back
+        .map_or_else(|| report.summary.clone(), |held_back| waiting(&options.poller, held_back));
     let thing = json!({
         "poller": options.poller,
         "outcome": outcome,
         "rows": report.rows,
         "batches": report.batches,
         "duration_ms": u64::try_from(report.duration.as_millis()).unwrap_or(u64::MAX),
-        "summary": report.summary,
+        "held_back": held_back.map_or(0, |held_back| held_back.rows),
+        "warnings": warnings.texts(),
+        "summary": summary,
     });
-    say(&options.form.output.one(&thing, || report.summary.clone()));
+    say(&options.form.output.one(&thing, || summary.clone()));
     report.result.map(|_| Exit::Done).map_err(Failed::from)
+}
+
+/// Returns the summary of a tick that could not deliver any of the rows that are there.
+fn waiting(poller: &str, HeldBack { rows, more, settling }: HeldBack) -> String {
+    let at_least = if more { "at least " } else { "" };
+    let (counted, verb) = (counted(rows, "row"), if rows == 1 { "waits" } else { "wait" });
+    if settling {
+        return format!(
+            "poller `{poller}`: {at_least}{counted} {verb} to settle; ticks after `SOURCE__SETTLE` deliver what \
+             is here now"
+        );
+    }
+    let verb = if rows == 1 { "is" } else { "are" };
+    format!(
+        "poller `{poller}`: {at_least}{counted} {verb} held back by an open transaction, or came after the read; \
+         later ticks deliver what is here now"
+    )
 }
 
 /// What is printed of a tick that is not run.

@@ -226,6 +226,13 @@ impl SqlError {
         self.server().map(tiberius::error::TokenError::class)
     }
 
+    /// Whether the server rejected the statement itself, and would reject it again.
+    pub(crate) fn is_rejected(&self) -> bool {
+        !self.unsent
+            && self.again.is_none()
+            && self.severity().is_some_and(|severity| severity <= super::SEVERITY_KEPT_MAX)
+    }
+
     /// Whether the other end has gone, which a time-out does not tell.
     pub(super) fn is_broken_connection(&self) -> bool {
         use tiberius::error::IoErrorKind::{

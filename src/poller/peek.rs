@@ -4,6 +4,7 @@ use super::outcome::TickOutcome;
 use super::{Poller, TickError};
 use crate::cursor::Cursor;
 use crate::event::ChangeEvent;
+use crate::lease::Snapshot;
 use crate::normalize::normalize;
 use crate::source::FetchWindow;
 
@@ -29,7 +30,44 @@ pub struct Peek {
     pub events: Vec<ChangeEvent>,
 }
 
+/// Most held-back rows that are counted.
+const COUNTED_MAX: usize = 1_000;
+
+/// Committed rows after the checkpoint that no tick may deliver yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldBack {
+    /// How many there are, as far as they were counted.
+    pub rows: u64,
+    /// Whether there may be more than were counted.
+    pub more: bool,
+    /// Whether they wait for time to pass, and otherwise for a transaction to end.
+    pub settling: bool,
+}
+
 impl Poller {
+    /// Reads the state, and writes nothing.
+    async fn base(&self) -> Result<Snapshot, TickError> {
+        Box::pin(self.read_to(false)).await
+    }
+
+    /// Counts the rows after the checkpoint. After an idle tick, these are the ones that are held back.
+    ///
+    /// # Errors
+    ///
+    /// [`TickError`] if the state or the source cannot be read, or the source cannot count.
+    pub async fn held_back(&self) -> Result<HeldBack, TickError> {
+        let base = self.base().await?;
+        let window = FetchWindow {
+            after: base.document.checkpoint.cursor.as_ref(),
+            upto: None,
+            rows_max: COUNTED_MAX,
+            state: &base.document.source_state,
+        };
+        let rows = self.source.count(window).await.map_err(TickError::Fetch)?;
+        let more = usize::try_from(rows).is_ok_and(|rows| rows >= COUNTED_MAX);
+        Ok(HeldBack { rows, more, settling: self.source.shape().mode.goes_by_time() })
+    }
+
     /// Reads what waits behind the checkpoint, and keeps the first `events_max` events. Writes nothing, also
     /// where the poller has no state yet.
     ///
@@ -40,7 +78,7 @@ impl Poller {
     ///
     /// [`TickError`] as of a tick that cannot read its state or its source.
     pub async fn peek(&self, events_max: usize) -> Result<Peek, TickError> {
-        let base = Box::pin(self.read_to(false)).await?;
+        let base = self.base().await?;
         let mut peek = Peek {
             hindrance: self.hindrance(&base),
             after: base.document.checkpoint.cursor.clone(),

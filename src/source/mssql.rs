@@ -244,12 +244,39 @@ impl Mssql {
         self.decided.get().is_some()
     }
 
-    /// Whether changes are tracked, and may be seen.
+    /// Chooses how to read a table that was described.
+    async fn choose(
+        &self,
+        connection: &mut Connection,
+        settings: &SourceSettings,
+        columns: &[Column],
+        is_stored: impl Fn(&Choice) -> bool,
+    ) -> Result<Reasoned, FetchError> {
+        let survey = Survey { origin: &self.origin, columns, tracked: false };
+        let tracked = choice::depends_on_tracking(settings, survey, &is_stored)?
+            && self.is_tracked(connection).await?;
+        choice::choose(settings, Survey { tracked, ..survey }, is_stored)
+    }
+
+    /// Whether changes are tracked, and may be seen. A server that rejects the question has none to read.
     async fn is_tracked(&self, connection: &mut Connection) -> Result<bool, FetchError> {
         let Some(table) = self.origin.table() else { return Ok(false) };
         let name = Param::Text(table.quoted());
-        let tracked = connection.query(TRACKED, &[name], |row| Ok(values(&row).pop())).await?;
-        Ok(matches!(tracked.as_slice(), [Some(Value::Int(_))]))
+        match connection.query(TRACKED, &[name], |row| Ok(values(&row).pop())).await {
+            Ok(tracked) => Ok(matches!(tracked.as_slice(), [Some(Value::Int(_))])),
+            Err(error) if error.is_rejected() => {
+                let poller = self.settings.poller.as_str();
+                tracing::warn!(
+                    event = "change_tracking_unavailable",
+                    poller.name = poller,
+                    error = crate::error::chain(&error),
+                    "The server does not know change tracking, so poller `{poller}` cannot use it on \
+                     `{table}`"
+                );
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Returns what was decided; whoever fetches has opened the source before.
@@ -351,12 +378,12 @@ impl Source for Mssql {
         }
         let mut state = self.state.lock().await;
         let columns = self.describe(&mut state.connection).await?;
-        let tracked = self.is_tracked(&mut state.connection).await?;
-        let survey = Survey { origin: &self.origin, columns: &columns, tracked };
         let shape =
             |choice: &Choice| self.origin.shape(&self.settings, self.filter.as_ref(), choice);
         let is_stored = |choice: &Choice| stored == Some(&shape(choice).fingerprint);
-        let Reasoned { choice, reason } = choice::choose(&self.settings, survey, is_stored)?;
+        let connection = &mut state.connection;
+        let chosen = self.choose(connection, &self.settings, &columns, is_stored).await?;
+        let Reasoned { choice, reason } = chosen;
         let (poller, mode) = (self.settings.poller.as_str(), choice.mode.as_str());
         let column = choice.cursor.as_deref().unwrap_or_default();
         tracing::info!(

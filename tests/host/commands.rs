@@ -3,7 +3,7 @@
 use std::process::{Output, Stdio};
 
 use highwater::fakehost::{Level, free_port};
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use tokio::process::Command;
 
 use crate::bench::{Bench, LIMIT, PROGRAM, failure, logs, within};
@@ -323,4 +323,36 @@ async fn entries_are_dropped_only_with_a_yes_and_what_is_none_only_by_name() {
     assert_eq!(drop(&[&entries[2].1, "--yes"]).await.code, 0);
     assert_eq!(bench.entries().await, []);
     assert_eq!(bench.receiver.taken(), [0; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tick_prints_its_warnings_and_which_rows_wait() {
+    let mut bench = Bench::new().await;
+    let table = "CREATE TABLE dbo.timed (id int NOT NULL PRIMARY KEY, at datetime2(7) NULL); \
+                 INSERT INTO dbo.timed VALUES (1, SYSUTCDATETIME()), (2, SYSUTCDATETIME()), (3, NULL)";
+    bench.database.execute(table).unwrap();
+    bench.set("SOURCE__TABLE", "dbo.timed");
+    bench.set("SOURCE__MODE", "timestamp+pk");
+    bench.set("SOURCE__CURSOR", "at");
+    bench.set("SOURCE__SETTLE", "1h");
+    let said = bench.command(&["tick", "nightly"]).await;
+    let nulls = "1 rows of poller `nightly` have NULL in cursor column `at`";
+    said.done_with("poller `nightly`: 2 rows wait to settle");
+    assert!(said.rest.starts_with(&format!("warning: {nulls}")), "{said:?}");
+    let said = bench.command(&["tick", "nightly", "--output", "json"]).await;
+    let report: Json = serde_json::from_str(&said.data).unwrap();
+    assert_eq!((&report["outcome"], &report["held_back"]), (&json!("idle"), &json!(2)));
+    let warnings = report["warnings"].as_array().unwrap();
+    assert!(matches!(warnings.as_slice(), [one] if one.as_str().unwrap().starts_with(nulls)));
+    assert_eq!(bench.receiver.taken(), [0_i64; 0]);
+
+    // Once all is delivered, there is nothing that waits.
+    bench.set("SOURCE__SETTLE", "0s");
+    bench.database.execute("DELETE FROM dbo.timed WHERE id = 3").unwrap();
+    bench.command(&["tick", "nightly"]).await.done_with("committed 2 rows");
+    bench.command(&["tick", "nightly"]).await.done_with("nothing new");
+    bench.database.execute("ALTER TABLE dbo.timed ADD more int NULL").unwrap();
+    let said = bench.command(&["tick", "nightly"]).await;
+    said.done_with("nothing new");
+    assert!(said.rest.contains("warning: Columns of `dbo.timed`"), "{said:?}");
 }

@@ -4,14 +4,16 @@
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
 
+use highwater::clock::SystemClock;
 use highwater::config::SourceClock;
 use highwater::cursor::CursorMode::{ChangeTracking, IntegerPk, RowVersion, TimestampPk};
 use highwater::cursor::{Cursor, KeyValues, SourceState};
+use highwater::devdb::{Fault, SqlError};
 use highwater::doctor::{Finding, Level};
 use highwater::source::mssql::{Mssql, SourceSettings, Standing};
 
 use crate::any_server::{AnyServer, say};
-use crate::sql::{fetch, logged};
+use crate::sql::{World, fetch, logged};
 
 const ORDERS: &str = "CREATE TABLE dbo.orders (id int NOT NULL PRIMARY KEY, at datetime2(3) NOT NULL, \
      price money NULL, rv rowversion NOT NULL); CREATE INDEX ix_at ON dbo.orders (at, id); \
@@ -456,4 +458,19 @@ async fn the_program_prints_findings_and_ends_with_what_they_come_to() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(6), "{text}");
     assert!(text.contains("error   connection: connect to "), "{text}");
+}
+
+#[tokio::test]
+async fn a_statement_of_the_poller_that_the_server_rejects_is_an_error() {
+    let world = World::start(ORDERS).await;
+    let source = Mssql::new(world.settings("orders", TimestampPk, "at")).unwrap();
+    let standing = Standing { fingerprint: None, after: None, state: &SourceState::new() };
+    for (number, severity, level) in
+        [(33_557_097, 16, Level::Error), (1205, 13, Level::Warning), (8645, 17, Level::Warning)]
+    {
+        let error = SqlError::new(number, severity, "the server's own words");
+        world.server.faults().arm_matching("SELECT TOP (@P1)", 1, Fault::Error(error));
+        let found = Findings(source.examine(standing, &SystemClock).await);
+        found.expect("read", level, "the server's own words");
+    }
 }

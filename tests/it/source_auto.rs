@@ -2,7 +2,11 @@
 
 use highwater::cursor::CursorMode::{self, ChangeTracking, IntegerPk, RowVersion, TimestampPk};
 
-use crate::sql::logged;
+use highwater::devdb::{Fault, SqlError};
+use highwater::source::Source as _;
+use highwater::source::mssql::{Mssql, SourceSettings};
+
+use crate::sql::{World, logged};
 use crate::ticks::Ticks;
 
 async fn auto(tsql: &str) -> Ticks {
@@ -83,3 +87,40 @@ crate::ticks::also_cold![
     a_cursor_that_is_named_decides,
     a_table_with_nothing_to_go_by_is_an_error_that_says_what_to_add,
 ];
+
+#[tokio::test]
+async fn change_tracking_is_asked_for_only_where_the_answer_decides() {
+    // As another engine that speaks the protocol numbers what it does not know.
+    let unknown =
+        SqlError::new(33_557_097, 16, "function change_tracking_min_valid_version does not exist");
+    for (column, cursor, expected) in [
+        ("rv rowversion NOT NULL, ", None, RowVersion),
+        ("at datetime2(7) NOT NULL, ", Some("at"), TimestampPk),
+        ("", None, IntegerPk),
+    ] {
+        let table = format!("CREATE TABLE dbo.t ({column}id int IDENTITY NOT NULL PRIMARY KEY)");
+        let world = World::start(&table).await;
+        let faults = world.server.faults();
+        let tracking = "CHANGE_TRACKING_MIN_VALID_VERSION";
+        faults.arm_matching(tracking, u64::MAX, Fault::Error(unknown.clone()));
+        let cursor_column = cursor.map(str::to_owned);
+        let base = world.settings("t", RowVersion, "rv");
+        let settings = SourceSettings { mode: None, cursor_column, ..base };
+        let source = Mssql::new(settings.clone()).unwrap();
+        assert_eq!(source.offer(false).await.unwrap().mode, expected);
+        let (opened, log) = logged(source.open(None)).await;
+        opened.unwrap();
+        assert_eq!(source.shape().mode, expected);
+        let is_warned = log.contains("event=\"change_tracking_unavailable\"");
+        assert_eq!(is_warned, expected == IntegerPk, "{log}");
+        // What may be answered the next time decides nothing.
+        if expected == IntegerPk {
+            faults.clear();
+            let deadlock = SqlError::new(1205, 13, "Transaction was deadlocked");
+            faults.arm_matching(tracking, 1, Fault::Error(deadlock));
+            let source = Mssql::new(settings).unwrap();
+            source.open(None).await.unwrap_err();
+            assert!(!source.is_decided());
+        }
+    }
+}

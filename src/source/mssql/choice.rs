@@ -48,8 +48,25 @@ impl Choice {
 pub(super) struct Survey<'a> {
     pub(super) origin: &'a Origin,
     pub(super) columns: &'a [Column],
-    /// Whether its changes are tracked, and may be seen.
+    /// Whether its changes are tracked, and may be seen; only asked where the choice depends on it.
     pub(super) tracked: bool,
+}
+
+/// Whether the choice depends on whether changes are tracked: not where settings or state decide, and not
+/// where the table has something better.
+///
+/// # Errors
+///
+/// As [`choose`].
+pub(super) fn depends_on_tracking(
+    settings: &SourceSettings,
+    survey: Survey<'_>,
+    is_stored: impl Fn(&Choice) -> bool,
+) -> Result<bool, FetchError> {
+    let possible = possible(settings, survey)?;
+    let best = possible.first().map(|found| found.choice.mode);
+    Ok(best == Some(CursorMode::ChangeTracking)
+        && !possible.iter().any(|found| is_stored(&found.choice)))
 }
 
 /// Chooses the mode that promises most.
@@ -284,6 +301,25 @@ mod tests {
         assert!(error.contains("`x` of `dbo.t` is of type `xml`, by which no mode"), "{error}");
         let error = chosen(Some("y"), &columns, true, None).unwrap_err();
         assert!(error.contains("cursor column `y` is not in `dbo.t`"), "{error}");
+    }
+
+    #[test]
+    fn tracking_is_asked_for_only_where_the_answer_decides() {
+        let asks = |cursor, columns: &[Column], stored: Option<CursorMode>| {
+            let origin = Origin::of(&settings(cursor)).unwrap();
+            let survey = Survey { origin: &origin, columns, tracked: false };
+            let is_stored = |choice: &Choice| Some(choice.mode) == stored;
+            depends_on_tracking(&settings(cursor), survey, is_stored).unwrap()
+        };
+        let (id, rv) = (column("id", "int"), column("rv", "timestamp"));
+        let plain = [id.clone(), column("at", "date")];
+        assert!(asks(None, &plain, None));
+        assert!(!asks(Some("at"), &plain, None), "the cursor is named");
+        assert!(!asks(None, &[id.clone(), rv], None), "a rowversion is better");
+        assert!(!asks(None, &[Column { primary: false, ..id }], None), "no primary key");
+        for mode in [CursorMode::ChangeTracking, CursorMode::IntegerPk] {
+            assert!(!asks(None, &plain, Some(mode)), "{mode} was chosen before");
+        }
     }
 
     #[test]

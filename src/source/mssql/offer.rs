@@ -4,7 +4,7 @@ use crate::cursor::CursorMode;
 use crate::error::ErrorKind;
 use crate::source::FetchError;
 
-use super::choice::{self, Reasoned, Survey};
+use super::choice::Reasoned;
 use super::describe::Column;
 use super::{Mssql, SourceSettings};
 
@@ -33,15 +33,13 @@ impl Mssql {
     pub async fn offer(&self, key_is_named: bool) -> Result<Offer, FetchError> {
         let mut state = self.state.lock().await;
         let columns = self.describe(&mut state.connection).await?;
-        let tracked = self.is_tracked(&mut state.connection).await?;
         let (key, key_reason) = if key_is_named {
             (self.settings.key.clone(), "named by you".to_owned())
         } else {
             (primary_key(&columns).map_err(configuration)?, "the primary key".to_owned())
         };
         let settings = SourceSettings { key: key.clone(), ..self.settings.clone() };
-        let survey = Survey { origin: &self.origin, columns: &columns, tracked };
-        let chosen = choice::choose(&settings, survey, |_| false);
+        let chosen = self.choose(&mut state.connection, &settings, &columns, |_| false).await;
         let Reasoned { choice, reason } = chosen.map_err(|error| match time_columns(&columns) {
             Some(columns) => configuration(format!(
                 "{error}; it has time columns: `{columns}`; name one with `--cursor`"

@@ -162,6 +162,10 @@ impl Read<'_> {
         let mut conditions: Vec<String> =
             self.lower(bounds.after, &mut params).into_iter().collect();
         conditions.extend(self.upper(bounds.upto, &mut params));
+        // A bound leaves them out by itself.
+        if conditions.is_empty() && self.cursor.nullable {
+            conditions.push(format!("t.{} IS NOT NULL", quote(&self.cursor.name)));
+        }
         conditions.extend(self.of_partition());
         let first = params.0 + 1;
         conditions.extend(self.filter.map(|filter| filter.sql(|at| format!("@P{}", first + at))));

@@ -7,11 +7,13 @@ use super::{Examination, Table, advice};
 use crate::cursor::{CursorMode, RowVersion, normalize_timestamp};
 use crate::doctor::Finding;
 use crate::error::{ErrorKind, chain};
-use crate::mssql::Param;
 use crate::mssql::ident::quote;
+use crate::mssql::{Param, SqlError};
 use crate::source::{FetchWindow, Source as _};
 use crate::value::Value;
 
+/// What to do about the poller's own statement, where the server rejects it.
+const REJECTED: &str = "fix what the server names: every tick of the poller fails with this error";
 /// Rows read to see whether the statement runs.
 const ROWS_READ: usize = 1;
 const HELD: &str =
@@ -138,6 +140,9 @@ impl Examination<'_> {
             ),
             Ok(_) => {
                 Finding::ok(check, format!("the poller's statement ran in {took} ms; rows are due"))
+            }
+            Err(error) if error.of_sql().is_some_and(SqlError::is_rejected) => {
+                Finding::error(check, chain(&error), REJECTED)
             }
             Err(error) if error.kind == ErrorKind::Transient => {
                 Finding::warning(check, chain(&error), advice(&error))
