@@ -58,7 +58,7 @@ impl BlobJournal {
         position: u64,
         bytes: Vec<u8>,
     ) -> Result<Appended, StoreError> {
-        let name = part.to_string();
+        let name = self.container.location(&file_name(part));
         self.container.create_once().await?;
         let blob = self.container.folder().blob_client(&file_name(part)).append_blob_client();
         if position == 0 {
@@ -105,7 +105,7 @@ impl BlobJournal {
 
     /// Returns how many bytes a part has, and its version; `None` where there is no part.
     async fn look(&self, part: &Part) -> Result<Option<(u64, Option<Etag>)>, StoreError> {
-        let name = part.to_string();
+        let name = self.container.location(&file_name(part));
         self.container.create_once().await?;
         let options = BlobClientGetPropertiesOptions {
             timeout: Some(self.container.service_timeout()),
@@ -123,7 +123,7 @@ impl BlobJournal {
     }
 
     async fn read_once(&self, part: &Part, position: u64) -> Result<Vec<u8>, StoreError> {
-        let name = part.to_string();
+        let name = self.container.location(&file_name(part));
         self.container.create_once().await?;
         let from = usize::try_from(position).unwrap_or(usize::MAX);
         let options = BlobClientDownloadOptions {
@@ -174,11 +174,14 @@ impl JournalStore for BlobJournal {
         bytes: Vec<u8>,
     ) -> Result<Appended, StoreError> {
         let append = self.append_once(part, position, bytes);
-        self.container.in_time(&part.to_string(), append).await
+        self.container.in_time(&self.container.location(&file_name(part)), append).await
     }
 
     async fn length(&self, part: &Part) -> Result<u64, StoreError> {
-        let found = self.container.in_time(&part.to_string(), self.look(part)).await?;
+        let found = self
+            .container
+            .in_time(&self.container.location(&file_name(part)), self.look(part))
+            .await?;
         Ok(found.map_or(0, |(length, _)| length))
     }
 
@@ -196,9 +199,9 @@ impl JournalStore for BlobJournal {
     }
 
     async fn remove(&self, part: &Part, length: Option<u64>) -> Result<(), StoreError> {
-        let name = part.to_string();
+        let name = self.container.location(&file_name(part));
         let Some(wanted) = length else {
-            return match self.container.remove(&name, &file_name(part), None).await {
+            return match self.container.remove(&file_name(part), None).await {
                 Err(StoreError::Conflict { .. }) => Ok(()),
                 removed => removed,
             };
@@ -206,7 +209,7 @@ impl JournalStore for BlobJournal {
         match self.container.in_time(&name, self.look(part)).await? {
             // An append in between changes the version.
             Some((length, Some(etag))) if length == wanted => {
-                self.container.remove(&name, &file_name(part), Some(etag)).await
+                self.container.remove(&file_name(part), Some(etag)).await
             }
             Some(_) | None => Err(StoreError::Conflict { key: name }),
         }

@@ -50,6 +50,10 @@ impl StateStore for CountedStore {
         self.below.grain()
     }
 
+    fn location(&self, key: &StateKey) -> String {
+        self.below.location(key)
+    }
+
     async fn prepare(&self) -> Result<(), StoreError> {
         self.below.prepare().await
     }

@@ -60,7 +60,7 @@ impl BlobStore {
 
     async fn load_once(&self, key: &StateKey) -> Result<Loaded, StoreError> {
         self.container.create_once().await?;
-        let name = key.path();
+        let name = self.location(key);
         let options = BlobClientDownloadOptions {
             partition_size: NonZero::new(BYTES_MAX),
             timeout: Some(self.container.service_timeout()),
@@ -109,7 +109,7 @@ impl BlobStore {
         bytes: Vec<u8>,
         precondition: Precondition,
     ) -> Result<Written, StoreError> {
-        let name = key.path();
+        let name = self.location(key);
         if bytes.len() > BYTES_MAX {
             return Err(too_large(&name));
         }
@@ -142,12 +142,16 @@ impl StateStore for BlobStore {
         Duration::from_secs(1)
     }
 
+    fn location(&self, key: &StateKey) -> String {
+        self.container.location(&file_name(key))
+    }
+
     async fn prepare(&self) -> Result<(), StoreError> {
         self.create_container().await.map(|_created| ())
     }
 
     async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
-        self.container.in_time(&key.path(), self.load_once(key)).await
+        self.container.in_time(&self.location(key), self.load_once(key)).await
     }
 
     async fn store(
@@ -156,7 +160,7 @@ impl StateStore for BlobStore {
         bytes: Vec<u8>,
         precondition: Precondition,
     ) -> Result<Written, StoreError> {
-        self.container.in_time(&key.path(), self.store_once(key, bytes, precondition)).await
+        self.container.in_time(&self.location(key), self.store_once(key, bytes, precondition)).await
     }
 
     async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
@@ -172,7 +176,7 @@ impl StateStore for BlobStore {
 
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
         let etag = Some(etag.0.clone().into());
-        self.container.remove(&key.path(), &file_name(key), etag).await
+        self.container.remove(&file_name(key), etag).await
     }
 }
 

@@ -56,12 +56,19 @@ impl Container {
         &self.folder
     }
 
+    /// Returns where `name` is kept in the folder: host or account, container and path. A signature in the
+    /// address stays out.
+    pub(crate) fn location(&self, name: &str) -> String {
+        format!("{}/{name}", location(&self.folder))
+    }
+
     /// Creates the container if it does not exist, and returns whether it did not.
     ///
     /// # Errors
     ///
     /// [`StoreError`] of any kind but `Conflict`.
     pub(crate) async fn create(&self) -> Result<bool, StoreError> {
+        let place = location(&self.client);
         let create = async {
             match Box::pin(self.client.create(None)).await {
                 Ok(_) => Ok(true),
@@ -69,12 +76,12 @@ impl Container {
                     let failure = Failure::of(&error);
                     match failure.answer() {
                         Some(answer) if answer.code == "ContainerAlreadyExists" => Ok(false),
-                        Some(_) | None => Err(self.failed(&self.name, &failure)),
+                        Some(_) | None => Err(self.failed(&place, &failure)),
                     }
                 }
             }
         };
-        self.in_time(&self.name, create).await
+        self.in_time(&place, create).await
     }
 
     pub(crate) async fn create_once(&self) -> Result<(), StoreError> {
@@ -106,12 +113,13 @@ impl Container {
             timeout: Some(self.service_timeout()),
             ..BlobContainerClientListBlobsOptions::default()
         };
-        let failed = |error: azure_core::Error| self.failed(folder, &Failure::of(&error));
+        let place = location(&self.folder);
+        let failed = |error: azure_core::Error| self.failed(&place, &Failure::of(&error));
         let mut pages = self.client.list_blobs(Some(options)).map_err(failed)?.into_pages();
         let (mut names, mut requests) = (Vec::new(), 0);
         loop {
             let next = async { pages.try_next().await.map_err(failed) };
-            let Some(page) = self.in_time(folder, next).await? else { break };
+            let Some(page) = self.in_time(&place, next).await? else { break };
             requests += 1;
             for blob in page.into_model().map_err(failed)?.blob_items {
                 let name = blob.name.unwrap_or_default();
@@ -125,27 +133,22 @@ impl Container {
     ///
     /// # Errors
     ///
-    /// [`StoreError`], with `key` in its text; `Conflict` also where there is none.
-    pub(crate) async fn remove(
-        &self,
-        key: &str,
-        file: &str,
-        etag: Option<Etag>,
-    ) -> Result<(), StoreError> {
+    /// [`StoreError`]; `Conflict` also where there is none.
+    pub(crate) async fn remove(&self, file: &str, etag: Option<Etag>) -> Result<(), StoreError> {
         self.create_once().await?;
         let options = BlobClientDeleteOptions {
             if_match: etag,
             timeout: Some(self.service_timeout()),
             ..BlobClientDeleteOptions::default()
         };
-        let blob = self.folder.blob_client(file);
+        let (blob, place) = (self.folder.blob_client(file), self.location(file));
         let remove = async {
             match Box::pin(blob.delete(Some(options))).await {
                 Ok(_) => Ok(()),
-                Err(error) => Err(self.refused(key, &Failure::of(&error))),
+                Err(error) => Err(self.refused(&place, &Failure::of(&error))),
             }
         };
-        self.in_time(key, remove).await
+        self.in_time(&place, remove).await
     }
 
     /// Limits the whole of a request: the HTTP client's own limit leaves out asking for a token.
@@ -196,6 +199,14 @@ impl Container {
 
 /// How much longer than one HTTP request a whole operation may take.
 const GRACE: Duration = Duration::from_millis(500);
+
+/// Returns the address of a container or a folder, without scheme and signature.
+fn location(client: &BlobContainerClient) -> String {
+    let url = client.url();
+    let host = url.host_str().unwrap_or_default();
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    format!("{host}{port}{}", url.path().trim_end_matches('/'))
+}
 
 /// Returns whether the answer proves that the precondition did not hold.
 ///

@@ -39,6 +39,10 @@ impl StateStore for LoggedStore {
         self.0.grain()
     }
 
+    fn location(&self, key: &StateKey) -> String {
+        self.0.location(key)
+    }
+
     async fn prepare(&self) -> Result<(), StoreError> {
         self.0.prepare().await
     }

@@ -187,6 +187,11 @@ pub trait StateStore: fmt::Debug + Send + Sync {
     /// Granularity of the service's clock: the most by which two of its times may be too close.
     fn grain(&self) -> Duration;
 
+    /// Returns where `key` is kept, for errors: with the account and the container, where there are such.
+    fn location(&self, key: &StateKey) -> String {
+        key.path()
+    }
+
     /// Makes the place that the store keeps things in, where it lacks one that it can make: for an
     /// explicit first start, never for a tick.
     ///
