@@ -90,13 +90,24 @@ impl StateStore for FaultyStore {
         self.inner.grain()
     }
 
+    fn location(&self, key: &StateKey) -> String {
+        self.inner.location(key)
+    }
+
     async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
-        locked(&self.calls).gets += 1;
+        let number = {
+            let mut calls = locked(&self.calls);
+            calls.gets += 1;
+            calls.gets
+        };
         match self.fault(Call::Load) {
             None => self.inner.load(key).await,
             Some(Fault::Slow(delay)) => {
                 tokio::time::sleep(delay).await;
                 self.inner.load(key).await
+            }
+            Some(fault @ (Fault::Garbled | Fault::EtagMoved | Fault::Date(_))) => {
+                Ok(fault.on_loaded(self.inner.load(key).await?, number))
             }
             Some(fault) => Err(broken(key, fault)),
         }
@@ -120,8 +131,13 @@ impl StateStore for FaultyStore {
                 self.count(&written);
                 written
             }
-            Some(fault @ (Fault::Unreachable | Fault::Refused | Fault::LostRequest)) => {
-                Err(broken(key, fault))
+            Some(
+                fault @ (Fault::Unreachable | Fault::Refused | Fault::LostRequest | Fault::Garbled),
+            ) => Err(broken(key, fault)),
+            Some(fault @ (Fault::EtagMoved | Fault::Date(_))) => {
+                let written = self.inner.store(key, bytes, precondition).await;
+                self.count(&written);
+                written.map(|written| fault.on_written(written))
             }
             Some(fault @ Fault::LostAnswer) => {
                 let written = self.inner.store(key, bytes, precondition).await;
