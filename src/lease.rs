@@ -203,6 +203,19 @@ impl<'a> Lease<'a> {
         Err(LeaseError::Lost(self.document().superseded(&self.holder)))
     }
 
+    /// Reads the document, and returns whether its newest grant is this one. A read that fails is repeated
+    /// until the lease's deadline.
+    ///
+    /// # Errors
+    ///
+    /// [`LeaseError::Store`] or [`LeaseError::Format`] if it could not be read in time.
+    pub async fn is_newest_grant(&self) -> Result<bool, LeaseError> {
+        let until = self.last_moment();
+        let writer = Writer { store: self.context.store, key: self.context.key, until };
+        let found = Box::pin(writer.read_until()).await?;
+        Ok(found.is_some_and(|found| found.document.is_held_by(&self.holder)))
+    }
+
     /// Notes that the marker exists; `marked` rides on the next write.
     pub fn mark(&mut self) {
         self.marked = true;
@@ -372,8 +385,12 @@ impl<'a> Lease<'a> {
         let before = std::mem::replace(&mut self.snapshot, written);
         self.renewed_at = asked_at;
         self.in_the_air = None;
-        if let Some(event) = Happened::told(event, &before.document, self.document()) {
-            self.note(event, || Details::of(event, &before.document, self.document()));
+        // Found landed under a newer grant: the document found there tells of its holder's work, not of ours.
+        let superseded = !self.document().is_held_by(&self.holder);
+        let ours = superseded.then(|| change(&before.document)).transpose()?;
+        let written = ours.as_ref().unwrap_or(self.document());
+        if let Some(event) = Happened::told(event, &before.document, written) {
+            self.note(event, || Details::of(event, &before.document, written));
         }
         Ok(())
     }

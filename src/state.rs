@@ -42,7 +42,7 @@ pub use self::file::FileStore;
 pub use self::format::{
     FormatError, Marker, VERSION, decode, decode_marker, encode, encode_marker,
 };
-pub use self::lease_record::LeaseRecord;
+pub use self::lease_record::{LeaseRecord, ReleasedGrants};
 pub use self::logged::LoggedStore;
 pub use self::memory::MemoryStore;
 pub use self::partition::{NoBound, RepartitionRecord, common_bound, seed_position};
@@ -270,6 +270,9 @@ pub struct Checkpoint {
     /// The batch that moved it here.
     #[serde(default)]
     pub last_successful_batch_id: Option<BatchId>,
+    /// The grant that it was delivered under, as two holders may deliver the same batch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fencing_token: Option<FencingToken>,
     /// When that was.
     #[serde(default, with = "time::serde::rfc3339::option")]
     pub updated_at: Option<OffsetDateTime>,

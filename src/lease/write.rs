@@ -7,15 +7,19 @@
 //!
 //! | the document | meaning |
 //! |---|---|
-//! | has our `write_id`, or our batch as its last successful one | the write landed |
-//! | is our grant, given up | the write landed: who gives up writes nothing after it |
+//! | has our `write_id`, or says that our grant committed our batch last | the write landed |
+//! | lists our grant as released, under whichever grant it is now | the write landed: a holder writes nothing after its release |
 //! | has the tag that we wrote under | it did not land (yet): the same write again, only one can win |
 //! | is still our grant at our checkpoint | somebody wrote between: our change, applied to theirs |
 //! | is still our grant at a prefix that we gave up committing | that landed late: our change, applied to it |
-//! | anything else | lost: nothing is written any more |
-//! | cannot be read | not known: read again until the deadline |
+//! | anything else, such as our batch committed by another grant | lost: nothing is written any more |
+//! | cannot be read, or is no state document | not known: read again until the deadline |
 //!
 //! A request that was given up may still land minutes later. That is why every write is conditional.
+//!
+//! Applying a change to another writer's document costs no pause the first time. From the second time
+//! on it does: behind a proxy that changes `ETag`s no write ever matches, and the loop would otherwise
+//! send requests as fast as they are answered.
 
 use std::time::Duration;
 
@@ -124,7 +128,7 @@ impl Writer<'_> {
                 Found::Document(found) if found.etag.as_ref() == Some(etag) => {}
                 Found::Document(_) | Found::Nothing => return Ok(None),
             }
-            pause.take().await?;
+            pause.or_give_up(self.unanswered()).await?;
         }
     }
 
@@ -143,6 +147,7 @@ impl Writer<'_> {
         let batch_id = batch_id.filter(|id| committed_before != Some(*id));
         let mut base = base.clone();
         let mut pause = Pause::new(self.until);
+        let mut rebased = false;
         loop {
             let mut next = change(&base.document)?;
             write_id.clone_into(&mut next.write_id);
@@ -160,14 +165,12 @@ impl Writer<'_> {
                 return Err(LeaseError::Gone);
             };
             let unchanged = found.etag == base.etag;
-            let last_batch_id = found.document.checkpoint.last_successful_batch_id.as_ref();
-            // Only the holder gives its grant up, and writes nothing after; others may have, on top.
-            let given_up = found.document.lease.released_at.is_some();
             let found_at = found.document.checkpoint.cursor.as_ref();
             let moved_by_us = in_the_air.is_some() && found_at == in_the_air;
+            let committed = batch_id.is_some_and(|id| found.document.was_committed_by(holder, id));
             if found.document.write_id == write_id
-                || (!moved_by_us && batch_id.is_some_and(|id| last_batch_id == Some(id)))
-                || (!unchanged && given_up && found.document.is_held_by(holder))
+                || (!moved_by_us && committed)
+                || (!unchanged && found.document.was_released_by(holder))
             {
                 return Ok(*found);
             }
@@ -179,9 +182,20 @@ impl Writer<'_> {
                 return Err(LeaseError::Lost(found.document.superseded(holder)));
             }
             if unchanged {
-                pause.take().await?;
+                pause.or_give_up(self.unanswered()).await?;
+            } else if rebased {
+                pause.or_give_up(self.outrun()).await?;
             }
+            rebased |= !unchanged;
             base = *found;
+        }
+    }
+
+    /// Reads the document until the deadline; `None` where nothing is stored.
+    pub(super) async fn read_until(self) -> Result<Option<Snapshot>, LeaseError> {
+        match self.read(&mut Pause::new(self.until)).await? {
+            Found::Document(found) => Ok(Some(*found)),
+            Found::Nothing => Ok(None),
         }
     }
 
@@ -193,18 +207,36 @@ impl Writer<'_> {
         Ok(Snapshot::written(document.clone(), written, bytes))
     }
 
-    /// Reads the document, again and again until the deadline: a read that fails says nothing.
+    /// Reads the document until it can be read or the deadline comes: a failed read says nothing. Neither
+    /// does content that is no state document. Our own write made it one, so a captive portal or a proxy
+    /// may have answered in the store's place.
     async fn read(self, pause: &mut Pause) -> Result<Found, LeaseError> {
         loop {
-            match self.store.load(self.key).await {
-                Ok(loaded) => {
-                    let Some(stored) = loaded.stored else { return Ok(Found::Nothing) };
-                    let snapshot = Snapshot::read(self.key, stored, loaded.date)?;
-                    return Ok(Found::Document(Box::new(snapshot)));
-                }
+            match self.read_once().await {
+                Ok(found) => return Ok(found),
                 Err(error) => pause.or_give_up(error).await?,
             }
         }
+    }
+
+    async fn read_once(self) -> Result<Found, LeaseError> {
+        let loaded = self.store.load(self.key).await?;
+        let Some(stored) = loaded.stored else { return Ok(Found::Nothing) };
+        let snapshot = Snapshot::read(self.key, stored, loaded.date)?;
+        Ok(Found::Document(Box::new(snapshot)))
+    }
+
+    /// Why a write is given up that the document shows no trace of.
+    fn unanswered(self) -> StoreError {
+        let reason = "the write was neither accepted nor refused in time".to_owned();
+        StoreError::Unknown { key: self.store.location(self.key), reason }
+    }
+
+    /// Why a write is given up whose document never keeps its version.
+    fn outrun(self) -> StoreError {
+        let reason =
+            "another writer, or a proxy that rewrites `ETag`, changed its version before every try";
+        StoreError::Unknown { key: self.store.location(self.key), reason: reason.to_owned() }
     }
 }
 
@@ -220,7 +252,7 @@ impl Pause {
     }
 
     /// Pauses, or returns `error` where the deadline comes first.
-    async fn or_give_up(&mut self, error: StoreError) -> Result<(), LeaseError> {
+    async fn or_give_up(&mut self, error: impl Into<LeaseError>) -> Result<(), LeaseError> {
         let now = Instant::now();
         if now >= self.until {
             return Err(error.into());
@@ -229,11 +261,5 @@ impl Pause {
         sleep_until(self.until.min(now + self.next)).await;
         self.next = (self.next * 2).min(PAUSE_MAX);
         Ok(())
-    }
-
-    /// Pauses, or returns that the outcome is not known where the deadline comes first.
-    async fn take(&mut self) -> Result<(), LeaseError> {
-        let reason = "the write was neither accepted nor refused in time".to_owned();
-        self.or_give_up(StoreError::Unknown { key: String::new(), reason }).await
     }
 }

@@ -39,9 +39,55 @@ pub struct LeaseRecord {
     /// When the holder gave the lease up; `None` while it is held or has lapsed.
     #[serde(default, with = "time::serde::rfc3339::option")]
     pub released_at: Option<OffsetDateTime>,
+    /// The grants whose holders gave them up. They stay known after a takeover, so that a holder whose
+    /// last answer was lost can see that its write landed.
+    #[serde(default, skip_serializing_if = "ReleasedGrants::is_empty")]
+    pub released: ReleasedGrants,
     /// Fields of other versions.
     #[serde(flatten)]
     pub extra: Map<String, Json>,
+}
+
+/// Tokens of released grants of this generation, as ranges: most leases are released, so the tokens
+/// follow one another and one range holds them all. Each lease that lapsed or was broken ends a range.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ReleasedGrants(Vec<TokenRange>);
+
+/// Tokens from the first to the last, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct TokenRange {
+    from: FencingToken,
+    to: FencingToken,
+}
+
+impl ReleasedGrants {
+    /// Most ranges that are kept. A holder looks for its token for about a minute; within that time only
+    /// a crash loop ends more leases without a release.
+    const RANGES_MAX: usize = 8;
+
+    /// Whether no grant is known to have been released.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether the grant with this token was released.
+    pub fn contains(&self, token: FencingToken) -> bool {
+        self.0.iter().any(|range| (range.from..=range.to).contains(&token))
+    }
+
+    /// Notes that the grant with this token, the newest one, was released.
+    pub(super) fn note(&mut self, token: FencingToken) {
+        if self.contains(token) {
+            return;
+        }
+        match self.0.last_mut() {
+            Some(last) if last.to.0.checked_add(1) == Some(token.0) => last.to = token,
+            Some(_) | None => self.0.push(TokenRange { from: token, to: token }),
+        }
+        let surplus = self.0.len().saturating_sub(Self::RANGES_MAX);
+        self.0.drain(..surplus);
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -52,4 +98,43 @@ fn is_zero(nanos: &u32) -> bool {
 /// The default of seed 001 §7, for documents that do not say.
 fn default_ttl_seconds() -> u64 {
     120
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn released(tokens: &[u64]) -> ReleasedGrants {
+        let mut released = ReleasedGrants::default();
+        for token in tokens {
+            released.note(FencingToken(*token));
+        }
+        released
+    }
+
+    #[test]
+    fn released_grants_that_follow_one_another_take_one_range() {
+        let tokens: Vec<_> = (1..=500).collect();
+        let all = released(&tokens);
+        assert_eq!(
+            serde_json::to_value(&all).unwrap(),
+            serde_json::json!([{"from": 1, "to": 500}])
+        );
+        // A fail after a prefix is one write and gives the same grant up.
+        assert_eq!(released(&[1, 2, 2]), released(&[1, 2]));
+    }
+
+    #[test]
+    fn a_grant_that_was_not_released_is_not_listed_and_old_ranges_make_room() {
+        let some = released(&[1, 2, 4, 7, 8]);
+        for (token, expected) in
+            [(0, false), (1, true), (3, false), (4, true), (5, false), (8, true), (9, false)]
+        {
+            assert_eq!(some.contains(FencingToken(token)), expected, "{token}");
+        }
+        let sparse: Vec<_> = (0..100).map(|n| 2 * n).collect();
+        let many = released(&sparse);
+        assert_eq!(many.0.len(), ReleasedGrants::RANGES_MAX);
+        assert!(many.contains(FencingToken(198)) && !many.contains(FencingToken(0)));
+    }
 }

@@ -279,6 +279,7 @@ impl StateDocument {
             let checkpoint = &mut next.checkpoint;
             checkpoint.cursor = Some(commit.upto);
             checkpoint.last_successful_batch_id = Some(commit.batch_id);
+            checkpoint.fencing_token = Some(holder.token);
             checkpoint.updated_at = Some(commit.now);
             checkpoint.metadata.row_count = commit.rows;
             next.count_in_range(commit.rows);
@@ -399,6 +400,19 @@ impl StateDocument {
             && self.generation == holder.generation
     }
 
+    /// Whether `holder` released its grant, whoever has been granted the lease since.
+    pub fn was_released_by(&self, holder: &Holder) -> bool {
+        self.generation == holder.generation && self.lease.released.contains(holder.token)
+    }
+
+    /// Whether `batch_id` was committed last, and under the grant of `holder`: a successor of a stale
+    /// holder delivers the same batch under the same id.
+    pub fn was_committed_by(&self, holder: &Holder, batch_id: &BatchId) -> bool {
+        self.generation == holder.generation
+            && self.checkpoint.fencing_token == Some(holder.token)
+            && self.checkpoint.last_successful_batch_id.as_ref() == Some(batch_id)
+    }
+
     fn held_by(&self, holder: &Holder) -> Result<Self, Refusal> {
         if self.is_held_by(holder) {
             return Ok(self.clone());
@@ -442,6 +456,7 @@ impl StateDocument {
 
     fn give_up(&mut self, now: OffsetDateTime, tick: Option<EndOfTick>) {
         self.lease.released_at = Some(now);
+        self.lease.released.note(self.lease.fencing_token);
         self.lease.expires_at = Some(now);
         let Some(tick) = tick else { return };
         for (step, duration) in tick.timings {

@@ -191,9 +191,20 @@ impl Documents {
         self.shapes[usize::from(doc.shape)].0.checkpoint.last_successful_batch_id.as_ref()
     }
 
-    /// Whether the newest grant was given up.
-    pub(crate) fn is_given_up(&self, doc: Doc) -> bool {
-        self.shapes[usize::from(doc.shape)].0.lease.released_at.is_some()
+    /// Whether `batch` was committed last, and under this grant.
+    pub(crate) fn was_committed_by(
+        &mut self,
+        doc: Doc,
+        (slot, grant): (u8, Grant),
+        batch: Batch,
+    ) -> bool {
+        let id = self.batch_id(batch);
+        self.document(doc).was_committed_by(&holder(slot, grant), &id)
+    }
+
+    /// Whether this grant was released, whoever has been granted the lease since.
+    pub(crate) fn was_released_by(&self, doc: Doc, slot: u8, grant: Grant) -> bool {
+        self.document(doc).was_released_by(&holder(slot, grant))
     }
 
     pub(crate) fn is_held_by(&self, doc: Doc, slot: u8, grant: Grant) -> bool {

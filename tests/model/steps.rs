@@ -344,10 +344,16 @@ impl Model {
         let mine = world.written_by == Some(slot);
         let by_batch = write.what.committed().is_some_and(|batch| {
             // A renewal may have committed the same front before.
-            !moved_by_us && !documents.has_landed(base, batch) && documents.has_landed(found, batch)
+            let mine = (slot, holding.grant);
+            !moved_by_us
+                && !documents.has_landed(base, batch)
+                && documents.was_committed_by(found, mine, batch)
         });
         let held = documents.is_held_by(found, slot, holding.grant);
-        let given_up = !write.current && held && documents.is_given_up(found);
+        let given_up = !write.current && documents.was_released_by(found, slot, holding.grant);
+        if given_up && !held {
+            self.sights.insert(Sight::LandedBeforeATakeover);
+        }
         if mine || by_batch || given_up {
             self.sights.insert(match (mine, by_batch) {
                 (true, _) => Sight::LandedByWriteId,

@@ -46,6 +46,8 @@ pub(crate) enum Sight {
     LandedByBatchId,
     /// Nobody but the writer gives its grant up.
     LandedSinceGivenUp,
+    /// A grant was given up, and its holder learns so after another has been granted.
+    LandedBeforeATakeover,
     /// A renewal with a prefix, given up, has landed after all, and the commit is made from there.
     MovedByOwnRenewal,
     ChangeAppliedToAnothersVersion,
@@ -81,7 +83,7 @@ impl Sights {
 
 impl Sight {
     /// The last of them takes two faults: an answer that is lost, and somebody who writes on top.
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::TwoHoldersAtOnce,
         Self::ZombieWriteLanded,
         Self::StaleDeliveryRefused,
@@ -98,6 +100,7 @@ impl Sight {
         Self::DocumentLost,
         Self::NextHandledBesideCommit,
         Self::NextHandledInVain,
+        Self::LandedBeforeATakeover,
         Self::LandedSinceGivenUp,
     ];
 

@@ -243,3 +243,150 @@ async fn a_prefix_that_a_renewal_has_committed_does_not_stand_for_the_failure_be
         assert_written(&document, Kind::Prefix, &format!("{fault:?}"));
     }
 }
+
+/// The writes with which a holder gives its lease up.
+const FINAL: [Kind; 5] =
+    [Kind::Commit, Kind::CommitAndLeave, Kind::Prefix, Kind::Failure, Kind::Release];
+
+/// Another instance delivers a batch: takes the lease, moves the checkpoint and releases.
+async fn deliver_as(world: &World, instance: &Instance, batch: InFlight) {
+    let base = world.base().await;
+    let context = LeaseContext { store: &*world.memory, ..world.context(instance) };
+    let asked = Lease::acquire(context, &base, Some(batch.clone())).await.unwrap();
+    let Acquired::Held(mut lease) = asked else { panic!("{asked:?}") };
+    let now = lease.now();
+    let commit = Commit { batch_id: batch.batch_id, upto: batch.upto, ..commit(1, now) };
+    lease.commit(commit).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_final_write_whose_answer_was_lost_is_recognised_after_others_have_committed() {
+    for kind in FINAL {
+        for successors in [1, 3, 40] {
+            let world = World::new();
+            let mut lease = acquire(&world).await;
+            world.store.break_next(Call::Store, Fault::LostAnswer);
+            world.store.break_next(Call::Load, Fault::Slow(Duration::from_secs(1)));
+            let others = async {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                for number in 0..successors {
+                    let instance = Instance::new(format!("b{number}"));
+                    deliver_as(&world, &instance, batch(Some(1 + number), 2 + number)).await;
+                }
+            };
+            let (written, ()) = tokio::join!(write(&mut lease, kind), others);
+            written.unwrap_or_else(|error| panic!("{kind:?}, {successors}: {error:?}"));
+            let document = world.document().await;
+            assert_eq!(document.checkpoint.cursor, Some(at(1 + successors)), "{kind:?}");
+            assert_eq!(document.lease.fencing_token, FencingToken(1 + successors), "{kind:?}");
+            lease.still_held().unwrap_err();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_released_grant_stays_known_after_a_takeover() {
+    let world = World::new();
+    let mut lease = acquire(&world).await;
+    world.store.break_next(Call::Store, Fault::LostAnswer);
+    world.store.break_next(Call::Load, Fault::Slow(Duration::from_secs(1)));
+    let others = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        // One dies with the lease, which is broken then, and another delivers.
+        world.acquire(&world.b).await;
+        world.meddle(|found| found.break_lease().unwrap()).await;
+        deliver_as(&world, &Instance::new("c"), batch(Some(1), 2)).await;
+    };
+    let (written, ()) = tokio::join!(write(&mut lease, Kind::Failure), others);
+    written.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stale_holder_whose_successor_committed_the_same_batch_has_lost_its_lease() {
+    for kind in [Kind::Commit, Kind::CommitAndNext, Kind::CommitAndLeave, Kind::Prefix] {
+        for fault in [None, Some(Fault::LostRequest), Some(Fault::Unreachable)] {
+            let world = World::new();
+            let mut stale = acquire(&world).await;
+            sleep(33).await;
+            deliver_as(&world, &world.b, batch(None, 1)).await;
+            let delivered = world.document().await;
+            assert_eq!(delivered.checkpoint.cursor, Some(at(1)));
+            if let Some(fault) = fault {
+                world.store.break_next(Call::Store, fault);
+            }
+            let lost = write(&mut stale, kind).await;
+            assert!(matches!(lost, Err(LeaseError::Lost(_))), "{kind:?}, {fault:?}: {lost:?}");
+            assert_eq!(world.document().await, delivered, "{kind:?}, {fault:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_that_changes_at_each_read_is_met_with_pauses_until_the_deadline() {
+    for kind in KINDS {
+        let world = World::new();
+        let mut lease = acquire(&world).await;
+        world.meddle(pause).await;
+        for _ in 0..10_000 {
+            world.store.break_next(Call::Load, Fault::EtagMoved);
+        }
+        world.store.take_calls();
+        let asked_at = Instant::now();
+        let given_up = write(&mut lease, kind).await.unwrap_err();
+        let text = crate::error::chain(&given_up);
+        assert!(text.contains("`p.json`") && text.contains("rewrites `ETag`"), "{kind:?}: {text}");
+        let Calls { gets, refused, puts } = world.store.take_calls();
+        assert!(puts == 0 && refused == gets && refused < 25, "{kind:?}: {refused} tries");
+        let took = asked_at.elapsed();
+        assert!(took > Duration::from_secs(20) && took <= TTL, "{kind:?}: {took:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_change_of_another_writer_costs_no_pause() {
+    let world = World::new();
+    let mut lease = acquire(&world).await;
+    world.meddle(pause).await;
+    let asked_at = Instant::now();
+    write(&mut lease, Kind::Renewal).await.unwrap();
+    assert_eq!(asked_at.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_garbled_answer_is_a_failed_read_and_is_read_again() {
+    for kind in KINDS {
+        for (fault, portal) in [(Fault::LostAnswer, 1), (Fault::LostRequest, 5)] {
+            let world = World::new();
+            let mut lease = acquire(&world).await;
+            world.store.break_next(Call::Store, fault);
+            for _ in 0..portal {
+                world.store.break_next(Call::Load, Fault::Garbled);
+            }
+            let case = format!("{kind:?}, {fault:?}");
+            let written = write(&mut lease, kind).await;
+            written.unwrap_or_else(|error| panic!("{case}: {error:?}"));
+            assert_written(&world.document().await, kind, &case);
+        }
+    }
+    // The grant itself is judged by the same read.
+    let world = World::new();
+    let base = world.base().await;
+    world.store.break_next(Call::Store, Fault::LostAnswer);
+    world.store.break_next(Call::Load, Fault::Garbled);
+    let asked = Lease::acquire(world.context(&world.a), &base, None).await.unwrap();
+    assert!(matches!(asked, Acquired::Held(_)), "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_document_that_is_really_damaged_is_an_error_and_is_not_overwritten() {
+    let world = World::new();
+    let mut lease = acquire(&world).await;
+    let etag = world.base().await.etag.unwrap();
+    let damaged = b"{\"version\": 1, \"poller_na".to_vec();
+    let precondition = Precondition::Matches(etag);
+    world.memory.store(&world.key, damaged.clone(), precondition).await.unwrap();
+    let error = write(&mut lease, Kind::Commit).await.unwrap_err();
+    assert!(matches!(error, LeaseError::Format(_)), "{error:?}");
+    let stored = world.memory.load(&world.key).await.unwrap().stored.unwrap();
+    assert_eq!(stored.bytes, damaged);
+}
