@@ -44,7 +44,9 @@ use crate::poller::{Limits, Poller};
 use crate::recovery::{self, Controller, ControllerParts, Thresholds};
 use crate::source::Source;
 use crate::source::mssql::{Mssql, SizeLimits, SourceSettings};
-use crate::state::{BlobStore, FileStore, LoggedStore, SqlStore, SqlStoreSettings, StateStore};
+use crate::state::{
+    BlobStore, DateCheckedStore, FileStore, LoggedStore, SqlStore, SqlStoreSettings, StateStore,
+};
 use crate::status::Board;
 
 /// The running parts.
@@ -147,8 +149,11 @@ fn controller(
 
 /// Returns how long a request for state may take: the shortest lease decides.
 fn state_timeout(config: &Config) -> Duration {
-    let ttl = config.pollers.values().map(|poller| poller.lease.ttl).min();
-    request_timeout(ttl.unwrap_or_default())
+    request_timeout(shortest_ttl(config).unwrap_or_default())
+}
+
+fn shortest_ttl(config: &Config) -> Option<Duration> {
+    config.pollers.values().map(|poller| poller.lease.ttl).min()
 }
 
 /// Returns the pollers by the name that the host sends: exactly as the folder is written.
@@ -307,8 +312,14 @@ impl Surroundings {
                 let service = self.service(access, timeout).map_err(BuildError::State)?;
                 let state = BlobStore::new(&service, container, &config.app);
                 let journals = BlobJournal::new(&service, container, &config.app);
+                let state = Arc::new(state.map_err(BuildError::State)?);
                 Ok(Storage {
-                    state: Arc::new(state.map_err(BuildError::State)?),
+                    state: match shortest_ttl(config) {
+                        Some(ttl) => {
+                            Arc::new(DateCheckedStore::new(state, ttl, Arc::new(SystemClock)))
+                        }
+                        None => state,
+                    },
                     journals: Arc::new(journals.map_err(BuildError::State)?),
                 })
             }

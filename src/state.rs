@@ -21,6 +21,7 @@ mod blob;
 #[cfg(any(test, feature = "test-util"))]
 pub mod conformance;
 pub(crate) mod container;
+mod date_check;
 mod file;
 pub(crate) mod local;
 mod logged;
@@ -37,6 +38,7 @@ use time::OffsetDateTime;
 
 pub use self::audit::{Audit, AuditStep, ClosedWindow, IdSum, WINDOW_ROWS_MAX, WINDOWS_MAX};
 pub use self::blob::BlobStore;
+pub use self::date_check::DateCheckedStore;
 pub use self::fence::{Fence, StaleWrite};
 pub use self::file::FileStore;
 pub use self::format::{

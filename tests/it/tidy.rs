@@ -87,6 +87,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("journal::memory", &["state"], &[]),
     ("state::memory", &["clock"], &[]),
     ("state::local", &[], &["tokio::task"]),
+    ("state::date_check", &["clock"], &[]),
     ("state::file", &["clock", "cursor"], &["sha2"]),
     (
         "azure",
