@@ -73,7 +73,7 @@ var rules = [
     about: 'It was refused, so nothing is wrong with the data; an instance was frozen or cut off for longer than its lease.'
     severity: 2
     window: 'PT15M'
-    query: '${lines} | where event == "stale_write_blocked"'
+    query: '${lines} | where event in ("stale_write_blocked", "fence_ahead")'
     threshold: 1
     dimension: 'poller'
   }

@@ -1,5 +1,7 @@
 //! `highwater lease`: the right to run a poller, taken from whoever has it.
 
+use std::str::FromStr as _;
+
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -8,7 +10,8 @@ use super::output::{Exit, Failed, OutputOption, say};
 use super::{poller, restore};
 use crate::config::Vars;
 use crate::error::chain;
-use crate::poller::{Operator, RestoreError};
+use crate::poller::{Operator, Poller, Present, RestoreError};
+use crate::state::Fence;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Options {
@@ -23,6 +26,10 @@ pub(super) struct BreakOptions {
     /// Also from a holder that still writes: it is stopped, and what it has in hand comes again.
     #[arg(long)]
     live: bool,
+    /// Raise generation or token above this grant, also of a free lease: for a state document that was put
+    /// back from an older copy, whose target refuses its writes (`fence_ahead`).
+    #[arg(long, value_name = "GENERATION.TOKEN", value_parser = Fence::from_str)]
+    above: Option<Fence>,
     #[command(flatten)]
     asked: Asked,
     #[command(flatten)]
@@ -56,6 +63,9 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         }
         Err(error) => return Err(Failed::new(Exit::Failed, chain(error))),
     };
+    if let Some(fence) = options.above {
+        return raise(vars, options, &poller, &present, fence).await;
+    }
     let lease = &document.lease;
     let owner = lease.owner_id.as_deref().filter(|_| lease.released_at.is_none());
     let Some(owner) = owner else {
@@ -92,6 +102,71 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         format!("{name}: taken from `{owner}`; the token is {token}, and the next tick can run")
     }));
     Ok(Exit::Done)
+}
+
+/// Raises the grants of a document that was put back from an older copy above what its target has accepted.
+async fn raise(
+    vars: &dyn Vars,
+    options: &BreakOptions,
+    poller: &Poller,
+    present: &Present,
+    fence: Fence,
+) -> Result<Exit, Failed> {
+    let name = options.poller.as_str();
+    let reason = options.asked.reason()?;
+    let Some(document) = present.usable() else {
+        let text =
+            format!("{name}: the state document was never used, so its first grant is a new one");
+        return Err(Failed::new(Exit::Failed, text));
+    };
+    let newest = Fence { generation: document.generation, token: document.lease.fencing_token };
+    if fence <= newest {
+        let (changed, fencing_token) = (false, newest.token.0);
+        let report = Report { poller: name, changed, owner: None, fencing_token, saved: None };
+        say(&options.form.output.one(&report, || {
+            format!("{name}: its newest grant is {newest}, so the next one is above {fence}; nothing was changed")
+        }));
+        return Ok(Exit::Done);
+    }
+    if let Some(owner) = present.held_by.as_deref().filter(|_| !options.live) {
+        let text = format!(
+            "{name}: `{owner}` holds the lease; nothing was changed: run `highwater pause {name} --reason \"raise \
+             its grants\"` and try again when the lease is free, or add `--live`"
+        );
+        return Err(Failed::new(Exit::Conflict, text));
+    }
+    if !confirm(&raise_plan(name, newest, fence), name, options.asked.yes)? {
+        return Ok(Exit::Done);
+    }
+    let by = options.asked.by(vars);
+    let operator = Operator { by: &by, reason };
+    let raised = Box::pin(poller.raise_above(fence, present, options.live, operator)).await;
+    let raised = raised.map_err(restore::failed)?;
+    let raised = raised.ok_or_else(|| restore::failed(RestoreError::Moved))?;
+    let raised_to = Fence {
+        generation: raised.document.generation,
+        token: raised.document.lease.fencing_token,
+    };
+    let report = Report {
+        poller: name,
+        changed: true,
+        owner: None,
+        fencing_token: raised_to.token.0,
+        saved: raised.saved.map(|key| key.to_string()),
+    };
+    say(&options.form.output.one(&report, || {
+        format!("{name}: its newest grant is now {raised_to}; the target accepts the next tick")
+    }));
+    Ok(Exit::Done)
+}
+
+fn raise_plan(name: &str, newest: Fence, fence: Fence) -> String {
+    format!(
+        "{name}: grants are raised from {newest} to above {fence}\n  the checkpoint stays where this document has \
+         it; rows after it are delivered again\n  the target then refuses every other app that delivers to it under \
+         {fence}: confirm only if this document was put back from an older copy and no other app delivers \
+         `{name}`\n  the document as it is now is kept beside it"
+    )
 }
 
 fn plan(name: &str, owner: &str, lives: bool) -> String {

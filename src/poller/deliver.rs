@@ -296,6 +296,9 @@ impl Poller {
         end: End,
         seen: &mut Observation<'_>,
     ) -> TickError {
+        if let HandlerError::Fenced(stale) = end.error {
+            return self.fenced(lease, stale, seen).await;
+        }
         let pause = end.stop.then(|| self.stopped(lease, batch, &end.error));
         self.write_down(lease, batch, (&end.error, pause), seen).await;
         TickError::Handler(end.error)

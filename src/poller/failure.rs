@@ -1,12 +1,12 @@
 //! Ends without a commit: writing down that a handler did not take a batch, giving the lease up.
 
-use super::Poller;
 use super::batch::Batch;
 use super::observe::Observation;
+use super::{Poller, TickError};
 use crate::error::chain;
 use crate::handler::HandlerError;
 use crate::lease::{Lease, LeaseError};
-use crate::state::{AfterCommit, EndOfTick, Failure, Paused};
+use crate::state::{AfterCommit, EndOfTick, Failure, Paused, StaleWrite};
 
 impl Poller {
     /// Records why the handler did not take the batch, and gives the lease up; `pause` keeps the
@@ -65,6 +65,27 @@ impl Poller {
             seen.front_committed(batch, lease.document());
             seen.could_not_release(&error);
         }
+    }
+
+    /// Finds out why a target refused this grant. Most of the time a newer owner is at work. Where the state
+    /// document knows of none, it is an older copy: the lease is released, or each grant would block the
+    /// poller for a ttl until their tokens have caught up with the target's.
+    pub(super) async fn fenced(
+        &self,
+        lease: &mut Lease<'_>,
+        refused: StaleWrite,
+        seen: &mut Observation<'_>,
+    ) -> TickError {
+        // Whatever cannot be read proves nothing, and a newer owner is the usual case.
+        if !lease.is_newest_grant().await.unwrap_or(false) {
+            return TickError::Handler(refused.into());
+        }
+        let tick = seen.end_of_tick("fence_ahead", None, lease);
+        if let Err(error) = lease.release(Some(tick), None).await {
+            seen.could_not_release(&error);
+        }
+        let StaleWrite { stale, current } = refused;
+        TickError::FenceAhead { poller: self.name.clone(), stale, current }
     }
 
     async fn fail(

@@ -477,6 +477,15 @@ impl<'a> Observation<'a> {
             );
             return;
         }
+        if let Err(TickError::FenceAhead { stale, current, .. }) = result {
+            line!(
+                error,
+                stale_token = stale.token.0,
+                current_token = current.token.0,
+                reason = crate::state::StaleWrite::REASON,
+            );
+            return;
+        }
         match row.level {
             Level::ERROR => line!(error,),
             Level::WARN => line!(warn,),

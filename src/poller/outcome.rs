@@ -11,7 +11,7 @@ use crate::lease::LeaseError;
 use crate::metrics::{FAILURES, RefusedBy};
 use crate::normalize::NormalizeError;
 use crate::source::FetchError;
-use crate::state::{FormatError, Refusal, StoreError};
+use crate::state::{Fence, FormatError, Refusal, StoreError};
 
 /// A tick that did what it could.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,6 +126,21 @@ pub enum TickError {
     /// The handler did not take the batch.
     #[error("handle batch")]
     Handler(#[source] HandlerError),
+    /// The target has accepted a higher grant, and the state document knows of none: it is an older copy.
+    #[error(
+        "target has accepted grant {current}, but the newest grant of the state document is this one, {stale}: \
+         the document was put back from an older copy, or belongs to a copy of the app; if no other app \
+         delivers `{poller}` to this target, run `highwater lease break {poller} --above {current} --reason \
+         \"state document is an older copy\"`"
+    )]
+    FenceAhead {
+        /// The poller.
+        poller: String,
+        /// The grant that the target refused.
+        stale: Fence,
+        /// The highest grant that it has accepted.
+        current: Fence,
+    },
     /// The handler was stopped before the host's time-out could kill the process.
     #[error("handler ran into the tick's end of time and was stopped")]
     OutOfTime,
@@ -140,7 +155,7 @@ pub enum TickError {
 impl TickError {
     /// Returns who refused a write for its stale token, where that is how the tick ended.
     pub(super) fn refused_by(&self) -> Option<RefusedBy> {
-        if matches!(self, Self::Handler(HandlerError::Fenced(_))) {
+        if matches!(self, Self::Handler(HandlerError::Fenced(_)) | Self::FenceAhead { .. }) {
             return Some(RefusedBy::Target);
         }
         let lost = matches!(
@@ -208,6 +223,7 @@ pub(super) fn refused_outcome(refusal: &Refusal) -> Option<TickOutcome> {
 /// | handler | `handler_failed` | `HandlerError` | `handler_failed` | ERROR | `failures_total` | 500 |
 /// | handler ran out of time | `out_of_time` | `HandlerError` | `handler_failed` | ERROR | `failures_total` | 500 |
 /// | stale write refused by the target | `fenced` | `LostLeaseError` | `stale_write_blocked` | WARN | `failures_total` | 500 |
+/// | stale write refused by the target, and no owner is newer | `fence_ahead` | `HandlerError` | `fence_ahead` | ERROR | `failures_total` | 500 |
 /// | lease lost | `lease_lost` | `LostLeaseError` | `lease_lost` | WARN | `failures_total` | 500 |
 /// | commit | `commit_failed` | `CommitError` | `commit_failed` | ERROR | `failures_total` | 500 |
 pub fn outcome_row(result: &Result<TickOutcome, TickError>) -> OutcomeRow {
@@ -255,6 +271,7 @@ fn failed(error: &TickError) -> OutcomeRow {
         TickError::Handler(HandlerError::Fenced(_)) => {
             ("fenced", "LostLeaseError", "stale_write_blocked")
         }
+        TickError::FenceAhead { .. } => ("fence_ahead", "HandlerError", "fence_ahead"),
         TickError::Handler(_) => ("handler_failed", "HandlerError", "handler_failed"),
         TickError::OutOfTime => ("out_of_time", "HandlerError", "handler_failed"),
         TickError::LeaseLost(_) => ("lease_lost", "LostLeaseError", "lease_lost"),
@@ -299,6 +316,7 @@ impl TickError {
             Self::Load(LoadError::Format(_))
             | Self::Acquire(LeaseError::Refused(_))
             | Self::StateVanished { .. }
+            | Self::FenceAhead { .. }
             | Self::Normalize(_)
             | Self::Handler(HandlerError::Rejected(_)) => ErrorKind::Data,
             Self::Fetch(error) => error.kind,

@@ -269,6 +269,7 @@ fn is_in_vain(error: &TickError) -> bool {
         | TickError::NotStarted
         | TickError::Load(LoadError::Format(_))
         | TickError::Normalize(_)
+        | TickError::FenceAhead { .. }
         | TickError::Handler(HandlerError::Misconfigured(_)) => true,
         TickError::Fetch(error) => error.position_lost || error.schema_changed,
         TickError::Load(LoadError::Store(error)) => matches!(error, StoreError::Refused { .. }),

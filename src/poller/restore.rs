@@ -10,7 +10,7 @@ use crate::journal::Happened;
 use crate::lease::Snapshot;
 use crate::partition::whole_of;
 use crate::state::{
-    ETag, FencingToken, FormatError, Generation, LeaseAge, Precondition, Refusal, Standing,
+    ETag, Fence, FencingToken, FormatError, Generation, LeaseAge, Precondition, Refusal, Standing,
     StateDocument, StateKey, StoreError, encode,
 };
 
@@ -185,6 +185,32 @@ impl Poller {
         // The document keeps its generation, and its batch in hand the id; only the copy needs a number.
         let number = self.generation_above(document.generation, present).await?;
         let (_, saved) = self.save(present, number).await?;
+        let document = self.put(next, present, (Happened::LeaseBroken, operator)).await?;
+        Ok(Some(Restored { document, saved }))
+    }
+
+    /// Gives a document that was put back from an older copy grants that its target accepts, which has
+    /// accepted `fence`, and saves the document as it was first; `None` where the next grant is high enough.
+    /// The checkpoint stays. A holder that still writes is superseded only if `even_live`.
+    ///
+    /// # Errors
+    ///
+    /// [`RestoreError`]; nothing was changed then, unless the store gave no answer.
+    pub async fn raise_above(
+        &self,
+        fence: Fence,
+        present: &Present,
+        even_live: bool,
+        operator: Operator<'_>,
+    ) -> Result<Option<Restored>, RestoreError> {
+        let Some(document) = present.usable() else { return Ok(None) };
+        if let Some(owner_id) = present.held_by.clone().filter(|_| !even_live) {
+            return Err(RestoreError::Held { owner_id });
+        }
+        let known = fence.generation.max(document.generation);
+        let generation = self.generation_above(known, present).await?;
+        let Some(next) = document.raised_above(fence, generation)? else { return Ok(None) };
+        let (_, saved) = self.save(present, generation).await?;
         let document = self.put(next, present, (Happened::LeaseBroken, operator)).await?;
         Ok(Some(Restored { document, saved }))
     }

@@ -1,5 +1,8 @@
 //! The fence: how a target refuses writers whose lease has passed to another.
 
+use std::fmt;
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -15,6 +18,29 @@ pub struct Fence {
     pub generation: Generation,
     /// Token of the grant.
     pub token: FencingToken,
+}
+
+impl fmt::Display for Fence {
+    /// Writes it as commands take it: `generation.token`.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{}", self.generation, self.token)
+    }
+}
+
+impl FromStr for Fence {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parsed = text.split_once('.').and_then(|(generation, token)| {
+            Some(Self {
+                generation: Generation(generation.parse().ok()?),
+                token: FencingToken(token.parse().ok()?),
+            })
+        });
+        parsed.ok_or_else(|| {
+            "expected generation and token, for example `1775525026020.42`".to_owned()
+        })
+    }
 }
 
 /// A write of a holder that has been superseded; it must not change the target.
@@ -68,6 +94,16 @@ mod tests {
             if let Ok(next) = result {
                 assert_eq!(next, fence(generation, token));
             }
+        }
+    }
+
+    #[test]
+    fn a_fence_is_written_and_read_as_generation_and_token() {
+        let fence = Fence { generation: Generation(1_775_525_026_020), token: FencingToken(42) };
+        assert_eq!(fence.to_string(), "1775525026020.42");
+        assert_eq!(fence.to_string().parse(), Ok(fence));
+        for wrong in ["", "7", "7.", ".7", "7.-1", "7.1.1", "a.b"] {
+            assert!(wrong.parse::<Fence>().is_err(), "{wrong}");
         }
     }
 

@@ -439,7 +439,8 @@ pub fn tone(outcome: &str) -> Tone {
         | "state_vanished"
         | "not_started"
         | "position_lost"
-        | "schema_changed" => Tone::Bad,
+        | "schema_changed"
+        | "fence_ahead" => Tone::Bad,
         failed if failed.ends_with("_failed") => Tone::Bad,
         _ => Tone::Note,
     }

@@ -180,6 +180,46 @@ async fn nothing_moves_under_a_live_lease_which_is_broken_only_by_a_word_of_its_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grants_are_raised_above_a_fence_only_by_a_command_that_is_confirmed_and_recorded() {
+    let bench = delivered().await;
+    let before = bench.state();
+    let generation = before["generation"].as_u64().unwrap();
+    let token = before["lease"]["fencing_token"].as_u64().unwrap();
+    let fence = format!("{generation}.{}", token + 30);
+    let raise = ["lease", "break", "nightly", "--above", fence.as_str()];
+    bench.command(&raise).await.failed(2, "`--reason TEXT`");
+    let plan = bench.command(&[&raise[..], &WHY].concat()).await;
+    plan.failed(2, "add `--yes`");
+    for wrong in ["7", "7.x", "token 7"] {
+        let wrong = ["lease", "break", "nightly", "--above", wrong];
+        bench.command(&[&wrong[..], &SURE].concat()).await.failed(2, "generation and token");
+    }
+    assert_eq!(bench.state(), before, "nothing was done");
+    let arguments = [&raise[..], &SURE, &["--output", "json"]].concat();
+    let report = json(&bench.command(&arguments).await);
+    assert_eq!((&report["changed"], &report["fencing_token"]), (&json!(true), &json!(token + 31)));
+    assert!(bench.state_path().with_file_name(report["saved"].as_str().unwrap()).is_file());
+    let after = bench.state();
+    assert_eq!(
+        (&after["checkpoint"], &after["generation"]),
+        (&before["checkpoint"], &before["generation"])
+    );
+    let entry = bench.last_entry().await;
+    assert_eq!((&entry["event"], &entry["reason"]), (&json!("lease_broken"), &json!(SURE[1])));
+    let again = bench.command(&[&raise[..], &SURE].concat()).await;
+    again.done_with("nothing was changed");
+    assert_eq!(bench.state(), after);
+    // The document was lost and made again at the target's side of things: its generation is higher, too.
+    let fence = format!("{}.2", generation + 1_000_000_000_000);
+    let raise = ["lease", "break", "nightly", "--above", fence.as_str()];
+    bench.command(&[&raise[..], &SURE].concat()).await.done_with("newest grant is now");
+    assert!(bench.state()["generation"].as_u64().unwrap() > generation + 1_000_000_000_000);
+    bench.insert(5..=5);
+    bench.host().await.run().await;
+    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 5]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clone_goes_on_under_another_name_and_is_never_made_over_one() {
     let mut bench = delivered().await;
     let clone = ["clone", "nightly", "mirror"];

@@ -484,7 +484,11 @@ async fn a_stale_owner_tells_that_it_was_refused() {
     journaled.world.source.fill(1);
     let current = Fence { generation: Generation(9), token: FencingToken(9) };
     let refused = StaleWrite { stale: Fence::default(), current };
-    journaled.world.handler.then_fail(HandlerError::Fenced(refused));
+    let memory = journaled.world.memory.clone();
+    journaled.world.handler.then(async move {
+        super::windows::steal(&memory).await;
+        Err(HandlerError::Fenced(refused))
+    });
     tick(&poller).await.unwrap_err();
     assert_eq!(journaled.events().await.last(), Some(&StaleWriteBlocked));
 }

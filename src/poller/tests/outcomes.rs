@@ -29,6 +29,8 @@ fn ends() -> Vec<(&'static str, Ended)> {
     let stale = StaleWrite { stale: Fence::default(), current: Fence::default() };
     let changed = TickError::Fingerprint { stored: reason(), configured: reason() };
     let vanished = TickError::StateVanished { created_at: reason() };
+    let (poller, current) = ("p".to_owned(), stale.current);
+    let ahead = TickError::FenceAhead { poller, stale: stale.stale, current };
     vec![
         ("committed", Ok(TickOutcome::Committed { more: true })),
         ("nothing new", Ok(TickOutcome::Idle)),
@@ -53,6 +55,7 @@ fn ends() -> Vec<(&'static str, Ended)> {
         ("handler", Err(handler(HandlerError::Rejected(reason())))),
         ("handler ran out of time", Err(TickError::OutOfTime)),
         ("stale write refused by the target", Err(handler(HandlerError::Fenced(stale)))),
+        ("stale write refused by the target, and no owner is newer", Err(ahead)),
         ("lease lost", Err(TickError::LeaseLost(LeaseError::Gone))),
         ("commit", Err(TickError::Commit(LeaseError::Lapsed))),
     ]
@@ -106,6 +109,6 @@ async fn each_end_is_logged_and_counted_as_the_table_says() {
         let timed = watched.timed("highwater.tick.duration", ("outcome", row.outcome));
         assert_eq!(timed, 1, "{end}");
         let refused = watched.counted("highwater.fence.rejections", None);
-        assert_eq!(refused, u64::from(row.outcome == "fenced"), "{end}");
+        assert_eq!(refused, u64::from(["fenced", "fence_ahead"].contains(&row.outcome)), "{end}");
     }
 }

@@ -17,7 +17,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 use super::*;
 use crate::policy::OnFailure;
-use crate::state::Fence;
+use crate::state::{Acquire, Fence, FencingToken, LeaseAge};
 
 /// One log event: its fields by name, with its level.
 pub(super) type Logged = BTreeMap<String, String>;
@@ -376,6 +376,22 @@ pub(super) async fn steal(memory: &MemoryStore) {
     let stored = memory.load(&key).await.unwrap().stored.unwrap();
     let broken = decode("p", &stored.bytes).unwrap().break_lease().unwrap();
     memory.store(&key, encode(&broken), Precondition::Matches(stored.etag)).await.unwrap();
+}
+
+/// Grants a lease that looks lapsed to another instance, which dies with it.
+async fn take_over(memory: &MemoryStore) {
+    let key = StateKey::Document("p".to_owned());
+    let loaded = memory.load(&key).await.unwrap();
+    let stored = loaded.stored.unwrap();
+    let request = Acquire {
+        owner_id: "dead",
+        ttl: TTL,
+        age: LeaseAge { since_write: 10 * TTL, grain: Duration::ZERO },
+        now: loaded.date,
+        in_flight: None,
+    };
+    let taken = decode("p", &stored.bytes).unwrap().acquire(request).unwrap();
+    memory.store(&key, encode(&taken), Precondition::Matches(stored.etag)).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -842,9 +858,11 @@ async fn seed_003_split_execution() {
     world.source.fill(3);
     // The target has accepted a newer grant while this holder was away.
     let generation = world.document().await.generation;
+    let memory = world.memory.clone();
     world.handler.then(async move {
-        let current = Fence { generation, token: crate::state::FencingToken(3) };
-        current.admit(generation, crate::state::FencingToken(2))?;
+        take_over(&memory).await;
+        let current = Fence { generation, token: FencingToken(3) };
+        current.admit(generation, FencingToken(2))?;
         Ok(())
     });
     let result = tick(&poller).await;
@@ -858,6 +876,136 @@ async fn seed_003_split_execution() {
     tick(&world.instance("b")).await.unwrap();
     assert_whole_batch_again(world);
     assert_again(&watched, 1, 3);
+}
+
+/// A backup of the state document was put back: the target has seen tokens that the copy has not granted.
+#[tokio::test(start_paused = true)]
+async fn an_older_copy_of_the_state_is_reported_blocks_nobody_and_is_raised_by_an_operator_only() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    let generation = world.document().await.generation;
+    let fence = Fence { generation, token: FencingToken(9) };
+    let before = world.document().await.checkpoint;
+    for (token, instance) in [(2, poller), (3, world.instance("b"))] {
+        world.handler.then(async move {
+            fence.admit(generation, FencingToken(token))?;
+            Ok(())
+        });
+        world.store.take_calls();
+        let error = tick(&instance).await.unwrap_err();
+        assert!(matches!(error, TickError::FenceAhead { .. }), "{error:?}");
+        let Calls { puts, refused, .. } = world.store.take_calls();
+        assert_eq!((puts, refused), (2, 0), "the grant and its release");
+        let command = format!(
+            "`highwater lease break p --above {generation}.9 --reason \"state document is an older copy\"`"
+        );
+        assert!(chain(&error).contains(&command), "{}", chain(&error));
+        let logged = watched.logged("fence_ahead");
+        assert_eq!(
+            (logged["level"].as_str(), logged["error.type"].as_str()),
+            ("ERROR", "HandlerError")
+        );
+        assert_eq!(logged["stale_token"], token.to_string());
+        assert_eq!(logged["current_token"], "9");
+        let document = world.document().await;
+        assert!(document.lease.released_at.is_some(), "the next tick need not wait for a ttl");
+        assert_eq!(document.lease.fencing_token, FencingToken(token), "a tick never raises it");
+        assert_eq!(document.checkpoint, before);
+    }
+    assert_eq!(watched.failures("LostLeaseError"), 0, "nothing was lost");
+    assert_refused(&watched, 2, 0);
+
+    let admin = world.instance("c");
+    let present = admin.present().await.unwrap();
+    let operator = Operator { by: "eve", reason: "restored a backup" };
+    let raised = admin.raise_above(fence, &present, false, operator).await.unwrap().unwrap();
+    assert_eq!(raised.document.lease.fencing_token, FencingToken(10));
+    assert_eq!((raised.document.generation, &raised.document.checkpoint), (generation, &before));
+    assert!(raised.saved.is_some());
+    let ring = raised.document.recent.last().unwrap();
+    assert_eq!((ring.outcome.as_str(), &ring.extra["by"]), ("lease_broken", &"eve".into()));
+    world.handler.then(async move {
+        fence.admit(generation, FencingToken(11))?;
+        Ok(())
+    });
+    assert_eq!(tick(&world.instance("d")).await.unwrap(), TickOutcome::Committed { more: false });
+    let present = admin.present().await.unwrap();
+    let again = admin.raise_above(fence, &present, false, operator).await.unwrap();
+    assert_eq!(again, None, "the next grant is high enough");
+}
+
+/// The document cannot be read again, so it is not known whether a newer owner is at work.
+#[tokio::test(start_paused = true)]
+async fn a_refused_write_is_a_stale_one_where_the_state_cannot_be_read_again() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    let generation = world.document().await.generation;
+    let store = world.store.clone();
+    world.handler.then(async move {
+        store.break_next(Call::Load, Fault::Refused);
+        for _ in 0..1_000 {
+            store.break_next(Call::Load, Fault::Unreachable);
+        }
+        let fence = Fence { generation, token: FencingToken(9) };
+        fence.admit(generation, FencingToken(2))?;
+        Ok(())
+    });
+    let result = tick(&poller).await;
+    assert!(matches!(result, Err(TickError::Handler(HandlerError::Fenced(_)))), "{result:?}");
+    assert_eq!(world.document().await.lease.released_at, None);
+}
+
+/// Another instance has delivered the same batch, under the same id, while this one was away.
+#[tokio::test(start_paused = true)]
+async fn a_stale_holder_whose_successor_committed_the_same_batch_reports_the_lost_lease() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    let successor = world.instance("b");
+    let store = world.store.clone();
+    world.handler.then(async move {
+        // No renewal reaches the store until the lease has lapsed; the successor's requests do.
+        store.break_next(Call::Store, Fault::Slow(Duration::from_secs(10_000)));
+        Ok(())
+    });
+    // The commit itself hangs for longer than the lease lives.
+    let (result, ()) = tokio::join!(tick(&poller), async {
+        sleep(40).await;
+        assert_eq!(tick(&successor).await.unwrap(), TickOutcome::Committed { more: false });
+    });
+    assert!(matches!(result, Err(TickError::LeaseLost(LeaseError::Lost(_)))), "{result:?}");
+    watched.assert_failed_once("lease_lost", "WARN", "LostLeaseError");
+    assert_whole_batch_again(world);
+    assert_refused(&watched, 0, 1);
+    assert_again(&watched, 1, 3);
+}
+
+/// The answer to the last write is lost, and others have delivered since: nothing failed.
+#[tokio::test(start_paused = true)]
+async fn a_lost_answer_to_the_last_write_is_no_lost_lease_after_others_have_committed() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(3);
+    let store = world.store.clone();
+    world.handler.then(async move {
+        store.break_next(Call::Store, Fault::LostAnswer);
+        store.break_next(Call::Load, Fault::Slow(Duration::from_secs(5)));
+        Ok(())
+    });
+    let successor = world.instance("b");
+    let (result, ()) = tokio::join!(tick(&poller), async {
+        sleep(2).await;
+        world.source.put(7, "one more");
+        assert_eq!(tick(&successor).await.unwrap(), TickOutcome::Committed { more: false });
+    });
+    assert_eq!(result.unwrap(), TickOutcome::Committed { more: false });
+    assert_quiet(&watched);
+    assert_eq!(world.handler.ids(), [0, 1, 2, 3, 7], "delivered once each");
 }
 
 #[tokio::test(start_paused = true)]
@@ -874,8 +1022,8 @@ async fn seed_003_split_execution_while_a_renewal_is_in_the_air() {
         // The heartbeat at 10 s is refused, and learns why only after the target has answered.
         store.break_next(Call::Load, Fault::Slow(Duration::from_secs(3)));
         sleep(6).await;
-        let current = Fence { generation, token: crate::state::FencingToken(3) };
-        current.admit(generation, crate::state::FencingToken(2))?;
+        let current = Fence { generation, token: FencingToken(3) };
+        current.admit(generation, FencingToken(2))?;
         Ok(())
     });
     world.store.take_calls();

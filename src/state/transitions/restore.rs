@@ -3,7 +3,7 @@
 use time::OffsetDateTime;
 
 use super::{LeaseAge, Refusal, Standing};
-use crate::state::{Checkpoint, FencingToken, Generation, StateDocument};
+use crate::state::{Checkpoint, Fence, FencingToken, Generation, ReleasedGrants, StateDocument};
 
 impl StateDocument {
     /// Returns this document as one that takes the place of another, which may be lost or damaged.
@@ -19,6 +19,8 @@ impl StateDocument {
         let mut next = self.clone();
         next.generation = generation;
         next.lease.fencing_token = token.max(self.lease.fencing_token);
+        // They are of the generation before.
+        next.lease.released = ReleasedGrants::default();
         let mut next = next.break_lease()?;
         // The marker is of a generation before this one.
         next.marked = false;
@@ -46,6 +48,32 @@ impl StateDocument {
             return self.break_lease().map(Some);
         }
         self.release_lapsed(age, now)
+    }
+
+    /// Returns this document with grants that a target's fence accepts, which has accepted `fence`; `None`
+    /// where the next grant is high enough.
+    ///
+    /// For a document that was put back from an older copy: only an operator can know that no other owner
+    /// is at work under the grant that the target has seen, so no tick does this. The generation stays
+    /// unless the fence's is higher; then it becomes `generation`, which must be higher still.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::TokensExhausted`].
+    pub fn raised_above(
+        &self,
+        fence: Fence,
+        generation: Generation,
+    ) -> Result<Option<Self>, Refusal> {
+        if fence.generation > self.generation {
+            return self.restored(generation, fence.token).map(Some);
+        }
+        if fence.generation < self.generation || fence.token <= self.lease.fencing_token {
+            return Ok(None);
+        }
+        let mut next = self.clone();
+        next.lease.fencing_token = fence.token;
+        next.break_lease().map(Some)
     }
 
     /// Returns the document of another poller that goes on behind the same position.
@@ -76,7 +104,7 @@ impl StateDocument {
 mod tests {
     use super::*;
     use crate::cursor::SourceFingerprint;
-    use crate::state::{Fence, Holder, TOKEN_MAX};
+    use crate::state::{Holder, TOKEN_MAX};
 
     fn held(token: u64) -> (StateDocument, Holder) {
         let fingerprint = SourceFingerprint::of(&[("table", "orders")]);
@@ -122,6 +150,34 @@ mod tests {
         assert_eq!(document.broken_by_hand(age(1), now, true), Ok(None), "nobody holds it");
         let (last, _) = held(TOKEN_MAX);
         assert_eq!(last.broken_by_hand(age(1), now, true), Err(Refusal::TokensExhausted));
+    }
+
+    #[test]
+    fn an_older_copy_is_raised_above_the_fence_and_keeps_its_generation_where_it_can() {
+        let fence = |generation, token| Fence {
+            generation: Generation(generation),
+            token: FencingToken(token),
+        };
+        let (mut document, holder) = held(4);
+        document.checkpoint.cursor =
+            Some(crate::cursor::Cursor::integer(7, crate::cursor::KeyValues::new()));
+        for (seen, generation, token) in
+            [(fence(7, 5), 7, 6), (fence(7, 40), 7, 41), (fence(8, 2), 9, 5), (fence(8, 40), 9, 41)]
+        {
+            let next = document.raised_above(seen, Generation(9)).unwrap().unwrap();
+            assert_eq!(
+                (next.generation, next.lease.fencing_token),
+                (Generation(generation), FencingToken(token))
+            );
+            seen.admit(next.generation, next.lease.fencing_token).unwrap();
+            assert!(!next.is_held_by(&holder) && next.lease.owner_id.is_none());
+            assert_eq!(next.checkpoint.cursor, document.checkpoint.cursor);
+        }
+        for low in [fence(6, 99), fence(7, 3), fence(7, 4)] {
+            assert_eq!(document.raised_above(low, Generation(9)), Ok(None), "{low}");
+        }
+        let last = fence(7, TOKEN_MAX);
+        assert_eq!(document.raised_above(last, Generation(9)), Err(Refusal::TokensExhausted));
     }
 
     #[test]
