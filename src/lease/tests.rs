@@ -438,6 +438,33 @@ async fn a_challenger_adds_the_time_since_its_read() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn work_is_stopped_at_the_deadline_while_a_renewal_hangs() {
+    let world = World::new();
+    let mut lease = world.acquire(&world.a).await;
+    world.store.break_next(Call::Store, Fault::Slow(Duration::from_secs(10_000)));
+    let began_at = Instant::now();
+    let held = lease.hold_while(sleep(1_000)).await;
+    assert!(matches!(held, Err(LeaseError::Lapsed)), "{held:?}");
+    assert_eq!(began_at.elapsed(), Duration::from_secs(27), "ttl 30 s and a margin of 3 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_source_wants_kept_is_written_once() {
+    let world = World::new();
+    let mut lease = world.acquire(&world.a).await;
+    let state = |mark: u64| SourceState::from_iter([("mark".to_owned(), serde_json::json!(mark))]);
+    let deadline = lease.deadline();
+    lease.remember(Some(state(7)));
+    lease.renew(None, deadline).await.unwrap();
+    assert_eq!(world.document().await.source_state, state(7));
+    // An operator's change comes between, and no later write may undo it.
+    world.meddle(|found| StateDocument { source_state: state(9), ..found.clone() }).await;
+    lease.renew(None, deadline).await.unwrap();
+    lease.release(None, None).await.unwrap();
+    assert_eq!(world.document().await.source_state, state(9));
+}
+
+#[tokio::test(start_paused = true)]
 async fn work_does_not_begin_after_the_deadline() {
     let world = World::new();
     let mut lease = world.acquire(&world.a).await;

@@ -216,6 +216,37 @@ mod tests {
         again.store(&key(), b"2".to_vec(), Precondition::Matches(written.etag)).await.unwrap();
     }
 
+    /// Shows the milliseconds that it is set to.
+    #[derive(Debug, Default)]
+    struct SetClock(std::sync::atomic::AtomicI64);
+
+    impl Clock for SetClock {
+        fn now(&self) -> OffsetDateTime {
+            let milliseconds = self.0.load(std::sync::atomic::Ordering::SeqCst);
+            OffsetDateTime::UNIX_EPOCH + time::Duration::milliseconds(milliseconds)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_tag_does_not_come_back_after_the_file_was_lost() {
+        let root = tempfile::tempdir().unwrap();
+        let clock = Arc::new(SetClock::default());
+        let store = FileStore::new(root.path(), "app", clock.clone());
+        let mut tags = std::collections::BTreeSet::new();
+        for life in 1..=3 {
+            clock.0.store(life * 1_000, std::sync::atomic::Ordering::SeqCst);
+            let mut written =
+                store.store(&key(), b"1".to_vec(), Precondition::Absent).await.unwrap();
+            for _ in 0..5 {
+                assert!(tags.insert(written.etag.0.clone()), "{} again", written.etag.0);
+                let precondition = Precondition::Matches(written.etag);
+                written = store.store(&key(), b"2".to_vec(), precondition).await.unwrap();
+            }
+            tags.insert(written.etag.0);
+            fs::remove_file(store.path(&key()).unwrap()).unwrap();
+        }
+    }
+
     /// What the child processes of the test below do; alone it has nothing to do.
     #[tokio::test]
     async fn increments_of_a_child_process() {

@@ -356,6 +356,30 @@ async fn a_marker_is_written_after_the_state_that_it_stands_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_later_documents_marker_is_not_overwritten_by_a_stale_holder() {
+    for (later, by) in [(true, 5), (false, 0)] {
+        let world = World::new();
+        world.seasoned("a").await;
+        // As if it had been lost, made again and marked since, and this holder did not know.
+        let mut document = world.document().await;
+        document.marked = false;
+        world.overwrite(&encode(&document)).await;
+        let key = StateKey::Marker("p".to_owned());
+        let stored = world.memory.load(&key).await.unwrap().stored.unwrap();
+        let mut marker = crate::state::decode_marker("p", &stored.bytes).unwrap();
+        marker.generation = Generation(document.generation.0 + by);
+        let bytes = encode_marker(&marker);
+        let precondition = Precondition::Matches(stored.etag);
+        let etag = world.memory.store(&key, bytes.clone(), precondition).await.unwrap().etag;
+        world.source.put(1, "second");
+        tick(&world.instance("b")).await.unwrap();
+        let stored = world.memory.load(&key).await.unwrap().stored.unwrap();
+        assert_eq!((stored.bytes, stored.etag), (bytes, etag), "later: {later}");
+        assert!(world.document().await.marked);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_idle_tick_notes_nothing_over_a_lease_that_lapsed() {
     let status_interval = Duration::from_secs(60);
     let world = World::with(Limits { status_interval, ..limits() });
