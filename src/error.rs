@@ -45,6 +45,19 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
+/// Returns the command that starts a poller over, for an error whose only remedy that is.
+pub(crate) fn reset_to_beginning(poller: &str, reason: &str) -> String {
+    format!("`highwater reset {poller} to-beginning --reason \"{reason}\"`")
+}
+
+/// Returns the commands that bring a lost or damaged state document back.
+pub(crate) fn restore_state(poller: &str) -> String {
+    format!(
+        "rebuild it from the journal with `highwater state rebuild {poller} --reason \"state was lost\"`, or \
+         restore a copy with `highwater state import copy.json {poller} --reason \"state was lost\"`"
+    )
+}
+
 /// Shortest rest of a word that may be a token.
 const TOKEN_MIN: usize = 16;
 

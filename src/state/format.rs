@@ -4,12 +4,17 @@
 //! version does not know is an error which says what to do. It is never taken for "absent", since
 //! that would start the poller at the beginning and overwrite what somebody still needs.
 
+use std::collections::BTreeMap;
+
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
 use thiserror::Error;
 use time::OffsetDateTime;
 
-use super::{Generation, StateDocument};
+use super::{CheckpointMetadata, Generation, Histogram, Observed, RecentTick, StateDocument};
 use crate::cursor::CursorError;
+use crate::error::{reset_to_beginning, restore_state};
 
 /// The version of the format that this build reads and writes.
 pub const VERSION: u32 = 1;
@@ -76,6 +81,32 @@ pub enum FormatError {
         /// The name in the document.
         found: String,
     },
+    /// The lease has no fencing token, so the next grant would repeat one that was given before.
+    #[error(
+        "state document of `{poller}` has the fencing token `{found}`, expected a number: without the last one \
+         the next grant could repeat an earlier token; {}, or deliver everything again with {}",
+        restore_state(poller),
+        reset_to_beginning(poller, "token was lost")
+    )]
+    NoToken {
+        /// The poller.
+        poller: String,
+        /// What stands in its place, as JSON; `null` where nothing does.
+        found: String,
+    },
+    /// There is no position, though a batch was delivered.
+    #[error(
+        "state document of `{poller}` has no cursor, though batch `{batch_id}` was delivered: everything would be \
+         delivered again; {}, or agree to that with {}",
+        restore_state(poller),
+        reset_to_beginning(poller, "cursor was lost")
+    )]
+    NoCursor {
+        /// The poller.
+        poller: String,
+        /// The last batch.
+        batch_id: String,
+    },
     /// The checkpoint's cursor cannot be used.
     #[error("state document of `{poller}` has a checkpoint that cannot be used")]
     Cursor {
@@ -94,7 +125,7 @@ pub enum FormatError {
 /// [`FormatError`] names the first thing that keeps the document from being used.
 pub fn decode(poller: &str, bytes: &[u8]) -> Result<StateDocument, FormatError> {
     let owned = || poller.to_owned();
-    let json: serde_json::Value = serde_json::from_slice(without_bom(bytes))
+    let json: Json = serde_json::from_slice(without_bom(bytes))
         .map_err(|source| FormatError::NotJson { poller: owned(), length: bytes.len(), source })?;
     if let Some(found) = json.get("version").filter(|found| **found != VERSION) {
         return Err(FormatError::Version { poller: owned(), found: found.to_string() });
@@ -102,11 +133,25 @@ pub fn decode(poller: &str, bytes: &[u8]) -> Result<StateDocument, FormatError> 
     if let Some(requirement) = unknown_requirement(&json) {
         return Err(FormatError::Requirement { poller: owned(), requirement });
     }
-    let document: StateDocument = serde_json::from_value(json)
-        .map_err(|source| FormatError::Foreign { poller: owned(), source })?;
+    if let Some(Json::Object(lease)) = json.get("lease") {
+        let found = lease.get("fencing_token").unwrap_or(&Json::Null);
+        if !found.is_u64() {
+            return Err(FormatError::NoToken { poller: owned(), found: found.to_string() });
+        }
+    }
+    let document: StateDocument = match serde_json::from_value(json) {
+        Ok(document) => document,
+        Err(source) => without_bad_statistics(poller, bytes)
+            .ok_or_else(|| FormatError::Foreign { poller: owned(), source })?,
+    };
     if document.poller_name != poller {
         let found = document.poller_name;
         return Err(FormatError::OtherPoller { poller: owned(), found });
+    }
+    let checkpoint = &document.checkpoint;
+    if let (None, Some(batch_id)) = (&checkpoint.cursor, &checkpoint.last_successful_batch_id) {
+        let batch_id = batch_id.as_str().to_owned();
+        return Err(FormatError::NoCursor { poller: owned(), batch_id });
     }
     let in_flight = document.in_flight.iter().map(|batch| &batch.upto);
     let windows = document.audit.windows.iter().map(|window| &window.upto);
@@ -114,6 +159,41 @@ pub fn decode(poller: &str, bytes: &[u8]) -> Result<StateDocument, FormatError> 
         cursor.validate().map_err(|source| FormatError::Cursor { poller: owned(), source })?;
     }
     Ok(document)
+}
+
+/// Reads a document without the statistics that cannot be read: they decide nothing about delivery. `None`
+/// where it cannot be read without them either.
+fn without_bad_statistics(poller: &str, bytes: &[u8]) -> Option<StateDocument> {
+    let mut json: Json = serde_json::from_slice(without_bom(bytes)).ok()?;
+    let mut dropped = Vec::new();
+    let bad = [
+        ("/observed", is_unreadable::<Option<Observed>>(&json, "/observed")),
+        ("/timings", is_unreadable::<BTreeMap<String, Histogram>>(&json, "/timings")),
+        ("/recent", is_unreadable::<Vec<RecentTick>>(&json, "/recent")),
+        (
+            "/checkpoint/metadata",
+            is_unreadable::<CheckpointMetadata>(&json, "/checkpoint/metadata"),
+        ),
+    ];
+    for (pointer, _) in bad.into_iter().filter(|(_, is_bad)| *is_bad) {
+        let (parent, name) = pointer.rsplit_once('/')?;
+        json.pointer_mut(parent)?.as_object_mut()?.remove(name);
+        dropped.push(name);
+    }
+    let document = serde_json::from_value(json).ok().filter(|_| !dropped.is_empty())?;
+    let fields = dropped.join("`, `");
+    tracing::warn!(
+        event = "statistics_dropped",
+        poller.name = poller,
+        fields,
+        "Statistics `{fields}` in the state document of poller `{poller}` cannot be read and are dropped; the \
+         position is not affected"
+    );
+    Some(document)
+}
+
+fn is_unreadable<T: DeserializeOwned>(json: &Json, pointer: &str) -> bool {
+    json.pointer(pointer).is_some_and(|found| T::deserialize(found).is_err())
 }
 
 /// Returns the stored form: JSON with two spaces of indent, since people read it.
@@ -151,7 +231,7 @@ pub fn encode_marker(marker: &Marker) -> Vec<u8> {
     serde_json::to_vec_pretty(marker).expect("a marker has only string keys")
 }
 
-fn unknown_requirement(json: &serde_json::Value) -> Option<String> {
+fn unknown_requirement(json: &Json) -> Option<String> {
     let names = json.get("requires")?.as_array()?;
     names
         .iter()
@@ -279,6 +359,76 @@ mod tests {
         ] {
             let text = error(&document);
             assert!(text.contains(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_document_whose_token_or_cursor_is_lost_is_refused_with_the_commands_that_repair_it() {
+        let with = |pointer: &str, value: Option<Json>| {
+            let mut json: Json = serde_json::from_str(SEED).unwrap();
+            let (parent, name) = pointer.rsplit_once('/').unwrap();
+            let parent = json.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+            match value {
+                Some(value) => parent.insert(name.to_owned(), value),
+                None => parent.remove(name),
+            };
+            json.to_string()
+        };
+        for (pointer, value, expected) in [
+            ("/lease/fencing_token", None, "has the fencing token `null`"),
+            ("/lease/fencing_token", Some(Json::Null), "has the fencing token `null`"),
+            ("/lease/fencing_token", Some((-1).into()), "has the fencing token `-1`"),
+            ("/lease/fencing_token", Some("42".into()), "has the fencing token `\"42\"`"),
+            ("/checkpoint/cursor", None, "though batch `batch_20260407_012346_0001` was"),
+            (
+                "/checkpoint/cursor",
+                Some(Json::Null),
+                "though batch `batch_20260407_012346_0001` was",
+            ),
+        ] {
+            let text = error(&with(pointer, value));
+            assert!(text.contains(expected), "{text}");
+            for command in ["state rebuild orders", "state import", "reset orders to-beginning"] {
+                assert!(text.contains(&format!("`highwater {command}")), "{command}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn statistics_that_cannot_be_read_are_dropped_and_all_else_stays() {
+        let seed = decode("orders", SEED.as_bytes()).unwrap();
+        for (pointer, value) in [
+            ("timings", serde_json::json!([-1])),
+            ("timings", serde_json::json!({ "fetch": [-1] })),
+            ("timings", Json::Null),
+            ("recent", serde_json::json!([{ "at": "never" }])),
+            ("recent", serde_json::json!("none")),
+            ("observed", serde_json::json!({ "at": "2026-04-07T01:23:00Z", "idle_ticks": -1 })),
+        ] {
+            let mut json: Json = serde_json::from_str(SEED).unwrap();
+            json[pointer] = value;
+            let read = decode("orders", json.to_string().as_bytes());
+            assert_eq!(
+                read.unwrap_or_else(|error| panic!("{pointer}: {error}")),
+                seed,
+                "{pointer}"
+            );
+        }
+        let mut json: Json = serde_json::from_str(SEED).unwrap();
+        json["checkpoint"]["metadata"]["row_count"] = (-1).into();
+        let read = decode("orders", json.to_string().as_bytes()).unwrap();
+        assert_eq!(read.checkpoint.cursor, seed.checkpoint.cursor);
+        // What decides delivery is as strict as ever, with and beside a bad statistic.
+        for (pointer, value) in [
+            ("/generation", serde_json::json!(-1)),
+            ("/paused", serde_json::json!({ "by": 1 })),
+            ("/checkpoint/updated_at", serde_json::json!("never")),
+        ] {
+            let mut json: Json = serde_json::from_str(SEED).unwrap();
+            json["timings"] = serde_json::json!([-1]);
+            let (parent, name) = pointer.rsplit_once('/').unwrap();
+            json.pointer_mut(parent).unwrap()[name] = value;
+            assert!(decode("orders", json.to_string().as_bytes()).is_err(), "{pointer}");
         }
     }
 
