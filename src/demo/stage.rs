@@ -56,6 +56,9 @@ impl Stage {
         let folder = Folder::new().map_err(|error| format!("make a temporary folder: {error}"))?;
         let count = usize::try_from(rows).unwrap_or(usize::MAX);
         let batch_rows = (count / BATCHES_MIN).clamp(1, BATCH_ROWS_MAX);
+        // An explicit start, so the file store finds the place that it never creates by itself.
+        std::fs::create_dir_all(folder.path().join("state"))
+            .map_err(|error| format!("create a folder for state: {error}"))?;
         let file = folder.path().join("flights.sqlite");
         let loading = tokio::task::spawn_blocking(move || load(&file, count));
         let (database, loaded, rest) = loading.await.map_err(|panic| panic.to_string())??;

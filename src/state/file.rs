@@ -41,7 +41,9 @@ struct Header {
 impl FileStore {
     /// Keeps state of the application `app` below `root`, in `root/state/app`.
     ///
-    /// The folder is made by the first write.
+    /// `root/state` is created by [`StateStore::prepare`] alone: where it is missing, a volume may not be
+    /// mounted, and an empty folder in its place would look like a first start. The folder of the
+    /// application is created by its first write.
     pub fn new(root: &Path, app: &str, clock: Arc<dyn Clock>) -> Self {
         Self { folder: root.join("state").join(app), clock }
     }
@@ -55,8 +57,23 @@ impl FileStore {
         path_in(&self.folder, &key.path())
     }
 
+    /// Returns why nothing may be read or written, where the folder of all applications is missing.
+    fn missing_folder(&self) -> Option<String> {
+        let state = self.folder.parent().filter(|state| !state.is_dir())?;
+        Some(format!("folder `{}` does not exist: mount its volume", state.display()))
+    }
+
+    fn check_folder(&self, key: &StateKey) -> Result<(), StoreError> {
+        let Some(missing) = self.missing_folder() else { return Ok(()) };
+        let poller = key.poller();
+        let reason =
+            format!("{missing}, or for a first start create it with `highwater init {poller}`");
+        Err(StoreError::Refused { key: key.path(), reason })
+    }
+
     fn load_blocking(&self, key: &StateKey) -> Result<Loaded, StoreError> {
         let path = self.path(key)?;
+        self.check_folder(key)?;
         let stored = read(&path).map_err(|error| refused(key, "read", &error))?;
         Ok(Loaded { stored, date: self.clock.now() })
     }
@@ -69,6 +86,7 @@ impl FileStore {
     ) -> Result<Written, StoreError> {
         let path = self.path(key)?;
         let failed = |error: io::Error| refused(key, "write", &error);
+        self.check_folder(key)?;
         fs::create_dir_all(&self.folder).map_err(failed)?;
         let _lock = lock(&path).map_err(failed)?;
         let current = read(&path).map_err(failed)?;
@@ -95,6 +113,9 @@ impl FileStore {
     }
 
     fn list_blocking(&self) -> Result<Vec<StateKey>, StoreError> {
+        if let Some(reason) = self.missing_folder() {
+            return Err(StoreError::Refused { key: "state folder".to_owned(), reason });
+        }
         let names = names_in(&self.folder, &self.folder.display().to_string())?;
         let mut keys: Vec<_> = names.iter().filter_map(|name| StateKey::parse(name)).collect();
         keys.sort();
@@ -155,6 +176,15 @@ impl StateStore for FileStore {
         Duration::ZERO
     }
 
+    async fn prepare(&self) -> Result<(), StoreError> {
+        let folder = self.folder.clone();
+        on_blocking_thread(move || {
+            let failed = |error: io::Error| refused(&folder.display(), "create", &error);
+            fs::create_dir_all(&folder).map_err(failed)
+        })
+        .await
+    }
+
     async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
         let (store, key) = (self.clone(), key.clone());
         on_blocking_thread(move || store.load_blocking(&key)).await
@@ -187,7 +217,33 @@ mod tests {
     use crate::clock::SystemClock;
 
     fn store(root: &Path) -> FileStore {
+        fs::create_dir_all(root.join("state")).unwrap();
         FileStore::new(root, "app", Arc::new(SystemClock))
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_is_missing_is_an_error_until_it_is_prepared() {
+        let root = tempfile::tempdir().unwrap();
+        let store = FileStore::new(root.path(), "app", Arc::new(SystemClock));
+        let loaded = store.load(&key()).await.map(drop);
+        let created = store.store(&key(), b"1".to_vec(), Precondition::Absent).await.map(drop);
+        for refused in [loaded, created] {
+            let error = refused.unwrap_err().to_string();
+            assert!(
+                error.contains("does not exist") && error.contains("`highwater init orders`"),
+                "{error}"
+            );
+        }
+        assert!(store.list().await.is_err());
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0, "nothing is created");
+        store.prepare().await.unwrap();
+        assert_eq!(store.load(&key()).await.unwrap().stored, None);
+        store.store(&key(), b"1".to_vec(), Precondition::Absent).await.unwrap();
+        // As if the volume were gone.
+        fs::rename(root.path().join("state"), root.path().join("elsewhere")).unwrap();
+        assert!(store.load(&key()).await.is_err());
+        fs::rename(root.path().join("elsewhere"), root.path().join("state")).unwrap();
+        assert_eq!(store.load(&key()).await.unwrap().stored.unwrap().bytes, b"1");
     }
 
     fn key() -> StateKey {

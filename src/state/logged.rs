@@ -157,7 +157,11 @@ mod tests {
             let n = made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             let store =
                 FileStore::new(&root.path().join(n.to_string()), "app", Arc::new(SystemClock));
-            async move { LoggedStore::new(Arc::new(store)) }
+            async move {
+                let store = LoggedStore::new(Arc::new(store));
+                store.prepare().await.unwrap();
+                store
+            }
         })
         .await;
     }

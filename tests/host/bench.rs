@@ -62,6 +62,7 @@ impl Bench {
         let url = bench.receiver.url.clone();
         let connection = bench.server.connection_string();
         let state = bench.folder.path().to_str().unwrap().to_owned();
+        std::fs::create_dir_all(bench.folder.path().join("state")).unwrap();
         bench.set_env("SqlConnection", &connection);
         bench.set_env("HIGHWATER__STATE__STORE", "file");
         bench.set_env("HIGHWATER__STATE__FOLDER", &state);

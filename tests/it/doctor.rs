@@ -400,6 +400,7 @@ async fn nothing_more_is_asked_of_a_server_that_does_not_answer() {
 
 /// Runs the program, with a poller `orders` on `server` whose state is in `folder`.
 fn program(connection: &str, folder: &std::path::Path, arguments: &[&str]) -> Output {
+    std::fs::create_dir_all(folder.join("state")).unwrap();
     Command::new(env!("CARGO_BIN_EXE_highwater"))
         .arg("doctor")
         .args(arguments)

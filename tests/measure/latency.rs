@@ -69,6 +69,7 @@ pub(crate) async fn wait(job: &Wait) -> Option<Vec<f64>> {
 }
 
 fn application(job: &Wait, url: &str, folder: &TempDir) -> Option<Arc<Poller>> {
+    std::fs::create_dir_all(folder.path().join("state")).ok()?;
     let mut settings = vec![
         ("SqlConnection", job.connection.as_str()),
         ("HIGHWATER__STATE__STORE", "file"),

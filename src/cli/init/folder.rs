@@ -88,6 +88,9 @@ pub(super) async fn run(
     settle(&mut values, name, &offer);
     let found = patient(&values, vars, name)?.examine().await;
     files.write(&values)?;
+    // An explicit start, so the store finds the place that it never creates by itself.
+    let state = out.join("state").join("state");
+    fs::create_dir_all(&state).map_err(|error| failed(&state, &error))?;
     let report = Report::of((name, table), &offer, &files, &found);
     say(&options.form.output.one(&report, || report.text()));
     let errors: Vec<&Finding> =
