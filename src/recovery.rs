@@ -246,6 +246,16 @@ impl Controller {
                     let counted = listing.quarantined.get(&name).copied().unwrap_or(0);
                     let seen = (before.0.get(&name), counted, repairs);
                     Box::pin(self.examine(&mut survey, &name, &base, seen)).await;
+                    // Ranges have none.
+                    let has_marker = base.document.marked && base.document.range.is_none();
+                    if has_marker && !listing.marked.contains(&name) {
+                        let outcome = match repairs {
+                            true => self.rewrite_marker(&base).await,
+                            false => Outcome::Planned,
+                        };
+                        survey.written += u64::from(outcome == Outcome::Done);
+                        survey.add(&name, judge::marker_missing(), outcome);
+                    }
                 }
                 Found::Unreadable(why) => {
                     let judged = Judged::new(Condition::StateUnreadable, Action::Alarm, why);
@@ -261,7 +271,7 @@ impl Controller {
             }
         }
         for name in self.parts.pollers.keys().filter(|name| !listing.has_document(name)) {
-            let judged = judge::configuration_without_state(listing.marked.contains(name));
+            let judged = judge::configuration_without_state(name, listing.marked.contains(name));
             survey.add(name, judged, Outcome::Told);
         }
         survey.findings.sort_by(|a, b| (&a.poller, a.condition).cmp(&(&b.poller, b.condition)));
@@ -423,7 +433,7 @@ fn log(finding: &Finding) {
     }
     match action {
         Action::Alarm => line!(error),
-        Action::Report | Action::Release | Action::Requeue => line!(warn),
+        Action::Report | Action::Release | Action::Requeue | Action::Rewrite => line!(warn),
     }
 }
 

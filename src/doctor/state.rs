@@ -7,7 +7,7 @@ use super::Finding;
 use super::clock::{self, Reading};
 use crate::clock::Clock;
 use crate::cursor::SourceFingerprint;
-use crate::error::chain;
+use crate::error::{chain, restore_state};
 use crate::event::counted;
 use crate::state::{
     LeaseAge, Loaded, Marker, OnMissingState, Standing, StateDocument, StateKey, StateStore,
@@ -81,8 +81,8 @@ pub fn fingerprint(document: &StateDocument, configured: &SourceFingerprint) -> 
         format!("the state is of another source: `{stored}`, the settings describe `{configured}`"),
         format!(
             "restore the settings that give a checkpoint its meaning (server, database, table, mode, \
-             cursor, key, filter), or agree to the new source with `highwater reset {} to-beginning \
-             --new-source`, which delivers all of it",
+             cursor, key, filter), or accept the new source with `highwater reset {} to-beginning \
+             --new-source --reason \"source changed\"`, which delivers all of it",
             document.poller_name
         ),
     )
@@ -116,7 +116,10 @@ fn judge(
     let document = match decode(expected.poller, &stored.bytes) {
         Ok(document) => document,
         Err(error) => {
-            return (vec![Finding::error(DOCUMENT, chain(&error), restore(expected.poller))], None);
+            return (
+                vec![Finding::error(DOCUMENT, chain(&error), restore_state(expected.poller))],
+                None,
+            );
         }
     };
     let since_write = (loaded.date - stored.last_modified).max(time::Duration::ZERO).unsigned_abs();
@@ -139,13 +142,16 @@ fn missing(expected: Expected<'_>, marker: &Result<Loaded, StoreError>) -> Findi
             format!("gone, though the poller has run since {}", rfc3339(marker.created_at)),
             format!(
                 "{}; or set `ON_MISSING_STATE` of the poller to `recreate` to deliver everything again",
-                restore(expected.poller)
+                restore_state(expected.poller)
             ),
         ),
         Some(_) => Finding::warning(
             DOCUMENT,
             "gone, and made anew by the next tick: everything is delivered again",
-            format!("before the next tick, if that is not wanted: {}", restore(expected.poller)),
+            format!(
+                "before the next tick, if that is not wanted: {}",
+                restore_state(expected.poller)
+            ),
         ),
         None if expected.start_now => Finding::warning(
             DOCUMENT,
@@ -154,14 +160,6 @@ fn missing(expected: Expected<'_>, marker: &Result<Loaded, StoreError>) -> Findi
         ),
         None => Finding::ok(DOCUMENT, "none yet: the first tick starts at the beginning"),
     }
-}
-
-/// How a document comes back; nothing overwrites what is there meanwhile.
-fn restore(poller: &str) -> String {
-    format!(
-        "`highwater state rebuild {poller}` makes it again from the journal, or \
-         `highwater state import FILE {poller}` puts a copy there"
-    )
 }
 
 fn position(document: &StateDocument, expected: Expected<'_>) -> Finding {
@@ -209,8 +207,8 @@ fn marked(
         Ok(Some(_)) => Finding::ok(check, "written: a loss of the document would be noticed"),
         Ok(None) if document.marked => Finding::warning(
             check,
-            "gone: if the document is lost too, the poller begins anew without a word",
-            "restore it with the document's backup",
+            "gone: if the document is lost too, the poller would start as if it had never run",
+            "write it again with `highwater recover --yes`",
         ),
         Ok(None) => {
             Finding::ok(check, "not written yet: the next tick that takes the lease does so")

@@ -7,6 +7,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::memory::Remembered;
 use super::table::{Action, Condition};
+use crate::error::restore_state;
 use crate::event::counted;
 use crate::state::{InFlight, LeaseAge, Standing, StateDocument};
 
@@ -199,15 +200,20 @@ fn state_without_configuration(subject: &Subject<'_>) -> Option<Judged> {
 }
 
 /// A poller of the settings without a document.
-pub(super) fn configuration_without_state(has_run: bool) -> Judged {
+pub(super) fn configuration_without_state(name: &str, has_run: bool) -> Judged {
     let (action, found) = if has_run {
-        let found = "its document is gone, though its marker says that it has run: `highwater state \
-                     rebuild` makes it again from the journal, `highwater state import` puts a copy there";
-        (Action::Alarm, found)
+        let found = "its document is gone, though its marker says that it has run";
+        (Action::Alarm, format!("{found}: {}", restore_state(name)))
     } else {
-        (Action::Report, "it has no document: no tick has delivered anything yet")
+        (Action::Report, "it has no document: no tick has delivered anything yet".to_owned())
     };
     Judged::new(Condition::ConfigurationWithoutState, action, found)
+}
+
+/// A document whose marker is gone.
+pub(super) fn marker_missing() -> Judged {
+    let found = "its marker is gone: if the document is lost too, the poller would start as if it had never run";
+    Judged::new(Condition::MarkerMissing, Action::Rewrite, found)
 }
 
 fn quarantine_growing(subject: &Subject<'_>) -> Option<Judged> {
@@ -251,8 +257,11 @@ fn journal_without_commits(subject: &Subject<'_>) -> Option<Judged> {
 fn fingerprint_differs(subject: &Subject<'_>) -> Option<Judged> {
     let differs = subject.configured.is_some_and(|known| known.fingerprint_matches == Some(false));
     differs.then(|| {
-        let found = "the checkpoint is of another source than the settings describe: restore the \
-                     settings, or agree to the new source with `highwater reset --new-source`";
+        let name = subject.name;
+        let found = format!(
+            "the checkpoint is of another source than the settings describe: restore the settings, or accept \
+             the new source with `highwater reset {name} to-beginning --new-source --reason \"source changed\"`"
+        );
         Judged::new(Condition::FingerprintDiffers, Action::Alarm, found)
     })
 }

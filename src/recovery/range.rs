@@ -34,7 +34,7 @@ impl SeenRange {
         let whole = format!("{of}.{purpose}.{id}");
         let is_whole = *name == whole;
         let seen = Self {
-            command: format!("highwater {purpose} {of} --resume {id}"),
+            command: format!("`highwater {purpose} {of} --resume {id}`"),
             is_open: is_whole && !range.has_ended() && document.paused.is_none(),
             is_free: document.standing_for_nobody(*age) == Standing::Free,
             idle: document.idle(*age),
@@ -63,7 +63,7 @@ impl SeenRange {
             let Self { command, rows, rows_planned, idle, .. } = self;
             let found = format!(
                 "{rows} of {rows_planned} rows are delivered, and nobody has gone on for {} s: \
-                 `{command}` does, with `--cancel` in place of `--resume` it is given up",
+                 {command} does, with `--cancel` in place of `--resume` it is given up",
                 idle.as_secs()
             );
             Judged::new(Condition::RangeLeft, Action::Report, found)

@@ -10,7 +10,10 @@ use super::{Controller, Outcome};
 use crate::error::chain;
 use crate::lease::{Snapshot, swap};
 use crate::metrics::FoundBy;
-use crate::state::{Refusal, StateDocument, StateKey, StateStore as _};
+use crate::state::{
+    Marker, Precondition, Refusal, StateDocument, StateKey, StateStore as _, StoreError,
+    encode_marker,
+};
 
 /// How long the answer to a write may be looked for.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(10);
@@ -80,9 +83,24 @@ impl Controller {
                 | Condition::RangeLeft
                 | Condition::JournalWithoutCommits
                 | Condition::FingerprintDiffers
-                | Condition::StateUnreadable,
+                | Condition::StateUnreadable
+                | Condition::MarkerMissing,
                 _,
             ) => Ok(None),
+        }
+    }
+
+    /// Writes the marker of `base` again; the marker of another writer stays.
+    pub(super) async fn rewrite_marker(&self, base: &Snapshot) -> Outcome {
+        let document = &base.document;
+        let poller_name = document.poller_name.clone();
+        let key = StateKey::Marker(poller_name.clone());
+        let (generation, created_at) = (document.generation, base.now());
+        let marker = encode_marker(&Marker { poller_name, generation, created_at });
+        match self.store.store(&key, marker, Precondition::Absent).await {
+            Ok(_) => Outcome::Done,
+            Err(StoreError::Conflict { .. }) => Outcome::Changed,
+            Err(error) => Outcome::Failed(chain(&error)),
         }
     }
 

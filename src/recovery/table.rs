@@ -34,6 +34,8 @@ pub enum Condition {
     FingerprintDiffers,
     /// A document that cannot be used.
     StateUnreadable,
+    /// A document whose marker is gone.
+    MarkerMissing,
 }
 
 /// What is done about a condition.
@@ -46,6 +48,8 @@ pub enum Action {
     Release,
     /// The same, or a back-off is ended: the batch in flight is free for the next tick.
     Requeue,
+    /// The marker is written again.
+    Rewrite,
     /// Told at ERROR: somebody is needed.
     Alarm,
 }
@@ -57,13 +61,14 @@ impl Action {
             Self::Report => "report",
             Self::Release => "release",
             Self::Requeue => "requeue",
+            Self::Rewrite => "rewrite",
             Self::Alarm => "alarm",
         }
     }
 
-    /// Whether a document is written.
+    /// Whether something is written.
     pub fn is_repair(self) -> bool {
-        matches!(self, Self::Release | Self::Requeue)
+        matches!(self, Self::Release | Self::Requeue | Self::Rewrite)
     }
 }
 
@@ -210,6 +215,15 @@ pub const ROWS: &[Row] = &[
         actions: &[Action::Alarm],
         done: "an alarm, with what is wrong",
         never: "overwrites it",
+    },
+    Row {
+        condition: Condition::MarkerMissing,
+        name: "marker_missing",
+        known_by: "a document that says that its marker was written, and no marker",
+        actions: &[Action::Rewrite],
+        done: "the marker is written again, unless another writer is faster: without it a loss of the \
+               document would look like a first start",
+        never: "replaces a marker; writes the document",
     },
 ];
 

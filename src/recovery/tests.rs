@@ -376,6 +376,25 @@ async fn configuration_without_state_is_an_alarm_only_where_the_poller_has_run()
 }
 
 #[tokio::test(start_paused = true)]
+async fn marker_missing_is_reported_and_the_marker_is_written_again() {
+    let world = World::new();
+    let mut document = world.fresh("p");
+    document.marked = true;
+    world.put(&document).await;
+    let controller = world.controller("r");
+    let planned = of(&controller.look().await.unwrap(), "p");
+    let found = |outcome| vec![(Condition::MarkerMissing, Action::Rewrite, outcome)];
+    assert_eq!(planned, found(Outcome::Planned));
+    assert_eq!(of(&controller.run(true).await.unwrap(), "p"), found(Outcome::Done));
+    let key = StateKey::Marker("p".to_owned());
+    let stored = world.memory.load(&key).await.unwrap().stored.unwrap();
+    let marker = crate::state::decode_marker("p", &stored.bytes).unwrap();
+    assert_eq!(marker.generation, document.generation);
+    assert_eq!(of(&controller.run(true).await.unwrap(), "p"), [], "once");
+    assert_eq!(world.document("p").await, document, "the document is not touched");
+}
+
+#[tokio::test(start_paused = true)]
 async fn quarantine_growing_is_told_when_more_is_set_aside_than_before() {
     let world = World::new();
     world.put(&world.fresh("p")).await;
