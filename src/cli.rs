@@ -261,6 +261,9 @@ fn unknown<T>(name: &str, known: &BTreeMap<String, T>) -> Failed {
 }
 
 #[cfg(test)]
+mod suggested;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

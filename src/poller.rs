@@ -53,8 +53,8 @@ mod stop;
 mod suspicion;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
@@ -177,6 +177,8 @@ pub struct Poller {
     rows_counted_max: usize,
     /// How long the last commit took, plus one; 0 for none.
     last_commit_ms: AtomicU64,
+    /// When this process first saw that the poller has run; holds even if document and marker are both lost.
+    ran_since: OnceLock<time::OffsetDateTime>,
     /// What the last tick knew; locked while a tick runs, so a second one sees that.
     memory: Mutex<Memory>,
 }
@@ -238,6 +240,7 @@ impl Poller {
             audit: None,
             rows_counted_max: 0,
             last_commit_ms: AtomicU64::new(0),
+            ran_since: OnceLock::new(),
             memory: Mutex::default(),
         }
     }
@@ -272,6 +275,10 @@ impl Poller {
                 self.append_to_journal().await;
                 let behind = self.tell_standing(&mut memory, &result, seen.began_at()).await;
                 seen.note_rows_behind(behind);
+                // An operator may change the document to fix what failed: the next tick must see that.
+                if result.is_err() {
+                    memory.forget();
+                }
                 result
             }
             Err(_) => Ok(TickOutcome::Skipped(Skipped::AlreadyRunning)),

@@ -102,8 +102,8 @@ fn refuse_divided<T>(known: &BTreeMap<String, T>, names: [&str; 2]) -> Result<()
     };
     let Some(name) = names.into_iter().find(|name| is_divided(name)) else { return Ok(()) };
     let text = format!(
-        "`{name}` is divided, and only whole pollers are cloned; give each part of the new one a position with \
-         `highwater reset PART to-cursor CURSOR` before its first tick, as `highwater status` shows it of the part of \
+        "`{name}` is partitioned, and only whole pollers are cloned: before the first tick of the new poller, reset \
+         each of its partitions with `to-cursor` to the position that `highwater status` shows for the partition of \
          the same number"
     );
     Err(Failed::new(Exit::Usage, text))
@@ -116,7 +116,7 @@ fn failed(error: CloneError) -> Failed {
         error @ (CloneError::NoPosition(_)
         | CloneError::Format(_)
         | CloneError::Exists(_)
-        | CloneError::RanBefore(_)
+        | CloneError::RanBefore { .. }
         | CloneError::OtherSource(..)) => {
             Failed::new(Exit::Failed, format!("{}; nothing was done", chain(&error)))
         }
@@ -133,7 +133,7 @@ mod tests {
         let known = BTreeMap::from(known);
         for names in [["orders", "copy"], ["orders__p1", "copy"], ["lines", "orders"]] {
             let refused = refuse_divided(&known, names).unwrap_err();
-            assert!(refused.text.contains("is divided"), "{names:?}");
+            assert!(refused.text.contains("is partitioned"), "{names:?}");
         }
         assert!(refuse_divided(&known, ["lines", "copy"]).is_ok());
     }

@@ -261,7 +261,7 @@ async fn compact(vars: &dyn Vars, options: &CompactOptions) -> Result<Exit, Fail
     let examined = poller.examine().await?;
     // Where no history is left, none is dropped.
     let is_removed = matches!(examined.verdict, Verdict::Removed { .. });
-    if let Some(text) = super::state::disagreement(&examined).filter(|_| !is_removed) {
+    if let Some(text) = super::state::disagreement(name, &examined).filter(|_| !is_removed) {
         let text = format!("{name}: {text}; nothing was dropped, since it is what tells why");
         return Err(Failed::new(Exit::Failed, text));
     }

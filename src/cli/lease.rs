@@ -77,7 +77,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     if present.held_by.is_some() && !options.live {
         let text = format!(
             "{name}: `{owner}` holds the lease, and its document was written within its ttl; nothing was done: \
-             `highwater pause {name}` ends it after the batch in hand, and `--live` takes it at once"
+             `highwater pause {name} --reason \"stop the holder\"` ends it after the batch in flight, and `--live` takes it at once"
         );
         return Err(Failed::new(Exit::Conflict, text));
     }

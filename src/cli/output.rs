@@ -134,7 +134,7 @@ fn exit_of(error: &TickError) -> Exit {
         | TickError::Fingerprint { .. }
         | TickError::Divided { .. }
         | TickError::StateVanished { .. }
-        | TickError::NotStarted
+        | TickError::NotStarted { .. }
         | TickError::Normalize(_) => Exit::Failed,
     }
 }
@@ -367,7 +367,7 @@ mod tests {
             (TickError::Load(LoadError::Store(unreachable())), Exit::Unavailable),
             (TickError::Acquire(LeaseError::Store(unreachable())), Exit::Unavailable),
             (TickError::Acquire(LeaseError::Refused(held)), Exit::Conflict),
-            (TickError::NotStarted, Exit::Failed),
+            (TickError::NotStarted { poller: "p".into() }, Exit::Failed),
             (TickError::OutOfTime, Exit::NotTaken),
         ] {
             assert_eq!(exit_of(&error), expected, "{error}");

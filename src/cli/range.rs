@@ -211,7 +211,8 @@ async fn deliver(
     let (id, name) = (begun.id.clone(), begun.name.clone());
     let work = Work::of(ranges, &begun, shape.purpose.replay_id(&id), stop).await?;
     let ended = work::run(Arc::clone(&work), shape.parallel).await?;
-    let again = format!("`highwater {} {} --resume {id}`", shape.purpose.as_str(), options.poller);
+    let (what, poller) = (shape.purpose.as_str(), &options.poller);
+    let again = format!("`highwater {what} {poller} --resume {id}`");
     match ended {
         RangeEnd::Done => {
             let rows = rows_of(&Lane::new(ranges)?, &begun).await?;

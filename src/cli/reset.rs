@@ -253,7 +253,9 @@ fn failed(error: ResetError) -> Failed {
         ResetError::Position(error) => Failed::new(Exit::Usage, error.to_string()),
         error @ (ResetError::OtherSource { .. }
         | ResetError::OtherDocument
-        | ResetError::Dividing) => Failed::new(Exit::Failed, format!("{error}; nothing was done")),
+        | ResetError::Dividing { .. }) => {
+            Failed::new(Exit::Failed, format!("{error}; nothing was done"))
+        }
         ResetError::Restore(error) => restore::failed(error),
         ResetError::Tick(error) => error.into(),
     }

@@ -19,8 +19,8 @@ use crate::poller::{LoadError, Operator, Poller, Present, RestoreError, Restored
 use crate::state::{StateDocument, decode};
 
 /// What is said once another document is in place.
-pub(super) const SEEN_LATER: &str = "a process that has the old state in memory sees that with its next write, or within \
-                                     `STATE_REFRESH`";
+pub(super) const SEEN_LATER: &str = "a running process sees this at its next tick if its last one failed, else at its next \
+                                     write, or within `STATE_REFRESH`";
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -59,8 +59,9 @@ pub(super) async fn rebuild(vars: &dyn Vars, options: &Options) -> Result<Exit, 
     let name = options.poller.as_str();
     let poller = poller(vars, name)?;
     let examined = poller.examine().await?;
-    let refuse =
-        |text: &str| Err(Failed::new(Exit::Failed, format!("{name}: {}{text}", words(&examined))));
+    let refuse = |text: &str| {
+        Err(Failed::new(Exit::Failed, format!("{name}: {}{text}", words(name, &examined))))
+    };
     let Some(document) = examined.history() else { return refuse("; nothing can be rebuilt") };
     poller.refuse_other_part(document).map_err(failed)?;
     match &examined.verdict {
@@ -69,10 +70,9 @@ pub(super) async fn rebuild(vars: &dyn Vars, options: &Options) -> Result<Exit, 
                 (document.generation.0, document.lease.fencing_token.0);
             let report =
                 Report { poller: name, changed: false, generation, fencing_token, saved: None };
-            say(&options
-                .form
-                .output
-                .one(&report, || format!("{name}: {}; nothing is to be done", words(&examined))));
+            say(&options.form.output.one(&report, || {
+                format!("{name}: {}; nothing is to be done", words(name, &examined))
+            }));
             return Ok(Exit::Done);
         }
         Verdict::Behind { .. } | Verdict::BegunAnew { .. } => {
@@ -90,7 +90,7 @@ pub(super) async fn rebuild(vars: &dyn Vars, options: &Options) -> Result<Exit, 
     }
     let from = format!(
         "{}\n  from the journal, as of entry {} of generation {}",
-        words(&examined),
+        words(name, &examined),
         document.journal_seq,
         document.generation
     );

@@ -121,7 +121,7 @@ fn port(vars: &dyn Vars) -> Result<u16, String> {
         let [current, old] = PORTS;
         return Err(format!(
             "neither `{current}` nor `{old}` is set: the Functions host sets it; \
-             try `highwater demo`, or `func start --script-root DIR` after `highwater package --stage DIR`"
+             try `highwater demo`, or `highwater package --stage out` and then `func start --script-root out`"
         ));
     };
     let port = text.trim().parse::<u16>().ok().filter(|port| *port != 0);

@@ -172,8 +172,8 @@ async fn verify(vars: &dyn Vars, options: &PollerOptions) -> Result<Exit, Failed
     let report = Report {
         poller: name,
         verdict: name_of(&examined),
-        explained: disagreement(&examined).is_none(),
-        text: words(&examined),
+        explained: disagreement(name, &examined).is_none(),
+        text: words(name, &examined),
         difference,
         journal_seq: examined.history().map(|document| document.journal_seq),
         document_seq: examined.present.usable().map(|document| document.journal_seq),
@@ -202,7 +202,8 @@ fn name_of(examined: &Examined) -> &'static str {
 }
 
 /// Returns what the verdict says, and what to do.
-pub(super) fn words(examined: &Examined) -> String {
+pub(super) fn words(name: &str, examined: &Examined) -> String {
+    let rebuild = format!("`highwater state rebuild {name} --reason \"state was lost\"`");
     match &examined.verdict {
         Verdict::Agrees => "the journal leads to the state document".to_owned(),
         Verdict::Behind { from, to } if from == to => format!(
@@ -220,16 +221,16 @@ pub(super) fn words(examined: &Examined) -> String {
         }
         Verdict::DocumentIsOlder { document, journal } => format!(
             "the document has had {document} writes and the journal tells of {journal}: an old copy \
-             stands in its place; `highwater state rebuild` makes the newer one again"
+             stands in its place; {rebuild} restores the newer one"
         ),
         Verdict::Differs(difference) => format!(
             "same history, other state: {difference}; somebody else wrote the document, or something \
              is broken"
         ),
         Verdict::NoDocument => match &examined.present.document {
-            Err(error) => format!("{}; `highwater state rebuild` makes it again", chain(error)),
+            Err(error) => format!("{}; {rebuild} restores it", chain(error)),
             Ok(_) => {
-                "no state document is stored; `highwater state rebuild` makes it again".to_owned()
+                format!("no state document is stored; {rebuild} restores it")
             }
         },
         Verdict::NotBegun { writes: 0 } => {
@@ -243,14 +244,14 @@ pub(super) fn words(examined: &Examined) -> String {
         ),
         Verdict::Removed { writes } => format!(
             "the journal has no entry, though it has told of this document before, which has had writes 1 \
-             to {writes}: it was removed, or is kept elsewhere now; put it back, or let `highwater journal \
-             compact` begin it anew"
+             to {writes}: it was removed, or is kept elsewhere now; put it back, or start it again with \
+             `highwater journal compact {name} --reason \"journal was removed\"`"
         ),
         Verdict::NoHistory => "the journal has no entry to begin with".to_owned(),
     }
 }
 
 /// Returns what is wrong beyond what a crash or a failed append leaves.
-pub(super) fn disagreement(examined: &Examined) -> Option<String> {
-    (!examined.verdict.is_explained()).then(|| words(examined))
+pub(super) fn disagreement(name: &str, examined: &Examined) -> Option<String> {
+    (!examined.verdict.is_explained()).then(|| words(name, examined))
 }

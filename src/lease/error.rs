@@ -60,7 +60,7 @@ impl From<Refusal> for LeaseError {
             | Refusal::Paused { .. }
             | Refusal::BackingOff { .. }
             | Refusal::Backwards { .. }
-            | Refusal::TokensExhausted => Self::Refused(refusal),
+            | Refusal::TokensExhausted { .. } => Self::Refused(refusal),
         }
     }
 }

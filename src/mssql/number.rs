@@ -94,7 +94,7 @@ const CLASSES: &[Class] = &[
     Class::new(&[207, 4104], Configuration, "column not found")
         .advice("check the column settings, and the filter"),
     Class::new(&[448], Data, "collation not known")
-        .advice("restore the key, or start over with `highwater reset <NAME> to-beginning`"),
+        .advice("restore the collation of the key, or reset the poller to its beginning"),
     Class::new(&[229, 230, 262, 297, 300, 371], Configuration, "right missing")
         .advice("grant SELECT on the object to this user"),
     Class::new(

@@ -4,6 +4,7 @@ use thiserror::Error;
 
 use super::memory::was_placed;
 use super::{Operator, Poller, PollerParts, RestoreError, Restored, TickError};
+use crate::error::restore_state;
 use crate::journal::Happened;
 use crate::state::FormatError;
 
@@ -21,10 +22,13 @@ pub enum CloneError {
     Exists(String),
     /// The other name had a state.
     #[error(
-        "a poller `{0}` has run before and its state is gone: choose another name, or put a copy in its place \
-         with `highwater state import`"
+        "a poller `{poller}` has run before and its state is gone: choose another name, or {}",
+        restore_state(poller)
     )]
-    RanBefore(String),
+    RanBefore {
+        /// The other name.
+        poller: String,
+    },
     /// The settings of the other poller are of another source.
     #[error(
         "the settings of `{0}` name another source than the state document of `{1}`, so its position says \
@@ -86,7 +90,7 @@ impl Poller {
             return Err(CloneError::Exists(other.name.clone()));
         }
         if other.read_marker().await.map_err(RestoreError::from)?.is_some() {
-            return Err(CloneError::RanBefore(other.name.clone()));
+            return Err(CloneError::RanBefore { poller: other.name.clone() });
         }
         if is_set_up {
             let opened = other.source.open(Some(&own.source_fingerprint)).await;

@@ -4,7 +4,6 @@
 //! that was lost whole would be taken for a first start, and what came meanwhile would be skipped.
 
 use super::memory::was_placed;
-use super::outcome::rfc3339;
 use super::{LoadError, Poller, TickError};
 use crate::cursor::Cursor;
 use crate::state::{Precondition, StoreError, encode};
@@ -43,7 +42,7 @@ impl Poller {
             self.refuse_division_of(&blank.document)?;
             self.refuse_other_division(true).await?;
             if let Some(marker) = self.read_marker().await? {
-                return Err(TickError::StateVanished { created_at: rfc3339(marker.created_at) });
+                return Err(self.state_vanished(marker.created_at));
             }
             // As with a first grant: what is created is blank, and begins under its tag.
             let Some(etag) = blank.etag.clone() else {
@@ -64,6 +63,6 @@ impl Poller {
                 Err(error) => return Err(LoadError::Store(error).into()),
             }
         }
-        Err(TickError::NotStarted)
+        Err(self.not_started())
     }
 }

@@ -167,6 +167,7 @@ impl Poller {
         let configured = &self.source.shape().fingerprint;
         if snapshot.document.source_fingerprint != *configured {
             return Err(TickError::Fingerprint {
+                poller: self.name.clone(),
                 stored: snapshot.document.source_fingerprint.to_string(),
                 configured: configured.to_string(),
             });
@@ -184,6 +185,9 @@ impl Poller {
         let loaded = self.store.load(&self.key).await.map_err(LoadError::Store)?;
         if let Some(stored) = loaded.stored {
             let read = Snapshot::read(&self.key, stored, loaded.date).map_err(LoadError::Format)?;
+            if read.document.marked || read.document.lease.fencing_token > FencingToken(0) {
+                self.ran_since.get_or_init(|| loaded.date);
+            }
             self.open(Some(&read.document.source_fingerprint)).await?;
             return Ok(read);
         }
@@ -204,11 +208,13 @@ impl Poller {
         if !was_placed(&blank.document) {
             self.refuse_other_division(writes).await?;
         }
-        // Not even a marker: this is a first start, or all that would say otherwise was lost.
-        if marker.is_none() && self.start_now && !was_placed(&blank.document) {
-            return Err(TickError::NotStarted);
+        let marked_at = marker.as_ref().map(|marker| marker.created_at);
+        let ran_since = marked_at.or_else(|| self.ran_since.get().copied());
+        // A first start, as far as marker and memory tell.
+        if ran_since.is_none() && self.start_now && !was_placed(&blank.document) {
+            return Err(self.not_started());
         }
-        if let Some(marker) = &marker {
+        if let Some(ran_since) = ran_since {
             // Another instance may have begun since, and marked its document.
             let now = self.look().await?;
             if !now.document.is_blank() {
@@ -216,7 +222,7 @@ impl Poller {
             }
             // Somebody who has set its position since knows what he does.
             if !was_placed(&now.document) {
-                self.refuse_vanished(marker)?;
+                self.refuse_vanished(ran_since)?;
             }
         }
         Ok(self.begun(blank, marker.as_ref()))
@@ -232,13 +238,19 @@ impl Poller {
         blank.with(begun)
     }
 
-    fn refuse_vanished(&self, marker: &Marker) -> Result<(), TickError> {
+    fn refuse_vanished(&self, ran_since: OffsetDateTime) -> Result<(), TickError> {
         match self.limits.on_missing_state {
             OnMissingState::Recreate => Ok(()),
-            OnMissingState::Stop => {
-                Err(TickError::StateVanished { created_at: rfc3339(marker.created_at) })
-            }
+            OnMissingState::Stop => Err(self.state_vanished(ran_since)),
         }
+    }
+
+    pub(super) fn state_vanished(&self, ran_since: OffsetDateTime) -> TickError {
+        TickError::StateVanished { poller: self.name.clone(), ran_since: rfc3339(ran_since) }
+    }
+
+    pub(super) fn not_started(&self) -> TickError {
+        TickError::NotStarted { poller: self.name.clone() }
     }
 
     pub(super) async fn read_marker(&self) -> Result<Option<Marker>, LoadError> {
@@ -248,11 +260,12 @@ impl Poller {
         Ok(decoded.transpose()?)
     }
 
-    /// Writes the marker of a document that has none yet.
+    /// Writes the marker of a document that has none yet, and remembers that the poller has run.
     ///
     /// The state is created first, then the marker, and `marked` rides on the next write: whatever
     /// breaks between, the next tick under a lease tries again.
     pub(super) async fn mark(&self, lease: &mut Lease<'_>) {
+        self.ran_since.get_or_init(|| lease.now());
         if lease.document().marked {
             return;
         }

@@ -272,21 +272,20 @@ impl<'a> Observation<'a> {
         let rows = batch.rows();
         self.quarantined += rows;
         self.poller.metrics.quarantined(&self.poller.name, reason.as_str(), rows);
+        let name = &self.poller.name;
         for event in &batch.events {
+            let event_id = event.id.as_str();
             error!(
                 event = "row_quarantined",
                 poller.name = self.poller.name,
                 invocation_id = self.request.invocation_id,
                 batch_id = batch.id.as_str(),
-                event_id = event.id.as_str(),
+                event_id,
                 token = self.fencing_token,
                 cursor = event.cursor.value,
                 reason = reason.as_str(),
                 error = chain(error),
-                "Set a row of poller `{}` aside; look at it with `highwater quarantine show {} {}`",
-                self.poller.name,
-                self.poller.name,
-                event.id
+                "Quarantined a row of poller `{name}`; look at it with `highwater quarantine show {name} {event_id}`",
             );
         }
     }
@@ -430,14 +429,23 @@ impl<'a> Observation<'a> {
                 "skipped: another instance was first".to_owned()
             }
             Ok(TickOutcome::BackingOff { until }) => {
-                format!("backing off until {} (`highwater resume` ends that)", rfc3339(*until))
+                format!("backing off until {}{}", rfc3339(*until), self.resume("retries now"))
             }
             Ok(TickOutcome::Paused { by, reason }) => {
-                format!("paused by {by}: {reason} (`highwater resume` lets it run)")
+                format!("paused by {by}: {reason}{}", self.resume("lets it run"))
             }
             Err(error) => format!("failed after {}: {}", counted(self.rows, "row"), chain(error)),
         };
         format!("poller `{name}`: {what} ({} ms)", ms(duration))
+    }
+
+    /// Returns the command that ends a pause or a backoff; a range is resumed by the command that began it.
+    fn resume(&self, effect: &str) -> String {
+        let poller = self.poller;
+        match poller.range_of {
+            None => format!(" (`highwater resume {name}` {effect})", name = poller.name),
+            Some(_) => String::new(),
+        }
     }
 
     fn log(

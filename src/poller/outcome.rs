@@ -5,11 +5,12 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tracing::Level;
 
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, restore_state};
 use crate::handler::HandlerError;
 use crate::lease::LeaseError;
 use crate::metrics::{FAILURES, RefusedBy};
 use crate::normalize::NormalizeError;
+use crate::partition::whole_of;
 use crate::source::FetchError;
 use crate::state::{Fence, FormatError, Refusal, StoreError};
 
@@ -73,10 +74,12 @@ pub enum TickError {
     /// The checkpoint belongs to another source.
     #[error(
         "source has changed: its fingerprint is `{configured}`, the checkpoint's is `{stored}`; \
-         restore the source settings, or agree to the new source with `highwater reset <NAME> to-beginning \
-         --new-source`, which delivers all of it (`to-now` what comes from now on)"
+         restore the source settings, or accept the new source with `highwater reset {poller} to-beginning \
+         --new-source --reason \"source changed\"`, which delivers all of it (`to-now`: only what comes from now on)"
     )]
     Fingerprint {
+        /// The poller.
+        poller: String,
         /// Of the checkpoint.
         stored: String,
         /// Of the settings.
@@ -86,7 +89,7 @@ pub enum TickError {
     #[error(
         "state of poller `{poller}` is of {stored} partitions, the settings say {configured}: set \
          `HIGHWATER__POLLERS__{}__PARTITIONS` to `{stored}`, or run `highwater repartition {poller} --to \
-         {configured}`",
+         {configured} --reason \"other partitions\"`",
         poller.to_ascii_uppercase()
     )]
     Divided {
@@ -99,21 +102,26 @@ pub enum TickError {
     },
     /// The poller has run before and its state is gone.
     #[error(
-        "state document is gone though the poller has run since {created_at}: make it again with \
-         `highwater state rebuild` where a journal is kept, or put a copy there with \
-         `highwater state import`; or set \
-         `HIGHWATER__POLLERS__<NAME>__ON_MISSING_STATE` to `recreate` to deliver everything again"
+        "state document of `{poller}` is gone though the poller has run since {ran_since}: {}; or set \
+         `HIGHWATER__POLLERS__{}__ON_MISSING_STATE` to `recreate` to deliver everything again",
+        restore_state(poller),
+        whole_of(poller).to_ascii_uppercase()
     )]
     StateVanished {
-        /// When the lost document was created, as RFC 3339 writes it.
-        created_at: String,
+        /// The poller.
+        poller: String,
+        /// When its marker was written, or this process first saw its document, as RFC 3339 writes it.
+        ran_since: String,
     },
     /// The poller has no state, and is to start from now.
     #[error(
-        "poller has no state and is to start from now: run `highwater init <poller>` once; no tick does \
-         so, or a state that was lost would be taken for a first start"
+        "poller `{poller}` has no state and is to start from now: run `highwater init {poller}` once; no tick \
+         does so, because a lost state would look like a first start"
     )]
-    NotStarted,
+    NotStarted {
+        /// The poller.
+        poller: String,
+    },
     /// The lease could not be asked for.
     #[error("acquire lease")]
     Acquire(#[source] LeaseError),
@@ -194,7 +202,9 @@ pub(super) fn refused_outcome(refusal: &Refusal) -> Option<TickOutcome> {
             Some(TickOutcome::Paused { by: by.clone(), reason: reason.clone() })
         }
         Refusal::BackingOff { until } => Some(TickOutcome::BackingOff { until: *until }),
-        Refusal::Superseded { .. } | Refusal::Backwards { .. } | Refusal::TokensExhausted => None,
+        Refusal::Superseded { .. }
+        | Refusal::Backwards { .. }
+        | Refusal::TokensExhausted { .. } => None,
     }
 }
 
@@ -259,7 +269,7 @@ fn failed(error: &TickError) -> OutcomeRow {
         TickError::StateVanished { .. } => {
             ("state_vanished", "LeaseAcquireError", "state_vanished")
         }
-        TickError::NotStarted => ("not_started", "LeaseAcquireError", "not_started"),
+        TickError::NotStarted { .. } => ("not_started", "LeaseAcquireError", "not_started"),
         TickError::Fetch(error) if error.position_lost => {
             ("position_lost", "FetchError", "position_lost")
         }
@@ -324,7 +334,7 @@ impl TickError {
             | Self::Acquire(LeaseError::Store(StoreError::Refused { .. }))
             | Self::Fingerprint { .. }
             | Self::Divided { .. }
-            | Self::NotStarted
+            | Self::NotStarted { .. }
             | Self::Handler(HandlerError::Misconfigured(_) | HandlerError::Gone(_)) => {
                 ErrorKind::Configuration
             }

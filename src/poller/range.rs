@@ -133,7 +133,7 @@ impl Poller {
                 Err(error) => return Err(LoadError::Store(error).into()),
             }
         }
-        Err(TickError::NotStarted)
+        Err(self.not_started())
     }
 
     /// Marks the range as delivered; of one with windows whoever has seen that all of them are.
@@ -171,7 +171,7 @@ impl Poller {
         let (mut failures, mut pause) = (0, PAUSE_MIN);
         loop {
             match self.range().await? {
-                None => return Err(TickError::NotStarted),
+                None => return Err(self.not_started()),
                 Some(range) if range.cancelled_at.is_some() => return Ok(RangeEnd::Cancelled),
                 Some(range) if range.done_at.is_some() => return Ok(RangeEnd::Done),
                 Some(_) if stop.is_set() => return Ok(RangeEnd::Stopped),
@@ -229,6 +229,7 @@ impl Poller {
             return Ok(());
         }
         Err(TickError::Fingerprint {
+            poller: self.name.clone(),
             stored: document.source_fingerprint.to_string(),
             configured: configured.to_string(),
         })
@@ -241,7 +242,7 @@ impl Poller {
         let mut last = StoreError::Conflict { key: self.key.path() };
         for _ in 0..TRIES_MAX {
             let base = self.look().await?;
-            let Some(etag) = base.etag.clone() else { return Err(TickError::NotStarted) };
+            let Some(etag) = base.etag.clone() else { return Err(self.not_started()) };
             let mut next = change(&base, base.age(self.store.grain()));
             if next.range == base.document.range {
                 return Ok(());
@@ -266,7 +267,7 @@ fn is_in_vain(error: &TickError) -> bool {
         TickError::Fingerprint { .. }
         | TickError::Divided { .. }
         | TickError::StateVanished { .. }
-        | TickError::NotStarted
+        | TickError::NotStarted { .. }
         | TickError::Load(LoadError::Format(_))
         | TickError::Normalize(_)
         | TickError::FenceAhead { .. }

@@ -12,6 +12,7 @@ use super::{LoadError, Operator, Poller, Present, RestoreError, Restored, TickEr
 use crate::cursor::{Cursor, CursorMode, KeyValues, SourceFingerprint, SourceState};
 use crate::error::{ErrorKind, chain};
 use crate::journal::Happened;
+use crate::partition::whole_of;
 use crate::range::{
     Direction, RangeError, is_first_reading, position, refuse_future, refuse_other_key,
 };
@@ -138,8 +139,15 @@ pub enum ResetError {
     )]
     OtherDocument,
     /// Its parts are about to leave their rows to others.
-    #[error("its keys are being divided anew: let `highwater repartition` come to its end first")]
-    Dividing,
+    #[error(
+        "its keys are being repartitioned: let `highwater repartition {poller} --to {to} --reason \"finish it\"` finish first"
+    )]
+    Dividing {
+        /// The poller as a whole.
+        poller: String,
+        /// How many partitions there will be.
+        to: u16,
+    },
     /// What is stored may not be replaced.
     #[error(transparent)]
     Restore(#[from] RestoreError),
@@ -164,8 +172,9 @@ impl Poller {
             return Err(RestoreError::Held { owner_id }.into());
         }
         match &present.document {
-            Ok(Some(document)) if document.repartition.is_some() => {
-                return Err(ResetError::Dividing);
+            Ok(Some(StateDocument { repartition: Some(under_way), .. })) => {
+                let poller = whole_of(&self.name).to_owned();
+                return Err(ResetError::Dividing { poller, to: under_way.to });
             }
             Ok(Some(document)) => self.refuse_division_of(document)?,
             Ok(None) | Err(_) => self.refuse_other_division(false).await?,

@@ -761,6 +761,37 @@ async fn a_state_that_vanished_is_never_silently_replayed() {
     assert!(again.document().await.generation > generation);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_warm_process_stops_where_document_and_marker_are_both_gone() {
+    for has_delivered in [true, false] {
+        let world = World::new();
+        let poller = world.seasoned("z").await;
+        // Also one that has only looked at the document.
+        let poller = if has_delivered { poller } else { world.instance("a") };
+        assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
+        let copy = world.document().await;
+        world.memory.lose(&StateKey::Document("p".to_owned()));
+        world.memory.lose(&StateKey::Marker("p".to_owned()));
+        world.source.put(1, "later");
+        for _ in 0..3 {
+            let error = tick(&poller).await.unwrap_err();
+            assert!(matches!(error, TickError::StateVanished { .. }), "{error:?}");
+            sleep(1).await;
+        }
+        assert_eq!(world.handler.ids(), [0], "nothing is delivered again");
+        // What the error names: a copy is put back by another process.
+        let cli = world.instance("cli");
+        let present = cli.present().await.unwrap();
+        let operator = Operator { by: "ann", reason: "state was lost" };
+        cli.restore(&copy, &present, (Happened::Imported, operator)).await.unwrap();
+        assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+        assert_eq!(world.handler.ids(), [0, 1]);
+        assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
+        let key = StateKey::Marker("p".to_owned());
+        assert!(world.memory.load(&key).await.unwrap().stored.is_some(), "marked again");
+    }
+}
+
 /// What was sent to create a document has no condition that a deletion does not fulfil again.
 #[tokio::test(start_paused = true)]
 async fn a_request_to_create_that_lands_after_a_deletion_grants_nothing_and_repeats_no_token() {

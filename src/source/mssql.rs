@@ -143,6 +143,10 @@ struct Decided {
 struct State {
     connection: Connection,
     plan: Option<Arc<Plan>>,
+    /// Whether the columns must be described again before the plan is used: the last read failed.
+    in_doubt: bool,
+    /// Position whose rows were refused because the columns had changed since the plan was made.
+    refused_at: Option<Cursor>,
     /// How many rows a batch holds, judged by those read last.
     rows_fit: Option<usize>,
     /// Whether it was said what is known of a view, or cannot be known of a query.
@@ -188,8 +192,14 @@ impl Mssql {
         }
         let calls = DatabaseCalls::new("SELECT", origin.table().map(ToString::to_string));
         let connection = Connection::new(settings.connection.clone(), None);
-        let state =
-            Mutex::new(State { connection, plan: None, rows_fit: None, told_of_origin: false });
+        let state = Mutex::new(State {
+            connection,
+            plan: None,
+            in_doubt: false,
+            refused_at: None,
+            rows_fit: None,
+            told_of_origin: false,
+        });
         Ok(Self {
             settings,
             origin,
@@ -439,7 +449,9 @@ impl Source for Mssql {
         if let Err(error) = read
             && !answer.is_cut()
         {
-            return Err(error.into());
+            let error = error.into();
+            state.doubt_after(&error);
+            return Err(error);
         }
         plan.current(answer, at)
     }
@@ -465,7 +477,22 @@ impl Source for Mssql {
     }
 }
 
+impl State {
+    /// Has the columns described again before the next read, unless the server was merely unavailable.
+    ///
+    /// The plan itself is kept: only by comparison with it a changed key is noticed where the state
+    /// document has no hash of it yet.
+    fn doubt_after(&mut self, error: &FetchError) {
+        self.in_doubt |= !error.is_outage();
+    }
+}
+
 impl FetchError {
+    /// Whether the server could not be reached, or was busy: this says nothing about the statement.
+    fn is_outage(&self) -> bool {
+        self.of_sql().is_some_and(|error| error.number().is_none() || error.again().is_some())
+    }
+
     /// Returns the error of the connection, where it is one.
     fn of_sql(&self) -> Option<&SqlError> {
         self.source.as_deref()?.downcast_ref()

@@ -98,10 +98,13 @@ pub enum Refusal {
     },
     /// There is no higher token that every JSON reader keeps exact.
     #[error(
-        "fencing token has reached {TOKEN_MAX}, beyond which JSON readers lose count: let a poller \
-         of another name go on where this one is, with `highwater clone`"
+        "fencing token has reached {TOKEN_MAX}, the highest that JSON readers keep exact: let a poller of \
+         another name continue from here, with `highwater clone {poller} {poller}_2 --reason \"tokens used up\"`"
     )]
-    TokensExhausted,
+    TokensExhausted {
+        /// The poller.
+        poller: String,
+    },
 }
 
 /// A request for the lease.
@@ -432,7 +435,7 @@ impl StateDocument {
     fn next_token(&self) -> Result<FencingToken, Refusal> {
         let current = self.lease.fencing_token.0;
         if current >= TOKEN_MAX {
-            return Err(Refusal::TokensExhausted);
+            return Err(Refusal::TokensExhausted { poller: self.poller_name.clone() });
         }
         Ok(FencingToken(current + 1))
     }

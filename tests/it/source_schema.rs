@@ -2,12 +2,13 @@
 
 use highwater::config::OnSchemaChange;
 use highwater::cursor::CursorMode::{self, ChangeTracking, IntegerPk, RowVersion, TimestampPk};
-use highwater::poller::outcome_row;
+use highwater::devdb::{Fault, SqlError};
+use highwater::poller::{Operator, Poller, ResetTo, TickOutcome, TickRequest, outcome_row};
 use highwater::source::mssql::{Mssql, SourceSettings};
 use serde_json::Value as Json;
 
 use crate::any_server::{AnyServer, say};
-use crate::sql::{events, fetch, logged};
+use crate::sql::{World, events, fetch, logged};
 use crate::ticks::Ticks;
 
 const TABLE: &str = "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL, \
@@ -127,10 +128,11 @@ async fn a_key_or_cursor_that_is_gone_or_orders_otherwise_always_stops() {
     ] {
         view(&world, "id, rv, a, b").await;
         let source = Mssql::new(settings.clone()).unwrap();
-        fetch(&source, None, 9).await.unwrap();
+        let (all, _) = events(&source, None, 9).await;
+        let at = &all.last().unwrap().cursor;
         view(&world, columns).await;
         for _ in 0..2 {
-            let error = fetch(&source, None, 9).await.unwrap_err();
+            let error = fetch(&source, Some(at), 9).await.unwrap_err();
             assert!(error.reason.contains(expected), "{columns}: {error}");
             assert_eq!(error.position_lost, lost, "{columns}");
         }
@@ -224,3 +226,64 @@ crate::ticks::also_cold![
     a_change_between_two_processes_is_noticed,
     a_key_that_was_retyped_between_two_processes_stops,
 ];
+
+/// Runs the command that an error names, as an operator would in a process of its own.
+async fn reset_to_beginning(ticks: &mut Ticks) {
+    let cli = ticks.process();
+    let plan = cli.plan_reset(ResetTo::Beginning, false).await.unwrap();
+    let operator = Operator { by: "ann", reason: "key changed" };
+    cli.reset(&plan, "reset-1".to_owned(), operator).await.unwrap();
+}
+
+async fn warm(poller: &Poller) -> Result<TickOutcome, String> {
+    let report = poller.tick(&TickRequest::default()).await;
+    report.result.map_err(|error| highwater::error::chain(&error))
+}
+
+#[tokio::test]
+async fn a_warm_process_resumes_after_the_reset_that_a_retyped_key_asks_for() {
+    let mut ticks = ticks(RowVersion).await;
+    ticks.run("CREATE VIEW dbo.v AS SELECT id, rv FROM dbo.t").await;
+    ticks.settings = ticks.world.settings("v", RowVersion, "rv");
+    let poller = ticks.process();
+    warm(&poller).await.unwrap();
+    ticks.run("INSERT INTO dbo.t (id) VALUES (2)").await;
+    view(&ticks.world, "CAST(id AS nvarchar(9)) AS id, rv").await;
+    for _ in 0..3 {
+        let error = warm(&poller).await.unwrap_err();
+        let command = "`highwater reset orders to-beginning --reason \"key changed\"`";
+        assert!(error.contains("`id` is nvarchar(9)") && error.contains(command), "{error}");
+    }
+    assert_eq!(ticks.handler.received().len(), 1, "nothing is read by the other order");
+    reset_to_beginning(&mut ticks).await;
+    assert_eq!(warm(&poller).await, Ok(TickOutcome::Committed { more: false }));
+    let delivered = ticks.handler.received().into_iter().flat_map(|batch| batch.event_ids);
+    assert_eq!(delivered.count(), 1 + 2, "both rows of the table, from the beginning");
+    assert_eq!(warm(&poller).await, Ok(TickOutcome::Idle));
+    ticks.run("INSERT INTO dbo.t (id) VALUES (3)").await;
+    assert_eq!(warm(&poller).await, Ok(TickOutcome::Committed { more: false }));
+}
+
+#[tokio::test]
+async fn columns_are_described_again_after_any_refusal_whatever_its_number() {
+    let world = World::start(TABLE).await;
+    world.database.execute("CREATE VIEW dbo.v AS SELECT id, rv, a, b FROM dbo.t").unwrap();
+    let source = Mssql::new(world.settings("v", RowVersion, "rv")).unwrap();
+    assert_eq!(after(&source, None).await[0]["b"], 1);
+    world.database.execute("DROP VIEW dbo.v").unwrap();
+    world.database.execute("CREATE VIEW dbo.v AS SELECT id, rv, a FROM dbo.t").unwrap();
+    // How a server refuses a view whose table has lost a column.
+    let refusal = SqlError::new(
+        4413,
+        16,
+        "Could not use view or function 'dbo.v' because of binding errors.",
+    );
+    world.server.faults().arm_matching("t.[b]", 9, Fault::Error(refusal));
+    let error = fetch(&source, None, 9).await.unwrap_err();
+    assert!(error.reason.contains("4413"), "{error}");
+    let rows = after(&source, None).await;
+    assert!(rows[0].get("b").is_none() && rows[0]["a"] == "one", "{rows:?}");
+    let before = world.server.faults().statements();
+    after(&source, None).await;
+    assert_eq!(world.server.faults().statements(), before + 1, "one statement again");
+}

@@ -14,10 +14,10 @@ async fn a_blank_document_is_no_start_but_a_position_in_it_is() {
     let world = World::new();
     world.source.fill(2);
     let poller = world.instance("a").starting_now();
-    assert!(matches!(tick(&poller).await, Err(TickError::NotStarted)));
+    assert!(matches!(tick(&poller).await, Err(TickError::NotStarted { .. })));
     assert_eq!(world.store.take_calls().puts, 0, "nothing is created");
     put_blank(&world, |_| {}).await;
-    assert!(matches!(tick(&poller).await, Err(TickError::NotStarted)));
+    assert!(matches!(tick(&poller).await, Err(TickError::NotStarted { .. })));
     put_blank(&world, |blank| blank.replay_id = Some("again".to_owned())).await;
     assert_eq!(poller.init().await.unwrap(), Init::StartedBefore, "it stays as it is");
     tick(&poller).await.unwrap();

@@ -155,7 +155,7 @@ async fn nothing_is_reset_while_keys_are_divided_anew() {
     };
     own.hold_for_repartition(Some(&record), ann).await.unwrap();
     let refused = own.plan_reset(ResetTo::Beginning, false).await.unwrap_err();
-    assert!(matches!(refused, ResetError::Dividing), "{refused}");
+    assert!(matches!(refused, ResetError::Dividing { .. }), "{refused}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,8 +27,9 @@ fn ends() -> Vec<(&'static str, Ended)> {
     let unreachable = StoreError::Unreachable { key: reason(), reason: reason() };
     let null = NormalizeError::NullKey { row: 0, column: reason() };
     let stale = StaleWrite { stale: Fence::default(), current: Fence::default() };
-    let changed = TickError::Fingerprint { stored: reason(), configured: reason() };
-    let vanished = TickError::StateVanished { created_at: reason() };
+    let changed =
+        TickError::Fingerprint { poller: reason(), stored: reason(), configured: reason() };
+    let vanished = TickError::StateVanished { poller: reason(), ran_since: reason() };
     let (poller, current) = ("p".to_owned(), stale.current);
     let ahead = TickError::FenceAhead { poller, stale: stale.stale, current };
     vec![
@@ -40,7 +41,7 @@ fn ends() -> Vec<(&'static str, Ended)> {
         ("state cannot be read", Err(TickError::Load(LoadError::Store(unreachable)))),
         ("source or number of its partitions changed", Err(changed)),
         ("state vanished", Err(vanished)),
-        ("not started explicitly", Err(TickError::NotStarted)),
+        ("not started explicitly", Err(TickError::NotStarted { poller: reason() })),
         ("lease cannot be asked for", Err(TickError::Acquire(LeaseError::Lapsed))),
         ("fetch", Err(TickError::Fetch(fetch()))),
         (

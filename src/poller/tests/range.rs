@@ -129,8 +129,8 @@ async fn without_its_document_a_range_delivers_nothing() {
     let (world, _) = delivered(3).await;
     let earlier = world.handler.received().len();
     let range = world.range("cli");
-    assert!(matches!(deliver(&range).await, Err(TickError::NotStarted)));
-    assert!(matches!(tick(&range).await, Err(TickError::NotStarted)));
+    assert!(matches!(deliver(&range).await, Err(TickError::NotStarted { .. })));
+    assert!(matches!(tick(&range).await, Err(TickError::NotStarted { .. })));
     assert_eq!(world.handler.received().len(), earlier);
 }
 

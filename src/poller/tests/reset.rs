@@ -334,7 +334,7 @@ async fn a_clone_goes_on_where_the_poller_is_and_is_never_made_over_another() {
     // Its marker says that it ran.
     journaled.world.memory.lose(&StateKey::Document("q".to_owned()));
     let gone = Box::pin(poller.clone_to(&clone, true, ANN)).await.unwrap_err();
-    assert!(matches!(gone, CloneError::RanBefore(_)), "{gone}");
+    assert!(matches!(gone, CloneError::RanBefore { .. }), "{gone}");
 
     let source = Arc::new(TableSource::with_fingerprint("r", "dbo.other"));
     let other = journaled.world.instance_of("b", source).under_name("r");

@@ -25,7 +25,7 @@ async fn state_in_memory_is_read_again_once_it_is_old() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reset_elsewhere_is_seen_at_the_next_write_or_refresh() {
+async fn a_reset_elsewhere_is_seen_at_the_next_write_or_refresh_of_a_healthy_process() {
     for with_new_row in [true, false] {
         let world = World::new();
         let poller = world.seasoned("a").await;
@@ -45,6 +45,33 @@ async fn a_reset_elsewhere_is_seen_at_the_next_write_or_refresh() {
             assert_ne!(world.handler.received()[1].batch_id, before);
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_process_sees_a_reset_elsewhere_at_its_next_tick() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.put(1, "new");
+    for _ in 0..2 {
+        world.source.fail_with(crate::source::FetchError::position_lost("table was reseeded"));
+        assert!(matches!(tick(&poller).await, Err(TickError::Fetch(_))));
+        sleep(1).await;
+    }
+    assert_eq!(
+        world.store.take_calls(),
+        calls(1, 0, 0),
+        "the second tick reads the document again"
+    );
+    let cli = world.instance("cli");
+    let plan = cli.plan_reset(ResetTo::Beginning, false).await.unwrap();
+    let operator = Operator { by: "ann", reason: "table was reseeded" };
+    cli.reset(&plan, "replay-1".to_owned(), operator).await.unwrap();
+    // The same process, well within `STATE_REFRESH`.
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(world.handler.ids(), [0, 0, 1]);
+    world.store.take_calls();
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
+    assert_eq!(world.store.take_calls(), calls(0, 0, 0), "idle ticks stay free");
 }
 
 #[tokio::test(start_paused = true)]
@@ -296,9 +323,12 @@ async fn a_poller_whose_tokens_are_used_up_stops_and_says_what_to_do() {
     world.source.put(2, "newer");
     world.store.take_calls();
     let error = tick(&poller).await.unwrap_err();
-    assert!(matches!(&error, TickError::Acquire(LeaseError::Refused(Refusal::TokensExhausted))));
+    assert!(matches!(
+        &error,
+        TickError::Acquire(LeaseError::Refused(Refusal::TokensExhausted { .. }))
+    ));
     assert!(chain(&error).contains("9007199254740991"), "{}", chain(&error));
-    assert!(chain(&error).contains("`highwater clone`"), "{}", chain(&error));
+    assert!(chain(&error).contains("`highwater clone p p_2 "), "{}", chain(&error));
     assert_eq!(world.store.take_calls().puts, 0);
     assert_eq!(world.handler.ids(), [0, 1]);
 }

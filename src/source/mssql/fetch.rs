@@ -6,17 +6,17 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::config::OnSchemaChange;
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, reset_to_beginning};
 use crate::mssql::SqlError;
 use crate::source::{FetchError, FetchWindow, Rows};
 
 use super::describe::{self, Column};
 use super::plan::{Answer, Plan};
 use super::schema::Known;
-use super::{Mssql, State, traced, tracking, values};
+use super::{Mssql, State, traced, values};
 
-/// Errors of a table that is not as it was described: a name that is not there, and values that do not
-/// convert between its types.
+/// Errors after which the columns are described again at once, so that the same fetch can succeed: a name
+/// that is not there, and values that do not convert. After any other refusal the next fetch describes them.
 const TABLE_CHANGED: [u32; 10] = [207, 208, 206, 241, 242, 245, 402, 8114, 8115, 8169];
 /// Change tracking is not enabled on the table.
 const NOT_TRACKED: u32 = 22105;
@@ -44,7 +44,8 @@ impl Mssql {
         window: FetchWindow<'_>,
     ) -> Result<Rows, FetchError> {
         for _ in 0..DESCRIBED_MAX {
-            if let Some(rows) = self.try_read(state, window).await? {
+            let read = self.try_read(state, window).await;
+            if let Some(rows) = read.inspect_err(|error| state.doubt_after(error))? {
                 return Ok(rows);
             }
         }
@@ -61,6 +62,7 @@ impl Mssql {
         // A range that is read again is read whole.
         let fit = state.rows_fit.filter(|_| window.upto.is_none()).unwrap_or(usize::MAX);
         let window = FetchWindow { rows_max: window.rows_max.min(fit), ..window };
+        self.resolve_doubt(state, window).await?;
         let is_new = state.plan.is_none();
         let (plan, connection) = self.plan(state).await?;
         self.check_known(&plan, window, is_new)?;
@@ -79,7 +81,7 @@ impl Mssql {
         if let Err(error) = read
             && !answer.is_cut()
         {
-            return self.failed(state, &plan, error).await.map(|()| None);
+            return self.failed(state, &plan, window, error).await.map(|()| None);
         }
         if let Some(sql) = plan.missing_statement(&answer) {
             let read = connection.query(&sql, &[], |row| Ok(values(&row).pop())).await?;
@@ -91,50 +93,80 @@ impl Mssql {
         }
         if answer.described != plan.described {
             let described = std::mem::take(&mut answer.described);
-            self.adopt(state, &plan, &described)?;
+            self.adopt(state, &plan, window, &described)?;
             return Ok(None);
         }
+        state.refused_at = None;
         state.rows_fit = plan.rows_that_fit(&answer).or(state.rows_fit);
         let mut rows = plan.finish(answer, window)?;
         rows.remember = plan.schema.kept(rows.remember, window.state, !rows.rows.is_empty());
         Ok(Some(rows))
     }
 
-    /// Looks whether a failed read is explained by columns that have changed.
+    /// Describes the columns again where the last read failed: they may have changed.
+    async fn resolve_doubt(
+        &self,
+        state: &mut State,
+        window: FetchWindow<'_>,
+    ) -> Result<(), FetchError> {
+        let Some(plan) = state.plan.clone().filter(|_| state.in_doubt) else { return Ok(()) };
+        let described = self.describe(&mut state.connection).await?;
+        if described != plan.described {
+            self.adopt(state, &plan, window, &described)?;
+        }
+        state.in_doubt = false;
+        Ok(())
+    }
+
+    /// Checks whether a failed read is explained by columns that have changed.
     async fn failed(
         &self,
         state: &mut State,
         plan: &Plan,
+        window: FetchWindow<'_>,
         error: SqlError,
     ) -> Result<(), FetchError> {
         if error.number() == Some(NOT_TRACKED) {
-            return Err(tracking::lost_tracking(&error.to_string()));
+            return Err(plan.lost_tracking(&error.to_string()));
         }
         if !error.number().is_some_and(|number| TABLE_CHANGED.contains(&number)) {
             return Err(error.into());
         }
-        let described = self.describe(&mut state.connection).await;
-        let described = described.inspect_err(|_| state.plan = None)?;
+        let described = self.describe(&mut state.connection).await?;
         // Somebody else is to blame: the filter, or what a view reads.
         if described == plan.described {
             return Err(error.into());
         }
-        self.adopt(state, plan, &described)
+        self.adopt(state, plan, window, &described)
     }
 
-    /// Takes columns for what is to be read from now on, unless the poller has to stop.
-    fn adopt(&self, state: &mut State, old: &Plan, described: &[Column]) -> Result<(), FetchError> {
-        if described.is_empty() {
-            state.plan = None;
+    /// Reads by changed columns from now on, unless the poller has to stop.
+    ///
+    /// A refusal keeps the old plan, and holds for the position it was made at. A fetch from another
+    /// position comes after an operator has moved the checkpoint, so the columns are accepted as in a
+    /// new process, where only the state document decides.
+    fn adopt(
+        &self,
+        state: &mut State,
+        old: &Plan,
+        window: FetchWindow<'_>,
+        described: &[Column],
+    ) -> Result<(), FetchError> {
+        let moved = state.refused_at.as_ref().is_some_and(|at| window.after != Some(at));
+        if described.is_empty() || moved {
+            (state.plan, state.refused_at) = (None, None);
             return Ok(());
         }
         let new = self.make_plan(described).inspect_err(|_| state.plan = None)?;
         let changes = new.schema.changes_from(&old.schema);
-        if !new.schema.orders_as(&old.schema) {
-            return Err(self.reordered(&changes));
-        }
-        if !changes.is_empty() {
-            self.changed(&changes)?;
+        let refusal = match window.after {
+            Some(_) if !new.schema.orders_as(&old.schema) => Some(self.reordered(&changes)),
+            _ if changes.is_empty() => None,
+            _ => self.changed(&changes).err(),
+        };
+        if let Some(refusal) = refusal {
+            state.refused_at = window.after.cloned();
+            return Err(refusal);
         }
         state.plan = Some(Arc::new(new));
         state.rows_fit = None;
@@ -181,8 +213,9 @@ impl Mssql {
     fn reordered(&self, changes: &str) -> FetchError {
         FetchError::position_lost(format!(
             "the key or cursor of `{}` has changed ({changes}), by which rows may lie in another order than \
-             when the checkpoint was made: change it back, or start over with `highwater reset <NAME> to-beginning`",
-            self.origin
+             when the checkpoint was made: change it back, or start over with {}",
+            self.origin,
+            reset_to_beginning(&self.settings.poller, "key changed")
         ))
     }
 }

@@ -1,7 +1,7 @@
 //! The key of a position: what its values are compared as, and where it is read. Pure.
 
 use crate::cursor::Cursor;
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, reset_to_beginning};
 use crate::mssql::ident::quote;
 use crate::source::{FetchError, FetchWindow};
 
@@ -18,8 +18,9 @@ impl Plan {
             value.and_then(|value| column.key_value(value)).map_err(|why| {
                 let reason = format!(
                     "the checkpoint has no value of type `{}` for key column `{name}` ({why}): \
-                     restore the key, or start over with `highwater reset <NAME> to-beginning`",
-                    column.type_name
+                     restore the key, or start over with {}",
+                    column.type_name,
+                    reset_to_beginning(&self.poller, "key changed")
                 );
                 FetchError::new(ErrorKind::Data, reason)
             })

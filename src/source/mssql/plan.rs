@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::config::{Filter, SourceClock};
 use crate::cursor::{Cursor, CursorError, CursorMode, RowVersion};
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, reset_to_beginning};
 use crate::mssql::Param;
 use crate::partition::Partition;
 use crate::source::{Columns, FetchError, FetchWindow, Lag, Remember, Row, Rows};
@@ -34,6 +34,8 @@ pub(super) struct Reading<'a> {
 /// What is read of one described table, and how its rows are laid out.
 #[derive(Debug)]
 pub(super) struct Plan {
+    /// Name of the poller.
+    pub(super) poller: String,
     /// Name of the table, and the same quoted.
     pub(super) table: String,
     pub(super) quoted: String,
@@ -178,6 +180,7 @@ impl Plan {
         let ordering: Vec<&Column> = cursor.iter().chain(&key).collect();
         let schema = Schema::of(&read, &ordering);
         Ok(Self {
+            poller: settings.poller.clone(),
             table: origin.to_string(),
             described: described.to_vec(),
             schema,
@@ -338,7 +341,7 @@ impl Plan {
         }
         let remember = match self.mode {
             CursorMode::RowVersion => {
-                check_version(&answer.head, window)?;
+                self.check_version(&answer.head, window)?;
                 None
             }
             CursorMode::IntegerPk => self.marks_after(&answer.head, window)?,
@@ -369,9 +372,9 @@ impl Plan {
         {
             return Err(FetchError::position_lost(format!(
                 "the checkpoint is at `{at}`, the last identity of `{}` is `{last}`: the table was \
-                 emptied, reseeded or restored, and rows could be missed; start over with \
-                 `highwater reset <NAME> to-beginning`",
-                self.table
+                 emptied, reseeded or restored, and rows could be missed; start over with {}",
+                self.table,
+                reset_to_beginning(&self.poller, "table was reseeded")
             )));
         }
         // Of the past nothing is noted.
@@ -381,23 +384,23 @@ impl Plan {
         let seen = Seen { hi: number(hi), max: number(max), now };
         Ok(Marks::of(window.state).after(&seen))
     }
-}
 
-/// Checks that the database has not gone back behind the checkpoint.
-fn check_version(head: &[Value], window: FetchWindow<'_>) -> Result<(), FetchError> {
-    let Some(after) = window.after else { return Ok(()) };
-    let [_, Value::Int(last)] = head else {
-        return Err(unexpected(head, "its last rowversion"));
-    };
-    let last = RowVersion(u64::from_be_bytes(last.to_be_bytes()));
-    match after.value.parse::<RowVersion>() {
-        Ok(version) if version > last => Err(FetchError::position_lost(format!(
-            "the checkpoint is at rowversion `{version}`, the database's last one is \
-             `{last}`: it was restored or replaced, and rows could be missed; start over with `highwater \
-             reset <NAME> to-beginning`"
-        ))),
-        // A cursor that cannot be read has been refused before the statement was sent.
-        Ok(_) | Err(_) => Ok(()),
+    /// Checks that the database has not gone back behind the checkpoint.
+    fn check_version(&self, head: &[Value], window: FetchWindow<'_>) -> Result<(), FetchError> {
+        let Some(after) = window.after else { return Ok(()) };
+        let [_, Value::Int(last)] = head else {
+            return Err(unexpected(head, "its last rowversion"));
+        };
+        let last = RowVersion(u64::from_be_bytes(last.to_be_bytes()));
+        match after.value.parse::<RowVersion>() {
+            Ok(version) if version > last => Err(FetchError::position_lost(format!(
+                "the checkpoint is at rowversion `{version}`, the database's last one is \
+                 `{last}`: it was restored or replaced, and rows could be missed; start over with {}",
+                reset_to_beginning(&self.poller, "database was restored")
+            ))),
+            // A cursor that cannot be read has been refused before the statement was sent.
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 }
 
@@ -416,8 +419,8 @@ pub(super) fn not_found(table: &Origin) -> FetchError {
 /// Says that a checkpoint is of another mode than the source.
 pub(super) fn other_mode(cursor: &Cursor, mode: CursorMode) -> String {
     format!(
-        "the checkpoint is of mode `{}`, the source of `{mode}`: restore the mode, or agree to the \
-         new one with `highwater reset <NAME> to-beginning --new-source`",
+        "the checkpoint is of mode `{}`, the source of `{mode}`: restore the mode, or reset the poller to its \
+         beginning with `--new-source`",
         cursor.mode
     )
 }

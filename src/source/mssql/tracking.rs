@@ -18,7 +18,7 @@ use serde_json::Value as Json;
 
 use crate::config::Filter;
 use crate::cursor::{Cursor, CursorError, CursorMode, SourceState, TrackedPhase, TrackedPosition};
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, reset_to_beginning};
 use crate::mssql::Param;
 use crate::mssql::ident::literal;
 use crate::source::{FetchError, FetchWindow, Lag, Remember, Rows};
@@ -298,7 +298,7 @@ impl Plan {
                     self.table
                 ),
             )),
-            Verdict::TakenBack(at) => Err(Self::taken_back(at, *current)),
+            Verdict::TakenBack(at) => Err(self.taken_back(at, *current)),
         }
     }
 
@@ -341,7 +341,7 @@ impl Plan {
         match verdict(range, current, kept_since) {
             Verdict::Good => {}
             Verdict::Expired(since) => return Err(self.expired(since, kept_since)),
-            Verdict::TakenBack(at) => return Err(Self::taken_back(at, current)),
+            Verdict::TakenBack(at) => return Err(self.taken_back(at, current)),
         }
         // A batch that is read again has the positions that it had.
         let started = range.after.or(range.upto).map_or(current, |at| at.version);
@@ -383,15 +383,17 @@ impl Plan {
     fn expired(&self, since: i64, kept_since: i64) -> FetchError {
         FetchError::position_lost(format!(
             "changes of `{}` were delivered up to version `{since}`, and are kept from version `{kept_since}` on only: \
-             some were cleaned up before they were read; `highwater reset <NAME> to-beginning`, and raise `CHANGE_RETENTION`",
-            self.table
+             some were cleaned up before they were read; start over with {}, and raise `CHANGE_RETENTION`",
+            self.table,
+            reset_to_beginning(&self.poller, "changes were cleaned up")
         ))
     }
 
-    fn taken_back(at: i64, current: i64) -> FetchError {
+    fn taken_back(&self, at: i64, current: i64) -> FetchError {
         FetchError::position_lost(format!(
             "the checkpoint is at version `{at}` of the changes, the database's current one is `{current}`: it was \
-             restored or replaced, and rows could be missed; start over with `highwater reset <NAME> to-beginning`"
+             restored or replaced, and rows could be missed; start over with {}",
+            reset_to_beginning(&self.poller, "database was restored")
         ))
     }
 
@@ -400,8 +402,17 @@ impl Plan {
         let advice = self.tracking_advice();
         match range.after {
             None => FetchError::new(ErrorKind::Configuration, advice),
-            Some(_) => lost_tracking(&advice),
+            Some(_) => self.lost_tracking(&advice),
         }
+    }
+
+    /// Says that changes are no longer tracked.
+    pub(super) fn lost_tracking(&self, reason: &str) -> FetchError {
+        FetchError::position_lost(format!(
+            "{reason}; what changed meanwhile is not known: start over with {}, which reads the whole table \
+             again",
+            reset_to_beginning(&self.poller, "tracking was off")
+        ))
     }
 
     fn tracking_advice(&self) -> String {
@@ -411,14 +422,6 @@ impl Plan {
             self.table, self.quoted
         )
     }
-}
-
-/// Says that changes which were tracked are so no more.
-pub(super) fn lost_tracking(reason: &str) -> FetchError {
-    FetchError::position_lost(format!(
-        "{reason}; what changed meanwhile is not known: start over with `highwater reset <NAME> to-beginning`, \
-         which reads the table anew"
-    ))
 }
 
 /// Whether there can be more although no row says so: changes are read after the table's rows only.

@@ -25,7 +25,8 @@ impl OwnTable {
 
     /// Returns the command that prints how it is made.
     pub(super) fn ddl(&self) -> String {
-        format!("`highwater {} ddl --table {}`", self.command, self.name.as_argument())
+        let (command, table) = (self.command, self.name.as_argument());
+        format!("`highwater {command} ddl --table {table}`")
     }
 
     /// Returns the rights as people list them.

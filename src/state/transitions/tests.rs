@@ -364,9 +364,10 @@ fn tokens_stop_where_json_readers_lose_count() {
     let mut document = fresh();
     document.lease =
         LeaseRecord { fencing_token: FencingToken(TOKEN_MAX), ..LeaseRecord::default() };
-    assert_eq!(document.acquire(request("a", 0)), Err(Refusal::TokensExhausted));
-    assert_eq!(document.break_lease(), Err(Refusal::TokensExhausted));
-    assert_eq!(document.reset(None, "r".to_owned()), Err(Refusal::TokensExhausted));
+    let exhausted = || Err(Refusal::TokensExhausted { poller: "orders".to_owned() });
+    assert_eq!(document.acquire(request("a", 0)), exhausted());
+    assert_eq!(document.break_lease(), exhausted());
+    assert_eq!(document.reset(None, "r".to_owned()), exhausted());
     document.lease.fencing_token = FencingToken(TOKEN_MAX - 1);
     assert_eq!(document.acquire(request("a", 0)).unwrap().lease.fencing_token.0, TOKEN_MAX);
 }

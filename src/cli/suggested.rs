@@ -1,0 +1,139 @@
+//! Every command that a message suggests runs as printed: the real parser accepts it.
+
+use std::path::Path;
+
+use super::*;
+
+/// What stands in a message for these values; any other value is a poller's name.
+const VALUES: [(&str, &str); 9] = [
+    ("app", "other"),
+    ("command", "state"),
+    ("configured", "4"),
+    ("event_id", "0123456789abcdef0123456789abcdef"),
+    ("purpose", "replay"),
+    ("stored", "2"),
+    ("table", "ops.state"),
+    ("to", "4"),
+    ("what", "replay"),
+];
+
+/// Describes settings, and names commands without their arguments.
+const DESCRIBES: &str = "src/config/settings";
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut found = Vec::new();
+    for path in entries {
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Returns the code of a file without comments and tests, with continued literals on one line.
+fn code(text: &str) -> String {
+    let production = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+    let mut code = String::new();
+    for line in production.lines().filter(|line| !line.trim_start().starts_with("//")) {
+        let line = if code.ends_with('\\') { line.trim_start() } else { line };
+        if code.ends_with('\\') {
+            code.pop();
+        } else {
+            code.push('\n');
+        }
+        code.push_str(line);
+    }
+    code.replace("\\\"", "\"")
+}
+
+/// Returns the commands in backticks, with values for what is filled in.
+fn commands(code: &str) -> Vec<String> {
+    let starts = code.match_indices("`highwater ").map(|(at, _)| at + 1);
+    let texts = starts.map(|at| code[at..].split('`').next().unwrap_or_default());
+    texts.map(filled_in).collect()
+}
+
+fn filled_in(text: &str) -> String {
+    let mut parts = text.split('{');
+    let mut filled = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (name, rest) = part.split_once('}').expect("a placeholder has an end");
+        let value = VALUES.iter().find(|(known, _)| *known == name);
+        filled.push_str(value.map_or("orders", |(_, value)| value));
+        filled.push_str(rest);
+    }
+    filled
+}
+
+/// Splits as a shell would, as far as double quotes go.
+fn words(command: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for (number, part) in command.split('"').enumerate() {
+        if number % 2 == 1 {
+            words.push(part.to_owned());
+        } else {
+            words.extend(part.split_whitespace().map(str::to_owned));
+        }
+    }
+    words
+}
+
+/// Returns why a command does not run as it is.
+fn mistake(command: &str) -> Option<String> {
+    let words = words(command);
+    if let Some(placeholder) = words.iter().find(|word| {
+        word.contains('<') || (word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_uppercase()))
+    }) {
+        return Some(format!("`{placeholder}` is to be filled in"));
+    }
+    if let Err(error) = Arguments::try_parse_from(&words) {
+        return (error.use_stderr()).then(|| error.to_string());
+    }
+    let mut leaf = &Arguments::command();
+    for word in &words[1..] {
+        leaf = leaf.find_subcommand(word).unwrap_or(leaf);
+    }
+    let has = |id: &str| leaf.get_arguments().any(|argument| argument.get_id() == id);
+    let asks = has("reason") && has("yes") && !words.iter().any(|word| word == "--reason");
+    asks.then(|| "it asks for a `--reason`".to_owned())
+}
+
+#[test]
+fn every_command_that_a_message_suggests_runs_as_printed() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (mut found, mut mistakes) = (0, Vec::new());
+    for path in sources(&root.join("src")) {
+        let name = path.strip_prefix(root).unwrap().display().to_string();
+        let in_tests = name.ends_with("tests.rs")
+            || name.contains("/tests/")
+            || name.ends_with("suggested.rs");
+        if in_tests || name.starts_with(DESCRIBES) {
+            continue;
+        }
+        for command in commands(&code(&std::fs::read_to_string(&path).unwrap())) {
+            found += 1;
+            let mistake = mistake(&command).map(|why| format!("{name}: `{command}`: {why}"));
+            mistakes.extend(mistake);
+        }
+    }
+    assert_eq!(mistakes, Vec::<String>::new());
+    assert!(found > 30, "{found} commands found");
+}
+
+#[test]
+fn a_command_with_a_gap_is_found() {
+    for (command, why) in [
+        ("highwater reset <NAME> to-beginning --reason \"x\"", "filled in"),
+        ("highwater state import FILE orders --reason \"x\"", "filled in"),
+        ("highwater reset orders to-beginning", "--reason"),
+        ("highwater clone orders", "required"),
+        ("highwater rewind orders", "unrecognized"),
+    ] {
+        let mistake = mistake(command).unwrap_or_default();
+        assert!(mistake.contains(why), "`{command}`: {mistake}");
+    }
+    assert_eq!(mistake("highwater reset orders to-beginning --reason \"key changed\""), None);
+}
