@@ -44,5 +44,5 @@ pub use self::{
     faults::{Fault, Faults, LoginFault, SeenLogin},
     server::{Options, Server},
     session::{Engine, Session},
-    types::{Column, Named, Parameter, Reply, SqlError, Type, Value},
+    types::{Column, Command, Completion, Named, Parameter, Reply, SqlError, Type, Value},
 };

@@ -147,8 +147,9 @@ fn run(session: &mut dyn Session, sql: &str, parameters: &[Parameter]) -> Result
     let mut rows = 0;
     for reply in session.run(sql, parameters) {
         match reply {
-            Reply::Affected(count) => rows += count,
-            Reply::Rows { .. } | Reply::Done => {}
+            Reply::Rows { completion, .. } | Reply::Done(completion) => {
+                rows += completion.written();
+            }
             Reply::Error(error) => return Err(error),
         }
     }

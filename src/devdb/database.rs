@@ -112,8 +112,7 @@ impl Database {
         for reply in SqliteSession::open(self.0.clone(), "master")?.run(sql, &[]) {
             rows += match reply {
                 Reply::Rows { rows, .. } => rows.len().try_into().unwrap_or(u64::MAX),
-                Reply::Affected(rows) => rows,
-                Reply::Done => 0,
+                Reply::Done(completion) => completion.written(),
                 Reply::Error(error) => return Err(error),
             };
         }

@@ -9,7 +9,7 @@ use super::{
     database::Database,
     session::{Engine, Session},
     tsql::lexer::{self, Token},
-    types::{Parameter, Reply, SqlError},
+    types::{Command, Completion, Parameter, Reply, SqlError},
 };
 
 /// The database that every server has.
@@ -108,10 +108,14 @@ struct ServerSession {
 impl Session for ServerSession {
     fn run(&mut self, sql: &str, parameters: &[Parameter]) -> Vec<Reply> {
         match self.databases.run(sql) {
-            Some(Ok(())) => vec![Reply::Done],
+            Some(Ok(())) => vec![Reply::Done(Completion { command: Command::Other, rows: None })],
             Some(Err(error)) => vec![Reply::Error(error)],
             None => self.inner.run(sql, parameters),
         }
+    }
+
+    fn leave_procedure(&mut self) {
+        self.inner.leave_procedure();
     }
 
     fn begin(&mut self) -> Result<(), SqlError> {
@@ -142,7 +146,7 @@ mod tests {
     fn error(session: &mut dyn Session, sql: &str) -> Option<i32> {
         session.run(sql, &[]).into_iter().find_map(|reply| match reply {
             Reply::Error(error) => Some(error.number),
-            Reply::Rows { .. } | Reply::Affected(_) | Reply::Done => None,
+            Reply::Rows { .. } | Reply::Done(_) => None,
         })
     }
 

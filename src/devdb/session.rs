@@ -20,6 +20,10 @@ pub trait Session: Send + 'static {
     /// Runs the statements of a batch up to the first that fails.
     fn run(&mut self, sql: &str, parameters: &[Parameter]) -> Vec<Reply>;
 
+    /// Restores the settings that a procedure call changed: what ran last was the text of
+    /// `sp_executesql`.
+    fn leave_procedure(&mut self) {}
+
     /// Begins a transaction.
     ///
     /// # Errors

@@ -62,7 +62,7 @@ use self::{
     parser::{Parser, TableColumn},
     query::Scope,
 };
-use super::types::{Column, SqlError, Type};
+use super::types::{Column, Command, SqlError, Type};
 
 /// What `@@VERSION` says.
 pub(crate) const VERSION: &str = concat!(
@@ -87,13 +87,7 @@ pub(crate) enum Statement {
         columns: Vec<Column>,
         targets: Vec<String>,
     },
-    /// `table` is the one that is written, `identity` it and its identity column.
-    Write {
-        table: String,
-        sql: String,
-        returning: Vec<Column>,
-        identity: Option<(String, String)>,
-    },
+    Write(Write),
     Declare {
         name: String,
         ty: Type,
@@ -118,6 +112,18 @@ pub(crate) enum Statement {
     },
     Block(Vec<Self>),
     Nothing,
+}
+
+/// A statement that writes rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Write {
+    pub(crate) command: Command,
+    /// The table that is written.
+    pub(crate) table: String,
+    pub(crate) sql: String,
+    pub(crate) returning: Vec<Column>,
+    /// The table and its identity column.
+    pub(crate) identity: Option<(String, String)>,
 }
 
 /// A change of the schema.

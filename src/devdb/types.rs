@@ -405,6 +405,8 @@ pub struct Column {
     pub ty: Type,
     /// Whether it may hold `NULL`.
     pub nullable: bool,
+    /// Whether an expression computes it, so that it is no column of a table.
+    pub computed: bool,
 }
 
 /// Parameter of a remote procedure call, or a variable of a batch.
@@ -457,11 +459,56 @@ pub enum Reply {
         columns: Vec<Column>,
         /// The rows, each as long as `columns`.
         rows: Vec<Vec<Value>>,
+        /// How the statement ended.
+        completion: Completion,
     },
-    /// Rows inserted, updated or deleted.
-    Affected(u64),
-    /// Done, with nothing to count.
-    Done,
+    /// Done, without a result set.
+    Done(Completion),
     /// Failed; the rest of the batch did not run.
     Error(SqlError),
+}
+
+/// How a statement ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The kind of statement.
+    pub command: Command,
+    /// Rows read or written; [`None`] where nothing is counted or `NOCOUNT` is on.
+    pub rows: Option<u64>,
+}
+
+impl Completion {
+    /// Rows inserted, updated or deleted.
+    pub fn written(self) -> u64 {
+        match self.command {
+            Command::Insert | Command::Update | Command::Delete => self.rows.unwrap_or(0),
+            Command::Select
+            | Command::Begin
+            | Command::Commit
+            | Command::Rollback
+            | Command::Other => 0,
+        }
+    }
+}
+
+/// The kind of a statement, which a client may need to tell rows that were read from rows that were
+/// written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// `SELECT`.
+    Select,
+    /// `INSERT`.
+    Insert,
+    /// `UPDATE`.
+    Update,
+    /// `DELETE`.
+    Delete,
+    /// `BEGIN TRANSACTION`.
+    Begin,
+    /// `COMMIT`.
+    Commit,
+    /// `ROLLBACK`.
+    Rollback,
+    /// Anything else.
+    Other,
 }

@@ -68,7 +68,7 @@ fn every_near_miss_is_an_error_and_no_empty_result() {
     for (sql, number, replies) in replies("```sql refused") {
         let told = replies.iter().find_map(|reply| match reply {
             Reply::Error(error) => Some(error.number),
-            Reply::Rows { .. } | Reply::Affected(_) | Reply::Done => None,
+            Reply::Rows { .. } | Reply::Done(_) => None,
         });
         if told != number.parse().ok() {
             wrong.push(format!("{sql}\n    gives {told:?}, not {number}: {replies:?}"));

@@ -155,7 +155,7 @@ async fn write(
 
 fn run(session: &mut dyn Session, sql: &str) -> Result<u64, SqlError> {
     match session.run(sql, &[]).into_iter().next() {
-        Some(Reply::Affected(rows)) => Ok(rows),
+        Some(Reply::Done(completion)) => Ok(completion.written()),
         Some(Reply::Error(error)) => Err(error),
         reply => panic!("{sql}: {reply:?}"),
     }

@@ -25,10 +25,10 @@ use crate::devdb::{
     convert,
     session::Session,
     tsql::{
-        Statement, lexer,
+        Statement, Write, lexer,
         parser::{Parser, quoted},
     },
-    types::{Column, Parameter, Reply, SqlError, Type, Value},
+    types::{Column, Command, Completion, Parameter, Reply, SqlError, Type, Value},
 };
 
 /// How long a write waits for another transaction unless `SET LOCK_TIMEOUT` says otherwise.
@@ -47,11 +47,20 @@ pub(crate) struct SqliteSession {
     /// Table for which `SET IDENTITY_INSERT` is on.
     identity_insert: String,
     abort_on_error: bool,
+    no_count: NoCount,
     transaction: Option<Transaction>,
     /// What the transaction has written, where several write at once.
     pending: Pending,
     transactions: u64,
     rolled_back: bool,
+}
+
+/// `SET NOCOUNT`.
+#[derive(Debug, Default)]
+struct NoCount {
+    is_on: bool,
+    /// Before what ran last, whose setting a procedure call does not keep.
+    was_on: bool,
 }
 
 #[derive(Debug)]
@@ -77,6 +86,7 @@ impl SqliteSession {
             variables: Variables::new(),
             identity_insert: String::new(),
             abort_on_error: false,
+            no_count: NoCount::default(),
             transaction: None,
             pending: Pending::default(),
             transactions: 0,
@@ -103,7 +113,7 @@ impl SqliteSession {
         self.variables =
             variables.map(|(n, (_, ty))| (format!("@c{n}"), (*ty, Stored::Null))).collect();
         let tokens = lexer::tokens(sql)?;
-        let Some(Statement::Write { sql, identity, .. }) = self.parse(&tokens, 0)?.0 else {
+        let Some(Statement::Write(Write { sql, identity, .. })) = self.parse(&tokens, 0)?.0 else {
             return Err(SqlError::unsupported("A statement without rows"));
         };
         self.writing(|session| {
@@ -186,38 +196,53 @@ impl SqliteSession {
         match statement {
             Statement::Query { sql, columns } => {
                 let rows = self.rows(&sql, &columns)?;
-                self.counted(rows.len());
-                replies.push(Reply::Rows { columns, rows });
+                let completion = self.counted(Command::Select, rows.len());
+                replies.push(Reply::Rows { columns, rows, completion });
             }
             Statement::Select { sql, columns, targets } => {
                 let rows = self.rows(&sql, &columns)?;
-                self.counted(rows.len());
+                replies.push(Reply::Done(self.counted(Command::Select, rows.len())));
                 if let Some(row) = rows.into_iter().last() {
                     for ((name, value), column) in targets.iter().zip(row).zip(&columns) {
                         self.assign(name, column.ty, &value)?;
                     }
                 }
             }
-            Statement::Write { table, sql, returning, identity } => {
-                replies.push(self.write(&table, &sql, returning, identity.as_ref())?);
-            }
+            Statement::Write(write) => replies.push(self.write(write)?),
             Statement::Declare { name, ty, value } => {
-                let value = value.map_or(Ok(Stored::Null), |sql| self.value(&sql))?;
-                self.variables.insert(name, (ty, value));
+                let value = value.map(|sql| self.value(&sql)).transpose()?;
+                if value.is_some() {
+                    self.set_row_count(1);
+                }
+                self.variables.insert(name, (ty, value.unwrap_or(Stored::Null)));
             }
             Statement::Assign { name, value } => {
                 let value = self.value(&value)?;
                 if let Some(variable) = self.variables.get_mut(&name) {
                     variable.1 = value;
                 }
+                self.set_row_count(1);
             }
-            Statement::Setting { name, value } => self.set(&name, value)?,
-            Statement::Begin => self.begin()?,
-            Statement::Commit => self.commit()?,
-            Statement::Rollback => self.rollback()?,
+            Statement::Setting { name, value } => {
+                self.set(&name, value)?;
+                self.set_row_count(0);
+            }
+            Statement::Begin => {
+                self.begin()?;
+                replies.push(Reply::Done(self.uncounted(Command::Begin)));
+            }
+            Statement::Commit => {
+                self.commit()?;
+                replies.push(Reply::Done(self.uncounted(Command::Commit)));
+            }
+            Statement::Rollback => {
+                self.rollback()?;
+                replies.push(Reply::Done(self.uncounted(Command::Rollback)));
+            }
             Statement::If { condition, then, otherwise } => {
                 let sql = format!("CASE WHEN {condition} THEN 1 ELSE 0 END");
                 let holds = self.value(&sql)? == Stored::Integer(1);
+                self.set_row_count(0);
                 self.execute(if holds { *then } else { *otherwise }, replies)?;
             }
             Statement::Block(statements) => {
@@ -225,57 +250,45 @@ impl SqliteSession {
                     self.execute(statement, replies)?;
                 }
             }
-            Statement::Nothing => {}
+            Statement::Nothing => self.set_row_count(0),
             Statement::Define(definition) => {
                 self.writing(|session| {
                     definition::define(&session.connection, &session.shared, definition)
                 })?;
+                self.set_row_count(0);
             }
         }
         Ok(())
     }
 
-    fn write(
-        &mut self,
-        table: &str,
-        sql: &str,
-        returning: Vec<Column>,
-        identity: Option<&(String, String)>,
-    ) -> Result<Reply, SqlError> {
+    fn write(&mut self, write: Write) -> Result<Reply, SqlError> {
+        let identity = write.identity.clone();
         let reply = if self.shared.concurrent {
-            self.seed_identity(identity)?;
-            self.write_beside(table, sql, returning)?
+            self.seed_identity(identity.as_ref())?;
+            self.write_beside(write)?
         } else {
-            self.write_in_place(sql, returning, identity)?
+            self.write_in_place(write)?
         };
         if let Some((table, _)) = identity.filter(|(table, _)| *table == self.identity_insert) {
-            self.shared.set_identity(table, None);
-        }
-        match &reply {
-            Reply::Affected(count) => self.state.update(|facts| facts.row_count = *count),
-            Reply::Rows { rows, .. } => self.counted(rows.len()),
-            Reply::Done | Reply::Error(_) => {}
+            self.shared.set_identity(&table, None);
         }
         Ok(reply)
     }
 
-    fn write_in_place(
-        &mut self,
-        sql: &str,
-        returning: Vec<Column>,
-        identity: Option<&(String, String)>,
-    ) -> Result<Reply, SqlError> {
+    fn write_in_place(&mut self, write: Write) -> Result<Reply, SqlError> {
         self.writing(|session| {
-            session.seed_identity(identity)?;
+            let Write { command, sql, returning, identity, .. } = write;
+            session.seed_identity(identity.as_ref())?;
             if returning.is_empty() {
                 let mut statement =
-                    session.connection.prepare_cached(sql).map_err(|e| sql_error(&e))?;
+                    session.connection.prepare_cached(&sql).map_err(|e| sql_error(&e))?;
                 bind(&mut statement, &session.variables)?;
                 let count = statement.raw_execute().map_err(|error| sql_error(&error))?;
-                return Ok(Reply::Affected(count.try_into().unwrap_or(u64::MAX)));
+                return Ok(Reply::Done(session.counted(command, count)));
             }
-            let rows = session.stored_rows(sql, &returning)?;
-            Ok(Reply::Rows { columns: returning, rows })
+            let rows = session.stored_rows(&sql, &returning)?;
+            let completion = session.counted(command, rows.len());
+            Ok(Reply::Rows { columns: returning, rows, completion })
         })
     }
 
@@ -369,14 +382,32 @@ impl SqliteSession {
                 self.state.update(|facts| facts.lock_timeout_ms = milliseconds);
             }
             "XACT_ABORT" => self.abort_on_error = value == "ON",
+            "NOCOUNT" => self.no_count.is_on = value == "ON",
             "IDENTITY_INSERT" => self.identity_insert = value,
             _ => {}
         }
         Ok(())
     }
 
-    fn counted(&self, rows: usize) {
-        self.state.update(|facts| facts.row_count = rows.try_into().unwrap_or(u64::MAX));
+    /// How a statement ended that read or wrote so many rows, which `@@ROWCOUNT` then tells.
+    fn counted(&self, command: Command, rows: usize) -> Completion {
+        if command == Command::Other {
+            return self.uncounted(command);
+        }
+        let rows = rows.try_into().unwrap_or(u64::MAX);
+        self.set_row_count(rows);
+        Completion { command, rows: (!self.no_count.is_on).then_some(rows) }
+    }
+
+    /// How a statement ended that counts no rows.
+    fn uncounted(&self, command: Command) -> Completion {
+        self.set_row_count(0);
+        Completion { command, rows: None }
+    }
+
+    /// Sets `@@ROWCOUNT`.
+    fn set_row_count(&self, rows: u64) {
+        self.state.update(|facts| facts.row_count = rows);
     }
 
     fn sqlite(&self, sql: &str) -> Result<(), SqlError> {
@@ -402,6 +433,7 @@ impl SqliteSession {
 
 impl Session for SqliteSession {
     fn run(&mut self, sql: &str, parameters: &[Parameter]) -> Vec<Reply> {
+        self.no_count.was_on = self.no_count.is_on;
         let mut replies = Vec::new();
         if let Err(error) = self.batch(sql, parameters, &mut replies) {
             replies.push(Reply::Error(error));
@@ -414,6 +446,10 @@ impl Session for SqliteSession {
         }
         self.variables.clear();
         replies
+    }
+
+    fn leave_procedure(&mut self) {
+        self.no_count.is_on = self.no_count.was_on;
     }
 
     fn begin(&mut self) -> Result<(), SqlError> {

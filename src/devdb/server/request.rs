@@ -1,11 +1,14 @@
 //! Requests of a client and the answers to them.
 
+#[cfg(test)]
+mod tests;
+
 use std::io;
 
 use super::framing::kind;
 use crate::devdb::{
     session::Session,
-    types::{Parameter, Reply, SqlError, Value},
+    types::{Command, Completion, Parameter, Reply, SqlError, Value},
     wire::{
         Reader, decode, invalid,
         tokens::{self, change},
@@ -93,14 +96,15 @@ pub(crate) fn run(session: &mut dyn Session, request: Request) -> io::Result<Ans
         }
         Request::Execute { sql, parameters } => {
             answer.replies(session.run(&sql, &parameters), true)?;
+            session.leave_procedure();
         }
         Request::Procedure(name) => {
             let text = format!("Could not find stored procedure '{name}'.");
             answer.replies(vec![Reply::Error(SqlError::new(2812, 16, text))], true)?;
         }
-        Request::Begin => answer.result(session.begin()),
-        Request::Commit => answer.result(session.commit()),
-        Request::Rollback => answer.result(session.rollback()),
+        Request::Begin => answer.result(Command::Begin, session.begin()),
+        Request::Commit => answer.result(Command::Commit, session.commit()),
+        Request::Rollback => answer.result(Command::Rollback, session.rollback()),
         Request::Attention => {
             tokens::done(&mut answer.bytes, tokens::DONE, tokens::ATTENTION, 0);
         }
@@ -133,17 +137,17 @@ impl Answer {
             let more = if in_procedure || index + 1 < count { tokens::MORE } else { 0 };
             let out = &mut self.bytes;
             match reply {
-                Reply::Rows { columns, rows } => {
+                Reply::Rows { columns, rows, completion } => {
                     tokens::columns(out, &columns);
                     for row in &rows {
                         tokens::row(out, &columns, row)?;
                         self.row_ends.push(out.len());
                     }
-                    let rows = rows.len().try_into().unwrap_or(u64::MAX);
-                    tokens::done(out, token, tokens::COUNT | more, rows);
+                    tokens::completed(out, token, more, completion);
                 }
-                Reply::Affected(rows) => tokens::done(out, token, tokens::COUNT | more, rows),
-                Reply::Done => tokens::done(out, token, more, 0),
+                // What has nothing to report is not reported on in a procedure: NOCOUNT is for that.
+                Reply::Done(Completion { rows: None, .. }) if in_procedure => {}
+                Reply::Done(completion) => tokens::completed(out, token, more, completion),
                 Reply::Error(error) => {
                     failed = true;
                     tokens::error(out, &error);
@@ -157,9 +161,12 @@ impl Answer {
         Ok(())
     }
 
-    fn result(&mut self, result: Result<(), SqlError>) {
+    fn result(&mut self, command: Command, result: Result<(), SqlError>) {
         match result {
-            Ok(()) => self.end(false, false),
+            Ok(()) => {
+                let completion = Completion { command, rows: None };
+                tokens::completed(&mut self.bytes, tokens::DONE, 0, completion);
+            }
             Err(error) => {
                 self.error(&error);
                 self.end(false, true);
@@ -173,11 +180,12 @@ impl Answer {
 
     fn end(&mut self, in_procedure: bool, failed: bool) {
         let status = if failed { tokens::ERROR } else { 0 };
-        let token = if in_procedure { tokens::DONE_PROC } else { tokens::DONE };
         if in_procedure {
             tokens::return_status(&mut self.bytes, i32::from(failed));
+            tokens::done(&mut self.bytes, tokens::DONE_PROC, status, tokens::PROCEDURE);
+        } else {
+            tokens::done(&mut self.bytes, tokens::DONE, status, 0);
         }
-        tokens::done(&mut self.bytes, token, status, 0);
     }
 
     /// Tells the client before everything else that its transaction began or ended.

@@ -24,7 +24,7 @@ fn ask(session: &mut dyn Session, sql: &str) -> Vec<Vec<Value>> {
         match reply {
             Reply::Rows { rows, .. } => found = rows,
             Reply::Error(error) => panic!("`{sql}`: {error}"),
-            Reply::Affected(_) | Reply::Done => {}
+            Reply::Done(_) => {}
         }
     }
     found

@@ -37,7 +37,7 @@ fn ask(session: &mut dyn Session, sql: &str) -> Vec<String> {
                 found = rows.into_iter().map(row).collect();
             }
             Reply::Error(error) => panic!("`{sql}`: {error}"),
-            Reply::Affected(_) | Reply::Done => {}
+            Reply::Done(_) => {}
         }
     }
     found

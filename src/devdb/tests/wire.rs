@@ -105,3 +105,45 @@ async fn dropping_the_server_closes_its_connections() {
     assert!(failed);
     tokio::net::TcpListener::bind(("127.0.0.1", port)).await.unwrap();
 }
+
+#[tokio::test]
+async fn the_client_is_told_the_rows_of_each_statement() {
+    let (server, database) = plain().await;
+    database.execute("CREATE TABLE dbo.T (id int NOT NULL PRIMARY KEY)").unwrap();
+    let mut client = connect(&server).await;
+    let sql = "INSERT INTO dbo.T VALUES (1), (2), (@P1); DELETE FROM dbo.T WHERE id < 3";
+    let told = client.execute(sql, &[&3_i32]).await.unwrap();
+    assert_eq!(told.rows_affected(), [3, 2]);
+    let sql = "SET NOCOUNT ON; DELETE FROM dbo.T WHERE id = @P1";
+    let told = client.execute(sql, &[&3_i32]).await.unwrap();
+    assert!(told.rows_affected().is_empty(), "{told:?}");
+    let sql = "INSERT INTO dbo.T VALUES (7), (8); SELECT @@ROWCOUNT";
+    let found = rows(&mut client, sql, &[]).await;
+    assert_eq!(found[0].get::<i32, _>(0), Some(2));
+    assert_eq!(found[0].columns()[0].name(), "");
+    // The connection is fine afterwards.
+    let count = rows(&mut client, "SELECT COUNT(*) FROM dbo.T", &[]).await;
+    assert_eq!(count[0].get::<i32, _>(0), Some(2));
+}
+
+#[tokio::test]
+async fn rowcount_tells_of_the_statement_before() {
+    let (server, database) = plain().await;
+    database.execute("CREATE TABLE dbo.T (id int NOT NULL PRIMARY KEY)").unwrap();
+    let mut client = connect(&server).await;
+    for (before, expected) in [
+        ("INSERT INTO dbo.T VALUES (1), (2), (3)", 3),
+        ("SELECT id FROM dbo.T", 3),
+        ("DECLARE @n int; SELECT @n = id FROM dbo.T WHERE id > 1", 2),
+        ("UPDATE dbo.T SET id = 4 WHERE id = 9", 0),
+        ("DECLARE @n int; SET @n = 5", 1),
+        ("SELECT id FROM dbo.T; IF 1 = 1 PRINT N'x'", 0),
+        ("SELECT id FROM dbo.T; SET LOCK_TIMEOUT 5000", 0),
+        ("SELECT id FROM dbo.T; BEGIN TRAN; COMMIT", 0),
+        ("DELETE FROM dbo.T", 3),
+    ] {
+        let results = client.simple_query(format!("{before}; SELECT @@ROWCOUNT")).await.unwrap();
+        let results = results.into_results().await.unwrap();
+        assert_eq!(results.last().unwrap()[0].get::<i32, _>(0), Some(expected), "{before}");
+    }
+}

@@ -42,13 +42,23 @@ pub(crate) struct Expression {
     pub(crate) collation: Option<Collation>,
     /// Whether it is true or false, which is no value in T-SQL.
     pub(super) is_condition: bool,
+    /// Whether it is a column of a table, as it is.
+    pub(super) is_column: bool,
 }
 
 impl Expression {
     /// An expression that may be `NULL` and has no name.
     pub(crate) fn new(sql: impl Into<String>, ty: impl Into<Option<Type>>) -> Self {
         let (sql, ty) = (sql.into(), ty.into());
-        Self { sql, ty, name: String::new(), nullable: true, collation: None, is_condition: false }
+        Self {
+            sql,
+            ty,
+            name: String::new(),
+            nullable: true,
+            collation: None,
+            is_condition: false,
+            is_column: false,
+        }
     }
 
     /// A condition.

@@ -1,7 +1,7 @@
 //! CREATE, ALTER, DROP and TRUNCATE.
 
 use super::{
-    Definition, Statement,
+    Definition, Statement, Write,
     coerce::{Class, Collation, class},
     expression::same_name,
     lexer::Token,
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::devdb::{
     codepage::CodePage,
-    types::{Named, SqlError, Type},
+    types::{Command, Named, SqlError, Type},
 };
 
 /// A table to be made.
@@ -314,7 +314,13 @@ impl Parser<'_> {
         let name = self.table_name()?;
         self.table_columns(&name)?;
         let sql = format!("DELETE FROM dbo.{}", quoted(&name));
-        Ok(Statement::Write { table: name, sql, returning: Vec::new(), identity: None })
+        Ok(Statement::Write(Write {
+            command: Command::Other,
+            table: name,
+            sql,
+            returning: Vec::new(),
+            identity: None,
+        }))
     }
 
     fn eat_if_exists(&mut self) -> Result<bool, SqlError> {

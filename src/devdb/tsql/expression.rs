@@ -176,9 +176,10 @@ impl Parser<'_> {
         match *sign {
             "-" => calculated(&Expression::certain("0", Type::TinyInt), "-", &inner),
             "~" if inner.is_whole() && !matches!(inner.ty, Some(Type::Bit | Type::TinyInt)) => {
-                Ok(Expression { sql: format!("~ {}", inner.sql), name: String::new(), ..inner })
+                let sql = format!("~ {}", inner.sql);
+                Ok(Expression { sql, name: String::new(), is_column: false, ..inner })
             }
-            "+" => Ok(Expression { name: String::new(), ..inner }),
+            "+" => Ok(Expression { name: String::new(), is_column: false, ..inner }),
             _ => Err(SqlError::unsupported("~ of anything but an integer")),
         }
     }
@@ -354,6 +355,7 @@ impl Source {
             name: column.name.clone(),
             nullable: column.nullable,
             collation: column.collation,
+            is_column: true,
             ..Expression::new(
                 format!("{}.{}", quoted(&self.alias), quoted(&column.name)),
                 column.ty,

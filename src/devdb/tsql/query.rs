@@ -154,6 +154,7 @@ pub(crate) fn result_column(item: &Expression) -> Column {
         name: item.name.clone(),
         ty: item.ty.unwrap_or(Type::Int),
         nullable: item.nullable || item.ty.is_none(),
+        computed: !item.is_column,
     }
 }
 

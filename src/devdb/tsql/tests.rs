@@ -3,7 +3,7 @@
 use expect_test::{Expect, expect};
 
 use super::{
-    Statement, lexer,
+    Statement, Write, lexer,
     parser::{Parser, Schema, TableColumn},
 };
 use crate::devdb::types::{SqlError, Type};
@@ -63,7 +63,7 @@ fn check(sql: &str, expected: &Expect) {
     loop {
         match parser.statement() {
             Ok(None) => break,
-            Ok(Some(Statement::Query { sql, .. } | Statement::Write { sql, .. })) => {
+            Ok(Some(Statement::Query { sql, .. } | Statement::Write(Write { sql, .. }))) => {
                 shown.extend([&sql, "\n"]);
             }
             Ok(Some(other)) => shown.extend([&format!("{other:?}"), "\n"]),

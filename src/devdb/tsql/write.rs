@@ -4,7 +4,7 @@
 //! no triggers.
 
 use super::{
-    Statement,
+    Statement, Write,
     coerce::{Collation, Expression, calculated},
     expression::{added, same_name},
     lexer::{self, Token},
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::devdb::{
     codepage::CodePage,
-    types::{Column, SqlError, Type},
+    types::{Column, Command, SqlError, Type},
 };
 
 impl Parser<'_> {
@@ -52,7 +52,7 @@ impl Parser<'_> {
             format!("INSERT INTO dbo.{} ({}) {rows}", quoted(&table), names.join(", "))
         };
         let identity = identity_of(&table, &columns);
-        Ok(write(table, sql, &returning, identity))
+        Ok(write(Command::Insert, table, sql, &returning, identity))
     }
 
     /// `UPDATE table|alias SET … [OUTPUT …] [FROM table AS alias [JOIN (VALUES …) AS v (…) ON …]]
@@ -98,7 +98,7 @@ impl Parser<'_> {
             quoted(&target.alias),
             assignments.join(", ")
         );
-        Ok(write(target.table, sql, &returning, None))
+        Ok(write(Command::Update, target.table, sql, &returning, None))
     }
 
     /// `DELETE [FROM] table|alias [OUTPUT …] [FROM table AS alias] [WHERE …]`.
@@ -113,7 +113,7 @@ impl Parser<'_> {
         let filter = self.row_filter(&target, &scope, limit)?;
         let (table, alias) = (quoted(&target.table), quoted(&target.alias));
         let sql = format!("DELETE FROM dbo.{table} AS {alias}{filter}");
-        Ok(write(target.table, sql, &returning, None))
+        Ok(write(Command::Delete, target.table, sql, &returning, None))
     }
 
     fn insert_columns(
@@ -364,6 +364,7 @@ impl Parser<'_> {
             let of = |column: &TableColumn, name: &str| Expression {
                 name: name.into(),
                 nullable: column.nullable,
+                is_column: true,
                 ..Expression::new(quoted(&column.name), column.ty)
             };
             if self.eat_symbol("*") {
@@ -410,6 +411,7 @@ impl Target {
 }
 
 fn write(
+    command: Command,
     table: String,
     sql: String,
     returning: &[Expression],
@@ -417,11 +419,11 @@ fn write(
 ) -> Statement {
     let columns: Vec<Column> = returning.iter().map(result_column).collect();
     if returning.is_empty() {
-        return Statement::Write { table, sql, returning: columns, identity };
+        return Statement::Write(Write { command, table, sql, returning: columns, identity });
     }
     let items: Vec<_> = returning.iter().map(|item| item.sql.as_str()).collect();
     let sql = format!("{sql} RETURNING {}", items.join(", "));
-    Statement::Write { table, sql, returning: columns, identity }
+    Statement::Write(Write { command, table, sql, returning: columns, identity })
 }
 
 fn identity_of(table: &str, columns: &[TableColumn]) -> Option<(String, String)> {

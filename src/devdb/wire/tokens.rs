@@ -3,7 +3,7 @@
 use std::io;
 
 use super::{encode, put_short_text, put_text};
-use crate::devdb::types::{Column, SqlError, Type, Value};
+use crate::devdb::types::{Column, Command, Completion, SqlError, Type, Value};
 
 /// Ends a statement of a batch.
 pub(crate) const DONE: u8 = 0xFD;
@@ -17,9 +17,20 @@ pub(crate) const MORE: u16 = 0x01;
 /// The statement failed.
 pub(crate) const ERROR: u16 = 0x02;
 /// The row count is valid.
-pub(crate) const COUNT: u16 = 0x10;
+const COUNT: u16 = 0x10;
 /// Acknowledges an attention signal.
 pub(crate) const ATTENTION: u16 = 0x20;
+
+/// `CurCmd` of the end of a procedure call: section 4.9 of MS-TDS.
+pub(crate) const PROCEDURE: u16 = 0xE0;
+
+/// Flags of a column in COLMETADATA.
+mod flag {
+    pub(super) const NULLABLE: u16 = 0x01;
+    /// Whether it can be updated is unknown.
+    pub(super) const UNKNOWN: u16 = 0x08;
+    pub(super) const COMPUTED: u16 = 0x20;
+}
 
 /// Kinds of environment change.
 pub(crate) mod change {
@@ -39,7 +50,9 @@ pub(crate) fn columns(out: &mut Vec<u8>, columns: &[Column]) {
     for column in columns {
         let user_type: u32 = if column.ty == Type::RowVersion { 80 } else { 0 };
         out.extend(user_type.to_le_bytes());
-        out.extend(if column.nullable { [9, 0] } else { [8, 0] });
+        let nullable = if column.nullable { flag::NULLABLE } else { 0 };
+        let origin = if column.computed { flag::COMPUTED } else { flag::UNKNOWN };
+        out.extend((nullable | origin).to_le_bytes());
         encode::put_type(out, column.ty);
         put_short_text(out, &column.name);
     }
@@ -57,12 +70,39 @@ pub(crate) fn row(out: &mut Vec<u8>, columns: &[Column], values: &[Value]) -> io
     Ok(())
 }
 
-/// Appends one of the three endings.
-pub(crate) fn done(out: &mut Vec<u8>, token: u8, status: u16, rows: u64) {
+/// Appends one of the three endings, of a statement.
+pub(crate) fn completed(out: &mut Vec<u8>, token: u8, status: u16, completion: Completion) {
+    let count = if completion.rows.is_some() { COUNT } else { 0 };
+    let rows = completion.rows.unwrap_or(0);
+    ending(out, token, status | count, current_command(completion.command), rows);
+}
+
+/// Appends one of the three endings, of something that counts no rows.
+pub(crate) fn done(out: &mut Vec<u8>, token: u8, status: u16, command: u16) {
+    ending(out, token, status, command, 0);
+}
+
+fn ending(out: &mut Vec<u8>, token: u8, status: u16, command: u16, rows: u64) {
     out.push(token);
     out.extend(status.to_le_bytes());
-    out.extend([0xC1, 0]);
+    out.extend(command.to_le_bytes());
     out.extend(rows.to_le_bytes());
+}
+
+/// `CurCmd` of a statement. MS-TDS leaves the numbers to the application and shows those of `SELECT`
+/// (4.7) and of procedures (4.9); the others are those that clients compare with (`TdsEnums` of
+/// Microsoft.Data.SqlClient).
+fn current_command(command: Command) -> u16 {
+    match command {
+        Command::Select => 0xC1,
+        Command::Insert => 0xC3,
+        Command::Delete => 0xC4,
+        Command::Update => 0xC5,
+        Command::Rollback => 0xD2,
+        Command::Begin => 0xD4,
+        Command::Commit => 0xD5,
+        Command::Other => 0,
+    }
 }
 
 /// Appends RETURNSTATUS.

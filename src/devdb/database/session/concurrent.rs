@@ -13,7 +13,7 @@ use rusqlite::{OptionalExtension, params_from_iter, types::Value as Stored};
 use super::{SqliteSession, bind_to};
 use crate::devdb::{
     database::{errors::sql_error, store::loaded},
-    tsql::parser::quoted,
+    tsql::{Write, parser::quoted},
     types::{Column, Reply, SqlError, Value},
 };
 
@@ -62,14 +62,11 @@ impl SqliteSession {
     }
 
     /// Runs a statement that writes, and keeps what it wrote until the commit.
-    pub(super) fn write_beside(
-        &mut self,
-        table: &str,
-        sql: &str,
-        returning: Vec<Column>,
-    ) -> Result<Reply, SqlError> {
+    pub(super) fn write_beside(&mut self, write: Write) -> Result<Reply, SqlError> {
         self.sqlite("BEGIN IMMEDIATE")?;
-        let written = self.apply_pending().and_then(|()| self.run_and_keep(table, sql, &returning));
+        let Write { command, table, sql, returning, .. } = write;
+        let written =
+            self.apply_pending().and_then(|()| self.run_and_keep(&table, &sql, &returning));
         let ended = self.sqlite("ROLLBACK");
         let result = written.and_then(|rows| ended.map(|()| rows));
         if self.transaction.is_none() {
@@ -79,10 +76,11 @@ impl SqliteSession {
             committed?;
         }
         let rows = result?;
+        let completion = self.counted(command, rows.len());
         Ok(if returning.is_empty() {
-            Reply::Affected(rows.len().try_into().unwrap_or(u64::MAX))
+            Reply::Done(completion)
         } else {
-            Reply::Rows { columns: returning, rows }
+            Reply::Rows { columns: returning, rows, completion }
         })
     }
 
