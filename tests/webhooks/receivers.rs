@@ -1,13 +1,22 @@
 //! The receivers of `docs/receivers`, as what people put behind a URL.
 
+use std::io::Write as _;
+use std::net::TcpListener;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use highwater::clock::{Clock, SystemClock};
 use highwater::config::HttpConfig;
+use highwater::devdb::{Database, Engine as _, Parameter, Reply, Type, Value};
 use highwater::handler::HandlerError;
+use hmac::{Hmac, Mac as _};
 use serde_json::json;
+use sha2::Sha256;
 use time::OffsetDateTime;
 
 use crate::child::{Server, file, node};
@@ -156,5 +165,170 @@ async fn a_lease_that_was_taken_over_writes_nothing() {
         let newer = Batch { generation: 8, token: 1, ..Batch::of(&ROWS[1..]) };
         newer.deliver(&config).await.unwrap();
         receiver.assert_taken(&[ids(&first), ids(&newer)].concat()).await;
+    }
+}
+
+/// A request to a receiver, signed as the sender signs.
+struct Signed {
+    body: Vec<u8>,
+    /// Value of `content-encoding`, and the bytes that are sent in place of the body.
+    packed: Option<(&'static str, Vec<u8>)>,
+}
+
+impl Signed {
+    fn text(body: &str) -> Self {
+        Self { body: body.as_bytes().to_vec(), packed: None }
+    }
+
+    async fn send(self, url: &str) -> (u16, String) {
+        let now = SystemClock.now().unix_timestamp();
+        let key = STANDARD.decode(NEW_SECRET.strip_prefix("whsec_").unwrap()).unwrap();
+        let mut mac = Hmac::<Sha256>::new_from_slice(&key).unwrap();
+        mac.update(format!("msg_1.{now}.").as_bytes());
+        mac.update(&self.body);
+        let signature = format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()));
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let request = client.post(url).header("webhook-id", "msg_1");
+        let request =
+            request.header("webhook-timestamp", now).header("webhook-signature", signature);
+        let request = match self.packed {
+            Some((encoding, bytes)) => request.header("content-encoding", encoding).body(bytes),
+            None => request.body(self.body),
+        };
+        let response = request.send().await.unwrap();
+        (response.status().as_u16(), response.text().await.unwrap())
+    }
+}
+
+fn gzip(body: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(body).unwrap();
+    encoder.finish().unwrap()
+}
+
+const EMPTY_BATCH: &str = r#"{"poller":"orders","generation":7,"fencing_token":1,"events":[]}"#;
+
+#[tokio::test]
+async fn a_body_that_is_no_batch_is_refused_with_a_reason() {
+    for receiver in Receiver::each() {
+        for (body, reason) in [
+            ("", "not JSON"),
+            ("{", "not JSON"),
+            ("null", "not an object"),
+            ("[]", "not an object"),
+            (r#"[{"specversion":"1.0","data":{}}]"#, "not an object"),
+            ("{}", "`poller`"),
+            (&EMPTY_BATCH.replace(r#""orders""#, "null"), "`poller`"),
+            (&EMPTY_BATCH.replace('7', r#""7""#), "`generation`"),
+            (&EMPTY_BATCH.replace("[]", "{}"), "`events`"),
+            (&EMPTY_BATCH.replace("[]", "[{}]"), "`id`"),
+            (&EMPTY_BATCH.replace("[]", "[null]"), "`id`"),
+        ] {
+            let (status, answer) = Signed::text(body).send(&receiver.url()).await;
+            assert_eq!(status, 400, "{} {body}", receiver.path);
+            assert!(answer.contains(reason), "{} {body}: {answer}", receiver.path);
+        }
+        let (status, _) = Signed::text(EMPTY_BATCH).send(&receiver.url()).await;
+        assert_eq!(status, 200, "{}", receiver.path);
+    }
+}
+
+#[tokio::test]
+async fn a_packed_body_is_read_up_to_a_limit_and_refused_where_it_cannot_be_unpacked() {
+    let batch = EMPTY_BATCH.as_bytes();
+    let cut = gzip(batch)[..30].to_vec();
+    let large = vec![b' '; (64 << 20) + 1];
+    for receiver in Receiver::each() {
+        for (body, encoding, sent, expected) in [
+            (batch, "gzip", gzip(batch), 200),
+            (batch, "GZIP", gzip(batch), 200),
+            (batch, "identity", batch.to_vec(), 200),
+            (batch, "gzip", batch.to_vec(), 400),
+            (batch, "gzip", cut.clone(), 400),
+            (batch, "br", batch.to_vec(), 400),
+            // 413 makes the sender halve the batch.
+            (&large[..], "gzip", gzip(&large), 413),
+            (&large[..], "identity", large.clone(), 413),
+        ] {
+            let request = Signed { body: body.to_vec(), packed: Some((encoding, sent)) };
+            let (status, answer) = request.send(&receiver.url()).await;
+            assert_eq!(status, expected, "{} {encoding}: {answer}", receiver.path);
+        }
+    }
+}
+
+/// Not the fault of an event: nothing is acknowledged, and the log has the reason.
+#[tokio::test]
+async fn a_target_that_is_away_fails_the_whole_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = |name: &str| std::fs::File::create(folder.path().join(name)).unwrap();
+    let mut javascript = node("tests/webhooks/serve.mjs");
+    let nowhere = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = nowhere.local_addr().unwrap().port();
+    drop(nowhere);
+    javascript
+        .env("WEBHOOK_SECRETS", secrets())
+        .env("DOWNSTREAM_URL", format!("http://127.0.0.1:{port}"));
+    let mut python = Command::new("python3");
+    python.arg(file("tests/webhooks/serve.py")).env("WEBHOOK_SECRETS", secrets());
+    python.env("DATABASE", folder.path().join("db"));
+    for (mut command, path, reason) in
+        [(javascript, "/pass-on", "ECONNREFUSED"), (python, "/away", "closed database")]
+    {
+        let server = Server::start(command.stderr(log("log")));
+        let batch = Batch::of(ROWS);
+        let error = batch.deliver(&config(&server.url(path), &[NEW_SECRET])).await.unwrap_err();
+        assert!(matches!(error, HandlerError::Retryable(_)), "{path}: {error:?}");
+        assert!(error.to_string().contains("answered 503"), "{path}: {error}");
+        drop(server);
+        let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+        assert!(log.contains(batch.id.as_str()) && log.contains(reason), "{path}: {log}");
+    }
+}
+
+#[test]
+fn a_receiver_without_secrets_does_not_start() {
+    let folder = tempfile::tempdir().unwrap();
+    for secrets in [None, Some(""), Some("whsec_"), Some("bmV3LW5ldw=="), Some("whsec_%%%")] {
+        let mut python = Command::new("python3");
+        python.arg(file("tests/webhooks/serve.py")).env("DATABASE", folder.path().join("db"));
+        for mut command in [node("tests/webhooks/serve.mjs"), python] {
+            command.env_remove("WEBHOOK_SECRETS").stdin(Stdio::piped());
+            secrets.map(|secrets| command.env("WEBHOOK_SECRETS", secrets));
+            let output = command.output().unwrap();
+            let told = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success(), "{command:?}");
+            assert!(told.contains("WEBHOOK_SECRETS"), "{command:?}: {told}");
+        }
+    }
+}
+
+/// The C# receiver is not compiled here, but its table and its statement are run.
+#[test]
+fn the_csharp_receiver_knows_a_second_delivery_by_the_error_of_its_key() {
+    let text = std::fs::read_to_string(file("docs/receivers/csharp/Changes.cs")).unwrap();
+    let table: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("//   ")).collect();
+    let note = text.split('"').find(|part| part.starts_with("INSERT INTO")).unwrap();
+    assert!(text.contains("when (error.Number is 2627 or 2601)"));
+    let database = Database::in_memory().unwrap();
+    database.execute(&table.join(" ")).unwrap();
+    let mut session = database.connect("Shop").unwrap();
+    let parameter = |name: &str, text: &str| Parameter {
+        name: name.to_owned(),
+        ty: Type::NVarChar(Some(4000)),
+        value: Value::Text(text.to_owned()),
+    };
+    for (poller, id, expected) in [
+        ("orders", "46efdc3c7149273bd3bcf53faf0b0e07", None),
+        ("orders", "46efdc3c7149273bd3bcf53faf0b0e07", Some(2627)),
+        ("others", "46efdc3c7149273bd3bcf53faf0b0e07", None),
+    ] {
+        let sql = format!("SET NOCOUNT ON; {note}");
+        let replies = session.run(&sql, &[parameter("@poller", poller), parameter("@id", id)]);
+        let error = replies.iter().find_map(|reply| match reply {
+            Reply::Error(error) => Some(error.number),
+            Reply::Rows { .. } | Reply::Done(_) => None,
+        });
+        assert_eq!(error, expected, "{poller}");
     }
 }

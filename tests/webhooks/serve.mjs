@@ -1,22 +1,22 @@
 // Serves the receiver of docs/receivers/javascript. Settings: WEBHOOK_SECRETS, DOWNSTREAM_URL.
 //
-// POST /remember   takes each event into a list; the name `poison` cannot be taken
+// POST /remember   takes each event into a list; the name `poison` cannot be applied
 // POST /pass-on    hands each event on to DOWNSTREAM_URL, and remembers nothing
 // GET /taken       the ids in the list, in order
 import { createServer } from "node:http";
-import { receiver } from "../../docs/receivers/javascript/receiver.mjs";
+import { EventFailed, readSecrets, receiver } from "../../docs/receivers/javascript/receiver.mjs";
 import { passOn } from "../../docs/receivers/javascript/recipes.mjs";
 
-const secrets = process.env.WEBHOOK_SECRETS.split(" ");
+const keys = readSecrets(process.env.WEBHOOK_SECRETS);
 const taken = [];
 const take = (event) => {
-  if (event.after?.name === "poison") throw new Error("this is poison");
+  if (event.after?.name === "poison") throw new EventFailed("this is poison");
   taken.push(event.id);
 };
 const forgetful = { has: () => false, add: () => {} };
 const receivers = {
-  "/remember": receiver({ secrets, seen: new Set(), take }),
-  "/pass-on": receiver({ secrets, seen: forgetful, take: passOn(process.env.DOWNSTREAM_URL) }),
+  "/remember": receiver({ keys, seen: new Set(), take }),
+  "/pass-on": receiver({ keys, seen: forgetful, take: passOn(process.env.DOWNSTREAM_URL) }),
 };
 
 const server = createServer(async (request, response) => {

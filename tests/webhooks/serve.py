@@ -1,7 +1,8 @@
 """Serves the receiver of docs/receivers/python. Settings: WEBHOOK_SECRETS, DATABASE.
 
-POST /once     notes each event in a table, once; the name `poison` cannot be taken
+POST /once     notes each event in a table, once; the name `poison` cannot be applied
 POST /upsert   upserts each event
+POST /away     as /once, on a database that is closed
 GET /taken     the ids that were noted, in order
 GET /orders    the rows that were upserted
 """
@@ -17,9 +18,9 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../docs/receivers/python"))
 
 import recipes  # noqa: E402
-from receiver import receive  # noqa: E402
+from receiver import EventFailed, read_secrets, receive  # noqa: E402
 
-SECRETS = os.environ["WEBHOOK_SECRETS"].split(" ")
+KEYS = read_secrets(os.environ.get("WEBHOOK_SECRETS"))
 DATABASE = sqlite3.connect(os.environ["DATABASE"], check_same_thread=False)
 DATABASE.executescript(recipes.TABLES)
 DATABASE.execute("CREATE TABLE IF NOT EXISTS taken (number INTEGER PRIMARY KEY, event_id TEXT)")
@@ -29,10 +30,16 @@ def note(database, event):
     database.execute("INSERT INTO taken (event_id) VALUES (?)", (event["id"],))
     # After the write, which must not stay.
     if (event["after"] or {}).get("name") == "poison":
-        raise ValueError("this is poison")
+        raise EventFailed("this is poison")
 
 
-TAKES = {"/once": recipes.once(DATABASE, note), "/upsert": recipes.upsert(DATABASE)}
+CLOSED = sqlite3.connect(":memory:")
+CLOSED.close()
+TAKES = {
+    "/once": recipes.once(DATABASE, note),
+    "/upsert": recipes.upsert(DATABASE),
+    "/away": recipes.once(CLOSED, note),
+}
 QUERIES = {
     "/taken": "SELECT event_id FROM taken ORDER BY number",
     "/orders": "SELECT order_id, cursor, after FROM processed_orders ORDER BY order_id, cursor",
@@ -43,8 +50,8 @@ class Handler(BaseHTTPRequestHandler):
     # One thread, so one user of the database; version 1.0 keeps no connection, which would keep others out.
 
     def do_POST(self):
-        raw = self.rfile.read(int(self.headers["content-length"]))
-        self.answer(*receive(SECRETS, self.headers, raw, TAKES[self.path]))
+        raw = self.rfile.read(int(self.headers.get("content-length") or 0))
+        self.answer(*receive(KEYS, self.headers, raw, TAKES[self.path]))
 
     def do_GET(self):
         rows = DATABASE.execute(QUERIES[self.path]).fetchall()

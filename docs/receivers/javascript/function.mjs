@@ -1,13 +1,15 @@
 // The receiver as an Azure Function (programming model 4). Settings: WEBHOOK_SECRETS, with secrets
 // separated by blanks, and DOWNSTREAM_URL.
 import { app } from "@azure/functions";
-import { receiver } from "./receiver.mjs";
+import { readSecrets, receiver } from "./receiver.mjs";
 import { passOn } from "./recipes.mjs";
 
+// Here and not in the function, so that an app without its settings does not start.
+const downstream = new URL(process.env.DOWNSTREAM_URL).href;
 const receive = receiver({
-  secrets: process.env.WEBHOOK_SECRETS.split(" "),
+  keys: readSecrets(process.env.WEBHOOK_SECRETS),
   seen: new Set(), // saves calls while the process lives; the downstream key is what makes it safe
-  take: passOn(process.env.DOWNSTREAM_URL),
+  take: passOn(downstream),
 });
 
 app.http("changes", {

@@ -1,6 +1,6 @@
-"""Receives Highwater's batches: checks the signature and tells which event failed.
+"""Receives Highwater's batches: checks the signature and reports which event failed.
 
-Python 3.9 or newer, standard library only. What keeps events from being taken twice is in recipes.py.
+Python 3.9 or newer, standard library only. What keeps events from being applied twice is in recipes.py.
 """
 
 import base64
@@ -12,34 +12,60 @@ import logging
 import time
 import zlib
 
-# A request that is older or younger than this may be one that somebody kept and sends again.
+# Reject a request that is older or newer than this: it may be a recorded one, sent again.
 TOLERANCE_SECONDS = 5 * 60
 # A small request may unpack to a huge one.
 BODY_BYTES_MAX = 64 * 1024 * 1024
 
 
 class Refused(Exception):
-    """The request is answered with this status, and nothing of it is taken."""
+    """Answers the request with this status; no event of it is applied."""
 
     def __init__(self, status, reason):
         super().__init__(reason)
         self.status = status
 
 
-def verify(secrets, headers, body, now=None):
-    """Raises Refused unless a signature is good under one of `secrets`, each `whsec_…`."""
+class EventFailed(Exception):
+    """This event cannot be applied, and the reason lies in the event itself.
+
+    Raise it for nothing else. A database that is away is not the fault of an event: let that exception
+    pass, so that the answer is 503 and the whole batch is redelivered later.
+    """
+
+
+def read_secrets(text):
+    """Returns the keys in `text`, secrets `whsec_…` separated by blanks. Call it at start, so that a
+    process without secrets does not start."""
+    secrets = (text or "").split()
+    if not secrets:
+        raise ValueError("WEBHOOK_SECRETS is not set: expected secrets `whsec_…`, separated by blanks")
+    keys = []
+    for number, secret in enumerate(secrets, start=1):
+        try:
+            key = base64.b64decode(secret[len("whsec_") :], validate=True)
+        except binascii.Error:
+            key = b""
+        if not secret.startswith("whsec_") or not key:
+            raise ValueError(f"secret {number} of WEBHOOK_SECRETS is not `whsec_` and base64")
+        keys.append(key)
+    return keys
+
+
+def verify(keys, headers, body, now=None):
+    """Raises Refused unless a signature is good under one of `keys`."""
     message_id = headers.get("webhook-id") or ""
     timestamp = headers.get("webhook-timestamp") or ""
     now = time.time() if now is None else now
-    if not timestamp.isdigit() or abs(now - int(timestamp)) > TOLERANCE_SECONDS:
+    is_number = timestamp.isascii() and timestamp.isdigit()
+    if not is_number or abs(now - int(timestamp)) > TOLERANCE_SECONDS:
         raise Refused(401, "webhook-timestamp is missing or too far from now")
     signed = f"{message_id}.{timestamp}.".encode() + body
     given = (headers.get("webhook-signature") or "").split(" ")
-    for secret in secrets:
-        key = base64.b64decode(secret.removeprefix("whsec_"))
+    for key in keys:
         digest = hmac.new(key, signed, hashlib.sha256).digest()
         wanted = b"v1," + base64.b64encode(digest)
-        # Compared in constant time, so that the time of the answer tells nothing.
+        # Constant time, so that the duration of the comparison reveals nothing.
         if any(hmac.compare_digest(wanted, signature.encode()) for signature in given):
             return
     raise Refused(401, "webhook-signature is missing or wrong")
@@ -47,35 +73,65 @@ def verify(secrets, headers, body, now=None):
 
 def unpack(headers, raw):
     """Returns the body as it is signed."""
-    if headers.get("content-encoding") != "gzip":
+    # 413 makes the sender halve the batch.
+    too_large = Refused(413, f"the body is larger than {BODY_BYTES_MAX} bytes")
+    if len(raw) > BODY_BYTES_MAX:
+        raise too_large
+    encoding = (headers.get("content-encoding") or "identity").strip().lower()
+    if encoding == "identity":
         return raw
+    if encoding != "gzip":
+        raise Refused(400, "content-encoding is neither gzip nor identity")
     stream = zlib.decompressobj(wbits=31)
-    body = stream.decompress(raw, BODY_BYTES_MAX)
+    try:
+        body = stream.decompress(raw, BODY_BYTES_MAX + 1)
+    except zlib.error:
+        raise Refused(400, "the body is not gzip, though content-encoding says so") from None
+    if len(body) > BODY_BYTES_MAX:
+        raise too_large
     if not stream.eof:
-        raise Refused(400, "the body is cut short, or too large when unpacked")
+        raise Refused(400, "the gzip body is cut short")
     return body
 
 
-def receive(secrets, headers, raw, take):
-    """Takes a request; returns the status and the object to answer with.
+def read_batch(body):
+    """Returns the batch in a body of the form `highwater`."""
+    try:
+        batch = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Refused(400, "the body is not JSON") from None
+    if not isinstance(batch, dict):
+        raise Refused(400, "the body is not an object: expected the form `highwater`")
+    for field, kind in (("poller", str), ("generation", int), ("fencing_token", int), ("events", list)):
+        if not isinstance(batch.get(field), kind):
+            raise Refused(400, f"`{field}` is missing or of the wrong type")
+    for event in batch["events"]:
+        if not isinstance(event, dict) or not isinstance(event.get("id"), str):
+            raise Refused(400, "an event has no `id`")
+    return batch
 
-    `take(batch, event)` takes one event, once only, and raises an exception if it cannot.
+
+def receive(keys, headers, raw, take):
+    """Handles a request; returns the status and the object to answer with.
+
+    `take(batch, event)` applies one event, once only. It raises EventFailed for an event that cannot be
+    applied; any other exception means that nothing can be applied now.
     """
     try:
         body = unpack(headers, raw)
-        verify(secrets, headers, body)
-        batch = json.loads(body)
+        verify(keys, headers, body)
+        batch = read_batch(body)
         for event in batch["events"]:
             try:
                 take(batch, event)
-            except Refused:
-                raise
-            except Exception as error:  # whatever it is, this event comes again
+            except EventFailed as error:
                 logging.error("event %s failed: %s", event["id"], error)
-                # Everything before it is taken; it and what follows come again.
+                # Everything before it is applied; it and what follows are redelivered.
                 return 200, {"batchItemFailures": [{"itemIdentifier": event["id"]}]}
         return 200, {"batchItemFailures": []}
     except Refused as refused:
+        logging.warning("batch %s refused: %s", headers.get("webhook-id"), refused)
         return refused.status, {"error": str(refused)}
-    except (ValueError, KeyError, zlib.error, binascii.Error):
-        return 400, {"error": "the body cannot be read"}
+    except Exception:  # the whole batch is redelivered; the log has the reason
+        logging.exception("batch %s failed", headers.get("webhook-id"))
+        return 503, {"error": "the batch cannot be applied now"}

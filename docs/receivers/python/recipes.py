@@ -1,9 +1,13 @@
 """Recipes that make a second delivery of an event harmless, on a SQL database.
 
 They are written for SQLite so that they run anywhere; the statements are nearly the same elsewhere.
+
+None of them looks at the number of affected rows: with `SET NOCOUNT ON`, or behind a trigger, a
+database reports none or another. They look at what the tables hold.
 """
 
 import json
+import sqlite3
 
 from receiver import Refused
 
@@ -19,7 +23,7 @@ CREATE TABLE IF NOT EXISTS fences (
 
 
 def upsert(database):
-    """Recipe: upsert at the sink. A replay meets (order_id, cursor) and changes nothing."""
+    """Recipe: upsert at the sink. A second delivery meets (order_id, cursor) and changes nothing."""
 
     def take(_batch, event):
         with database:
@@ -43,26 +47,36 @@ def once(database, apply):
     def take(batch, event):
         with database:  # one transaction: commits at the end, rolls back on an exception
             admit(database, batch)
-            inserted = database.execute(
-                "INSERT INTO processed_events (poller_name, event_id) VALUES (?, ?) "
-                "ON CONFLICT DO NOTHING",
-                (batch["poller"], event["id"]),
-            )
-            if inserted.rowcount == 1:
+            if note(database, batch["poller"], event["id"]):
                 apply(database, event)
 
     return take
 
 
+def note(database, poller, event_id):
+    """Notes an event as processed; returns whether it was not before."""
+    key = (poller, event_id)
+    try:
+        database.execute("INSERT INTO processed_events (poller_name, event_id) VALUES (?, ?)", key)
+        return True
+    except sqlite3.IntegrityError:
+        # A second delivery, if the key is there. Anything else is an error.
+        found = "SELECT 1 FROM processed_events WHERE poller_name = ? AND event_id = ?"
+        if database.execute(found, key).fetchone() is None:
+            raise
+        return False
+
+
 def admit(database, batch):
     """Raises Refused for a lease that is lower than the highest that has written."""
     lease = (batch["generation"], batch["fencing_token"])
-    raised = database.execute(
+    database.execute(
         "INSERT INTO fences (poller_name, generation, token) VALUES (?, ?, ?) "
         "ON CONFLICT (poller_name) DO UPDATE "
         "SET generation = excluded.generation, token = excluded.token "
         "WHERE (excluded.generation, excluded.token) >= (generation, token)",
         (batch["poller"], *lease),
     )
-    if raised.rowcount != 1:
+    highest = "SELECT generation, token FROM fences WHERE poller_name = ?"
+    if database.execute(highest, (batch["poller"],)).fetchone() != lease:
         raise Refused(409, "a newer lease has written")
