@@ -89,6 +89,7 @@ const BLOB = "src/handler/blob.rs";
 const MESSAGE = "src/handler/queue/message.rs";
 const DURABLE_REPLY = "src/handler/durable/reply.rs";
 const EXEC_REPLY = "src/handler/exec/reply.rs";
+const STDOUT = "src/handler/stdout.rs";
 const EXPORT = "src/telemetry/export.rs";
 const LINES = "src/telemetry/lines.rs";
 const HTTP_SPAN = "src/handler/http/traced.rs";
@@ -259,6 +260,8 @@ const BREAKS = [
   ["end of a line that is too long not looked at", EXEC_REPLY, "self.has_word_beyond |= has_word(beyond);", ""],
   ["failures further inside passed over", EXEC_REPLY, "Ok(Line { failures: None }) => self.unclear = Some(MISPLACED.to_owned()),", "Ok(Line { failures: None }) => {}"],
   ["failure of an unknown event passed over", EXEC_REPLY, "None => self.unclear = Some(\"names an event that is not in the batch\".to_owned()),", "None => {}"],
+  ["rows written without a reader", STDOUT, "let gone = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;", "let gone = PollFlags::NVAL;"],
+  ["rows written to a closed output", STDOUT, "Ok(metadata.rdev() == null.rdev() && file.read(&mut [0]).is_ok())", "Ok(metadata.rdev() == null.rdev() && file.read(&mut [0]).is_err())"],
   ["batch taken as far as its best lane", LANES, "let accepted = failed.iter().map(|(position, _)| *position).min();", "let accepted = failed.iter().map(|(position, _)| *position).max();"],
   ["states of a key in several lanes", LANES, "serde_json::to_string(&event.cursor.key)", "serde_json::to_string(&event.cursor.value)"],
   ["failures further inside ignored", REPLY, "Ok(Partial { failures: None }) if mentions_failures(&received.body) => {", "Ok(Partial { failures: None }) if false && mentions_failures(&received.body) => {"],

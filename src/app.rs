@@ -230,7 +230,12 @@ fn handler(
                 None => Arc::new(made),
             });
         }
-        HandlerConfig::Stdout => return Ok(Arc::new(Stdout::new())),
+        HandlerConfig::Stdout => {
+            let made = Stdout::new();
+            return Ok(Arc::new(
+                made.map_err(|source| BuildError::Stdout { poller: poller.to_owned(), source })?,
+            ));
+        }
     };
     let client = match (&http.authorities, client) {
         (Some(authorities), _) => Client::trusting(authorities).map_err(BuildError::Http)?,

@@ -73,6 +73,15 @@ pub enum BuildError {
         #[source]
         source: TableError,
     },
+    /// A handler that writes to standard output has none.
+    #[error("set up the handler of poller `{poller}`")]
+    Stdout {
+        /// The poller.
+        poller: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// The HTTP client of the handlers cannot be set up.
     #[error("set up the HTTP client of the handlers")]
     Http(#[source] ClientError),

@@ -1,11 +1,17 @@
 //! Handler: one line of JSON for each event on standard output.
 //!
 //! For trying a poller out and for piping into a local program. Success means that the operating
-//! system has taken the bytes, no more: a reader that dies after that has lost them.
+//! system has accepted the bytes, no more: a reader that dies after that has lost them. An output that
+//! has no reader to begin with is refused at start, and one that loses its reader fails the batch.
 
-use std::fmt;
+use std::fs::File;
+use std::io::{self, Error, ErrorKind, Read as _};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::{fmt, fs};
 
 use async_trait::async_trait;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::Mutex;
 
@@ -27,8 +33,12 @@ struct Out {
 
 impl Stdout {
     /// Returns a handler that writes to the standard output of this process.
-    pub fn new() -> Self {
-        Self::to(Box::new(tokio::io::stdout()))
+    ///
+    /// # Errors
+    /// Fails where standard output is closed: rows written to it would be accepted and lost.
+    pub fn new() -> io::Result<Self> {
+        check(io::stdout().as_fd())?;
+        Ok(Self::to(Box::new(tokio::io::stdout())))
     }
 
     /// Returns a handler that writes to `to`.
@@ -37,10 +47,38 @@ impl Stdout {
     }
 }
 
-impl Default for Stdout {
-    fn default() -> Self {
-        Self::new()
+/// Checks that what is written to `out` can reach a reader.
+fn check(out: BorrowedFd<'_>) -> io::Result<()> {
+    let mut polled = [PollFd::from_borrowed_fd(out, PollFlags::OUT)];
+    poll(&mut polled, Some(&Timespec::default()))?;
+    let gone = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
+    if polled.iter().any(|out| out.revents().intersects(gone)) {
+        let text = "standard output is closed: its reader is gone; start with a reader, or use \
+                    another handler";
+        return Err(Error::new(ErrorKind::BrokenPipe, text));
     }
+    if is_replaced(out)? {
+        let text = "standard output is closed: connect it to a pipe, a file or a terminal, or use \
+                    another handler";
+        return Err(Error::new(ErrorKind::NotConnected, text));
+    }
+    Ok(())
+}
+
+/// Whether `out` is the null device in the place of a closed descriptor.
+///
+/// Before `main`, the runtime opens the null device for reading and writing as each standard descriptor that
+/// is closed. A launcher that discards output does the same. `>/dev/null` opens it for writing alone:
+/// that is somebody's choice, and works.
+fn is_replaced(out: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut file = File::from(out.try_clone_to_owned()?);
+    let metadata = file.metadata()?;
+    if !metadata.file_type().is_char_device() {
+        return Ok(false);
+    }
+    let null = fs::metadata("/dev/null")?;
+    // Reading the null device is its end at once, and an error where it is open for writing alone.
+    Ok(metadata.rdev() == null.rdev() && file.read(&mut [0]).is_ok())
 }
 
 impl fmt::Debug for Stdout {
@@ -70,7 +108,7 @@ impl Out {
         &mut self,
         lines: impl Iterator<Item = &str>,
         progress: &Progress,
-    ) -> std::io::Result<()> {
+    ) -> io::Result<()> {
         // Ends the half line of a delivery that was dropped, so that this one starts a new one.
         let mut chunk = if self.mid_line { "\n".to_owned() } else { String::new() };
         self.mid_line = true;
@@ -96,6 +134,19 @@ mod tests {
 
     use super::*;
     use crate::handler::testing::Sample;
+
+    #[test]
+    fn an_output_without_a_reader_is_refused() {
+        let (reader, writer) = io::pipe().unwrap();
+        check(writer.as_fd()).unwrap();
+        drop(reader);
+        assert_eq!(check(writer.as_fd()).unwrap_err().kind(), ErrorKind::BrokenPipe);
+        let null = |options: &mut fs::OpenOptions| options.write(true).open("/dev/null").unwrap();
+        check(null(&mut File::options()).as_fd()).unwrap();
+        let error = check(null(File::options().read(true)).as_fd()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotConnected);
+        check(tempfile::tempfile().unwrap().as_fd()).unwrap();
+    }
 
     #[tokio::test]
     async fn each_event_is_one_line() {

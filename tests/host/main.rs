@@ -38,6 +38,7 @@ mod stalled;
 mod standalone;
 mod start;
 mod status;
+mod stdout_handler;
 mod stop;
 mod timeouts;
 mod token_doubles;

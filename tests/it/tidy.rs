@@ -180,7 +180,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["config", "error", "event", "handler", "metrics", "mssql", "state"],
         &["azure_core", "base64", "tiberius", "tokio::sync"],
     ),
-    ("handler::stdout", &["error", "event", "handler"], &["tokio::io", "tokio::sync"]),
+    ("handler::stdout", &["error", "event", "handler"], &["rustix", "tokio::io", "tokio::sync"]),
     ("handler::testing", &["cursor", "event", "handler", "state", "value"], &[]),
     // Edges.
     (

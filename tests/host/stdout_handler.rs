@@ -1,0 +1,98 @@
+//! The handler `stdout` over real descriptors: rows that no one can read are not acknowledged.
+
+use std::process::{Output, Stdio};
+
+use serde_json::{Value as Json, json};
+use tokio::io::AsyncReadExt as _;
+use tokio::process::Command;
+
+use crate::bench::{Bench, LIMIT, PROGRAM, within};
+
+const ROWS: i64 = 3_000;
+
+/// As many rows as do not fit into a pipe, in one batch.
+async fn bench() -> Bench {
+    let mut bench = Bench::new().await;
+    let values: Vec<String> = (1..=ROWS).map(|id| format!("({id}, N'item {id}')")).collect();
+    for values in values.chunks(500) {
+        let sql = format!("INSERT INTO dbo.orders (id, item) VALUES {}", values.join(", "));
+        bench.database.execute(&sql).unwrap();
+    }
+    bench.env.retain(|name, _| !name.contains("__HANDLER__"));
+    bench.set("HANDLER__KIND", "stdout");
+    bench.set("BATCH_ROWS_MAX", &ROWS.to_string());
+    bench.set("RETRY_DELAY_MIN", "1ms");
+    bench.set("RETRY_DELAY_MAX", "1ms");
+    bench
+}
+
+fn tick(bench: &Bench, program: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).args(["tick", "nightly"]).env_clear().envs(&bench.env);
+    command.stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    command
+}
+
+fn ids(stdout: &[u8]) -> Vec<i64> {
+    let lines = str::from_utf8(stdout).unwrap().lines();
+    let events = lines.filter_map(|line| serde_json::from_str::<Json>(line).ok());
+    events.filter_map(|event| event["pk"]["id"].as_i64()).collect()
+}
+
+/// Checks that no row is behind the poller: the next tick delivers all.
+async fn assert_nothing_is_committed(bench: &Bench) {
+    let output = tick(bench, PROGRAM, &[]).stdout(Stdio::piped()).output();
+    let output = within(LIMIT, output).await.unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(ids(&output.stdout), (1..=ROWS).collect::<Vec<_>>());
+    assert_eq!(bench.state()["checkpoint"]["metadata"]["row_count"], json!(ROWS));
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closed_standard_output_is_refused_at_start() {
+    let bench = bench().await;
+    let script = r#"exec "$0" "$@" >&-"#;
+    let output =
+        within(LIMIT, tick(&bench, "sh", &["-c", script, PROGRAM]).output()).await.unwrap();
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(3), "{told}");
+    assert!(told.contains("handler of poller `nightly`"), "{told}");
+    assert!(told.contains("standard output is closed"), "{told}");
+    assert!(!bench.state_path().exists(), "it did not begin");
+    assert_nothing_is_committed(&bench).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pipe_without_a_reader_is_refused_at_start() {
+    let bench = bench().await;
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    // Not `output`, which would read.
+    let process = tick(&bench, PROGRAM, &[]).stdout(writer).spawn().unwrap();
+    let output = within(LIMIT, process.wait_with_output()).await.unwrap();
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(3), "{told}");
+    assert!(told.contains("its reader is gone"), "{told}");
+    assert!(!bench.state_path().exists(), "it did not begin");
+    assert_nothing_is_committed(&bench).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_leaves_in_the_middle_fails_the_batch() {
+    let bench = bench().await;
+    let mut process = tick(&bench, PROGRAM, &[]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut reader = process.stdout.take().unwrap();
+    // It writes, and there is more than the pipe holds.
+    within(LIMIT, reader.read_u8()).await.unwrap();
+    drop(reader);
+    let output = within(LIMIT, process.wait_with_output()).await.unwrap();
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(7), "{told}");
+    assert!(told.contains("write to standard output: Broken pipe"), "{told}");
+    assert_eq!(bench.state()["checkpoint"]["cursor"], Json::Null);
+    assert_nothing_is_committed(&bench).await;
+}
