@@ -5,7 +5,8 @@
 //! ```
 //!
 //! prints what was lost, delivered twice, or delivered though it was rolled back, for each mode with
-//! its bound and without. With `HIGHWATER_TEST_SQLSERVER` set it does so on that server.
+//! its bound and without. With `HIGHWATER_TEST_SQLSERVER` set it does so on that server, and with
+//! `--include-ignored` also with all writers at once.
 
 mod late;
 mod modes;

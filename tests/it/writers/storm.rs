@@ -3,16 +3,22 @@
 //! Six writers take turns as a seed decides, and the poller polls in between: the same history each
 //! time on the embedded server, whose clock the seed moves too. On a named server they also run all
 //! at once, by the real clock.
+//!
+//! A mode that waits a second for open transactions promises nothing about one that is open for longer. So
+//! all connections are open before the first transaction begins, and on a named server a transaction is
+//! ended by the real clock, however slow the server is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::modes::{MODES, Mode, SETTLE};
 use super::schedule::{OPEN_MS_MAX, Rng, Statement, Transaction, WRITERS};
 use super::{Ledger, PAGE, Polled, TABLE, Verdict, insert, update};
-use crate::any_server::{AnyServer, Session, VARIABLE, say};
+use crate::any_server::{AnyServer, Session, VARIABLE, named_server, say};
 
 const TRANSACTIONS: u64 = 720;
 /// After each turn the poller polls with this chance, in hundredths.
@@ -37,7 +43,7 @@ struct Writer {
 struct Open {
     plan: Transaction,
     done: usize,
-    /// By the schedule's clock.
+    /// By the clock that decides when it ends.
     since_ms: u64,
     writes: Vec<(i32, i64)>,
 }
@@ -68,7 +74,8 @@ impl Writer {
             return;
         };
         let late = now_ms - open.since_ms >= OPEN_MS_MAX;
-        if let Some(statement) = open.plan.statements.get(open.done).filter(|_| !late) {
+        let goes_on = |_: &&Statement| open.done == 0 || !late;
+        if let Some(statement) = open.plan.statements.get(open.done).filter(goes_on) {
             open.done += 1;
             let number = || numbers.fetch_add(1, Ordering::Relaxed);
             match *statement {
@@ -104,9 +111,15 @@ async fn in_turns(server: &AnyServer, mode: &Mode) -> (Vec<Vec<i64>>, Verdict) {
     for number in 0..WRITERS {
         writers.push(Writer::new(server, mode, number).await);
     }
+    // Connects, and reads the empty table.
+    polled.poll().await;
+    let began = Instant::now();
     let (mut rng, mut now_ms) = (Rng::new(7), 0);
     while !writers.is_empty() {
         let chosen = rng.index(writers.len());
+        if server.is_named() {
+            now_ms = millis(began.elapsed());
+        }
         writers[chosen].turn(now_ms, &numbers, &ledger).await;
         if writers[chosen].is_done() {
             writers.remove(chosen);
@@ -127,23 +140,29 @@ async fn in_turns(server: &AnyServer, mode: &Mode) -> (Vec<Vec<i64>>, Verdict) {
 async fn at_once(server: &AnyServer, mode: &Mode) -> (Vec<Vec<i64>>, Verdict) {
     let (numbers, ledger) = (Arc::new(AtomicI64::new(1)), Arc::new(Mutex::new(Ledger::default())));
     let polled = Polled::new(server, mode);
-    let mut tasks = tokio::task::JoinSet::new();
+    let mut writers = Vec::new();
     for number in 0..WRITERS {
-        let mut writer = Writer::new(server, mode, number).await;
+        writers.push(Writer::new(server, mode, number).await);
+    }
+    // Connects, and reads the empty table.
+    polled.poll().await;
+    let began = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for mut writer in writers {
         let (numbers, ledger) = (numbers.clone(), ledger.clone());
         tasks.spawn(async move {
             while !writer.is_done() {
                 let turns = writer.open.as_ref().map_or(1, |open| open.plan.statements.len() + 1);
                 let open_ms = writer.open.as_ref().map_or(0, |open| open.plan.open_ms);
                 let pause = open_ms / u64::try_from(turns).unwrap();
-                tokio::time::sleep(std::time::Duration::from_millis(pause)).await;
-                writer.turn(0, &numbers, &ledger).await;
+                tokio::time::sleep(Duration::from_millis(pause)).await;
+                writer.turn(millis(began.elapsed()), &numbers, &ledger).await;
             }
         });
     }
     while !tasks.is_empty() {
         polled.poll().await;
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
         while let Some(ended) = tasks.try_join_next() {
             ended.unwrap();
         }
@@ -160,10 +179,14 @@ async fn finish(
     polled.poll().await;
     // A mark that waits has to settle first, and the next one is taken only then.
     for _ in 0..2 {
-        server.pass(u64::try_from(SETTLE.as_millis()).unwrap() + 500).await;
+        server.pass(millis(SETTLE) + 500).await;
         polled.poll().await;
     }
     (polled.pages(), ledger.lock().await.judge(&polled.delivered()))
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap()
 }
 
 fn show(how: &str, mode: &Mode, verdict: Verdict) {
@@ -177,25 +200,87 @@ fn show(how: &str, mode: &Mode, verdict: Verdict) {
 
 fn check(mode: &Mode, verdict: Verdict) {
     let Verdict { committed, lost, duplicate, phantom, .. } = verdict;
-    assert!(committed > 1_000, "{}: {verdict:?}", mode.name);
+    assert!(committed > 500, "{}: {verdict:?}", mode.name);
     assert_eq!((duplicate, phantom), (0, 0), "{}: {verdict:?}", mode.name);
     if mode.bounded {
         assert_eq!(lost, 0, "{}: {verdict:?}", mode.name);
     } else {
-        assert!(lost > committed / 20, "{}: the storm shows no loss: {verdict:?}", mode.name);
+        // How many depends on the server; none would mean that the bound is not tested.
+        assert!(lost > 0, "{}: the storm shows no loss: {verdict:?}", mode.name);
     }
 }
 
-#[tokio::test]
-async fn nothing_is_lost_to_overlapping_writers_in_any_bounded_mode() {
-    for mode in MODES {
-        let server = AnyServer::start(TABLE).await;
-        let (pages, verdict) = in_turns(&server, mode).await;
-        show("in turns", mode, verdict);
-        check(mode, verdict);
-        let full = pages.iter().filter(|page| page.len() == PAGE).count();
-        assert!(full > 5, "{}: {full} full pages test no boundary", mode.name);
+/// Six writers take turns.
+async fn storm_in_turns(name: &str) {
+    let mode = mode(name);
+    let server = AnyServer::start(TABLE).await;
+    let (pages, verdict) = in_turns(&server, mode).await;
+    show("in turns", mode, verdict);
+    check(mode, verdict);
+    let full = pages.iter().filter(|page| page.len() == PAGE).count();
+    assert!(full > 5, "{name}: {full} full pages test no boundary");
+}
+
+/// Six writers run all at once.
+async fn storm_at_once(name: &str) {
+    assert!(
+        named_server().is_some(),
+        "set {VARIABLE}: this test needs a server with its own clock"
+    );
+    let mode = mode(name);
+    let server = AnyServer::start(TABLE).await;
+    let (_, mut verdict) = at_once(&server, mode).await;
+    show("at once", mode, verdict);
+    if mode.bounded && !mode.waits {
+        // A row that commits while the table's rows are read is delivered with them, and as a change.
+        verdict.duplicate = 0;
     }
+    check(mode, verdict);
+}
+
+/// Makes two tests of each mode: writers in turns, and writers all at once.
+macro_rules! storms {
+    ($($test:ident => $mode:literal),* $(,)?) => {
+        mod in_turns {
+            $(
+                #[tokio::test]
+                async fn $test() {
+                    super::storm_in_turns($mode).await;
+                }
+            )*
+        }
+
+        mod at_once {
+            $(
+                #[tokio::test]
+                #[ignore = "needs HIGHWATER_TEST_SQLSERVER, a server with its own clock"]
+                async fn $test() {
+                    super::storm_at_once($mode).await;
+                }
+            )*
+        }
+
+        #[test]
+        fn every_mode_has_its_tests() {
+            assert_eq!(MODES.iter().map(|mode| mode.name).collect::<Vec<_>>(), [$($mode),*]);
+        }
+    };
+}
+
+storms! {
+    rowversion => "rowversion",
+    rowversion_without_bound => "rowversion, bound left out",
+    timestamp => "timestamp+pk, settle 1 s",
+    timestamp_without_settle => "timestamp+pk, settle 0",
+    timestamp_audited => "timestamp+pk, settle 0, audited",
+    integer => "integer+pk, settle 1 s",
+    integer_without_bound => "integer+pk, bound left out",
+    integer_audited => "integer+pk, no bound, audited",
+    change_tracking => "change_tracking",
+}
+
+fn mode(name: &str) -> &'static Mode {
+    MODES.iter().find(|mode| mode.name == name).unwrap()
 }
 
 #[tokio::test]
@@ -210,23 +295,4 @@ async fn one_seed_gives_one_history() {
         histories.push(in_turns(&server, &MODES[0]).await);
     }
     assert_eq!(histories[0], histories[1]);
-}
-
-#[tokio::test]
-async fn nothing_is_lost_to_writers_that_run_all_at_once() {
-    let server = AnyServer::start(TABLE).await;
-    if !server.is_named() {
-        say(&format!("skipped: needs a server that keeps its own time; set {VARIABLE}"));
-        return;
-    }
-    for mode in MODES {
-        let server = AnyServer::start(TABLE).await;
-        let (_, mut verdict) = at_once(&server, mode).await;
-        show("at once", mode, verdict);
-        if mode.bounded && !mode.waits {
-            // What commits while the table's rows are read comes with them, and as a change.
-            verdict.duplicate = 0;
-        }
-        check(mode, verdict);
-    }
 }
