@@ -133,7 +133,7 @@ pub(crate) enum Definition {
     View { name: String, sql: String, columns: Vec<TableColumn> },
     Index { table: String, index: Index, sql: String },
     DropIndex { table: String, name: String, sql: String },
-    Column { table: String, column: TableColumn, sql: [String; 2] },
+    Column { table: String, column: TableColumn, sql: Vec<String> },
     Tracking { table: String, on: bool },
     Drop { name: String, sql: String, if_exists: bool },
 }

@@ -274,16 +274,18 @@ impl Parser<'_> {
         let (name, target) = (quoted(&column.name), quoted(&table.name));
         let add = format!("ALTER TABLE dbo.{target} ADD COLUMN {name} {}", stored_as(&column));
         let value = if column.ty == Type::RowVersion {
-            "hw_next_rowversion()".to_owned()
+            Some("hw_next_rowversion()".to_owned())
         } else if let Some(default) = &column.default {
             let tokens = super::lexer::tokens(default)?;
             let value = Parser::new(&tokens, 0, self.schema).sum(&Scope::default())?;
-            value.cast(column.ty).sql
+            Some(value.cast(column.ty).sql)
         } else {
-            "NULL".to_owned()
+            None
         };
-        let fill = format!("UPDATE dbo.{target} SET {name} = {value}");
-        Ok(Definition::Column { table: table.name, column, sql: [add, fill] })
+        // Without a value to fill in, no row changes, so nothing is tracked.
+        let fill = value.map(|value| format!("UPDATE dbo.{target} SET {name} = {value}"));
+        let sql = std::iter::once(add).chain(fill).collect();
+        Ok(Definition::Column { table: table.name, column, sql })
     }
 
     /// `DROP TABLE | VIEW | INDEX [IF EXISTS]`.
