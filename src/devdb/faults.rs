@@ -80,6 +80,11 @@ impl Faults {
         self.state().statements
     }
 
+    /// Faults that no request has met yet.
+    pub fn armed(&self) -> usize {
+        self.state().armed.len()
+    }
+
     /// Counts a request and uses up the first fault armed for it.
     pub(crate) fn on_statement(&self, text: &str) -> Option<Fault> {
         let mut state = self.state();
@@ -110,8 +115,10 @@ mod tests {
         assert_eq!(faults.on_statement("SELECT 1"), Some(Fault::DropBeforeAnswer));
         assert_eq!(faults.on_statement("SET X"), Some(Fault::DropBeforeRun));
         assert_eq!(faults.on_statement("SET X"), None);
+        assert_eq!(faults.armed(), 1);
         assert_eq!(faults.on_statement("SELECT 2"), Some(Fault::DropBeforeAnswer));
         assert_eq!(faults.on_statement("SELECT 3"), None);
+        assert_eq!(faults.armed(), 0);
         assert_eq!(faults.statements(), 5);
     }
 }

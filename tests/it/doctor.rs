@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use highwater::clock::SystemClock;
 use highwater::config::SourceClock;
@@ -388,14 +390,25 @@ async fn a_view_of_another_database_is_told_by_the_doctor_and_at_the_first_fetch
 #[tokio::test]
 async fn nothing_more_is_asked_of_a_server_that_does_not_answer() {
     let other = AnyServer::embedded(ORDERS, "a server that goes").await;
-    let settings = other.settings("orders", RowVersion, "rv");
+    let mut settings = other.settings("orders", RowVersion, "rv");
     let clock = other.clock();
-    drop(other);
+    // In its place, one that closes each connection.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    settings.connection.port = listener.local_addr().unwrap().port();
+    let accepted = Arc::new(AtomicU32::new(0));
+    let count = accepted.clone();
+    let closing = tokio::spawn(async move {
+        while listener.accept().await.is_ok() {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    });
     let source = Mssql::new(settings).unwrap();
     let standing = Standing { fingerprint: None, after: None, state: &SourceState::new() };
     let found = Findings(source.examine(standing, &*clock).await);
     found.expect("connection", Level::Error, "check `Server` and port");
     assert!(found.0.len() == 1 && found.0[0].unreachable, "{:#?}", found.0);
+    assert_eq!(accepted.load(Ordering::Relaxed), 1, "connections");
+    closing.abort();
 }
 
 /// Runs the program, with a poller `orders` on `server` whose state is in `folder`.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use flate2::read::GzDecoder;
 use highwater::config::{Relation, SqlConnection};
 use highwater::cursor::{Cursor, CursorMode, SourceState};
-use highwater::devdb::{Database, Options, Server, Value};
+use highwater::devdb::{Database, Faults, Options, Server, Value};
 use highwater::error::chain;
 use highwater::event::ChangeEvent;
 use highwater::normalize::normalize;
@@ -60,6 +60,20 @@ impl World {
                 self.settings("flights", mode, "id")
             }
         }
+    }
+}
+
+/// Polls `work` until the armed faults have met their requests, and drops it then.
+pub(crate) async fn dropped_at_fault<T>(faults: &Faults, work: impl Future<Output = T>) {
+    let met = async {
+        while faults.armed() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = met => {}
+        _ = work => panic!("ended before a request met the armed fault"),
     }
 }
 
