@@ -7,7 +7,7 @@ mod broken;
 mod pace;
 mod store;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard};
@@ -30,18 +30,26 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no holder of this lock panics")
 }
 
-/// A table in memory: each change of a row gives it the next rowversion.
+/// A table in memory: each change of a row gives it the next rowversion, unless a test gives it the
+/// position of another row.
 #[derive(Debug)]
 pub struct TableSource {
     shape: SourceShape,
     state: Mutex<TableState>,
 }
 
+#[derive(Clone, Debug)]
+struct TableRow {
+    position: u64,
+    id: i64,
+    value: String,
+}
+
 #[derive(Debug, Default)]
 struct TableState {
     version: u64,
-    /// Key to (rowversion, value).
-    rows: BTreeMap<i64, (u64, String)>,
+    /// In the order of position and key.
+    rows: Vec<TableRow>,
     fetches: u64,
     failures: VecDeque<FetchError>,
     failing_fetch: Option<(u64, FetchError)>,
@@ -89,27 +97,67 @@ impl TableSource {
 
     /// Inserts a row at a position that was taken before: its transaction was open until now.
     pub fn put_late(&self, id: i64, position: u64) {
-        locked(&self.state).rows.insert(id, (position, "late".to_owned()));
+        let mut state = locked(&self.state);
+        state.replace(TableRow { position, id, value: format!("late {position}") });
     }
 
     /// Inserts or updates a row.
     pub fn put(&self, id: i64, value: &str) {
         let mut state = locked(&self.state);
         state.version += 1;
-        let version = state.version;
-        state.rows.insert(id, (version, value.to_owned()));
+        let position = state.version;
+        state.replace(TableRow { position, id, value: value.to_owned() });
     }
 
-    /// Inserts rows `1..=count`.
+    /// Inserts or updates a row at the position that was given last, as times and numbers allow.
+    pub fn put_tied(&self, id: i64, value: &str) {
+        let mut state = locked(&self.state);
+        let position = state.version;
+        state.replace(TableRow { position, id, value: value.to_owned() });
+    }
+
+    /// Inserts a second row with the key and the position of an existing one, as a key that is not
+    /// unique allows. Fetches of a page with both fail.
+    pub fn put_twin(&self, id: i64, value: &str) {
+        let mut state = locked(&self.state);
+        let mut twin =
+            state.rows.iter().find(|row| row.id == id).cloned().expect("a row with the key");
+        value.clone_into(&mut twin.value);
+        state.insert(twin);
+    }
+
+    /// Inserts rows `1..=count`, each with a value that no other state of a row has.
     pub fn fill(&self, count: i64) {
         for id in 1..=count {
-            self.put(id, "new");
+            let next = locked(&self.state).version + 1;
+            self.put(id, &format!("v{next}"));
         }
     }
 
-    /// Deletes a row.
+    /// Deletes a row, and its twins.
     pub fn delete(&self, id: i64) {
-        locked(&self.state).rows.remove(&id);
+        locked(&self.state).rows.retain(|row| row.id != id);
+    }
+
+    /// Deletes the rows with a value.
+    pub fn delete_value(&self, value: &str) {
+        locked(&self.state).rows.retain(|row| row.value != value);
+    }
+
+    /// Returns the key and value of each row that `handler` has not accepted as it is now.
+    ///
+    /// # Panics
+    ///
+    /// If an event is not JSON.
+    pub fn undelivered(&self, handler: &RecordingHandler) -> Vec<(i64, String)> {
+        let accepted: BTreeSet<(i64, String)> = handler
+            .accepted()
+            .iter()
+            .filter_map(|row| Some((row["id"].as_i64()?, row["value"].as_str()?.to_owned())))
+            .collect();
+        let rows = locked(&self.state).rows.clone();
+        let rows = rows.into_iter().map(|row| (row.id, row.value));
+        rows.filter(|row| !accepted.contains(row)).collect()
     }
 
     /// Makes the next fetch fail.
@@ -150,9 +198,44 @@ impl TableSource {
     }
 }
 
-fn push(rows: &mut Rows, key: Value, id: i64, (version, value): &(u64, String)) {
-    let position = Value::Int(i64::try_from(*version).unwrap_or(i64::MAX));
-    let values = [Value::Int(id), Value::Text(value.clone())];
+impl TableState {
+    /// Inserts a row in the place of all with its key.
+    fn replace(&mut self, row: TableRow) {
+        self.rows.retain(|other| other.id != row.id);
+        self.insert(row);
+    }
+
+    fn insert(&mut self, row: TableRow) {
+        let at = self.rows.partition_point(|other| other.place() <= row.place());
+        self.rows.insert(at, row);
+    }
+
+    /// Returns the rows of a window, in order.
+    fn within(&self, window: FetchWindow<'_>) -> impl Iterator<Item = &TableRow> {
+        let (after, upto) = (window.after.map(place_of), window.upto.map(place_of));
+        let inside = move |row: &&TableRow| {
+            after.is_none_or(|after| row.place() > after)
+                && upto.is_none_or(|upto| row.place() <= upto)
+        };
+        self.rows.iter().filter(inside)
+    }
+}
+
+impl TableRow {
+    fn place(&self) -> (u64, i64) {
+        (self.position, self.id)
+    }
+}
+
+/// Returns the position and key of a cursor; one without a key is behind all rows of its position.
+fn place_of(cursor: &Cursor) -> (u64, i64) {
+    let id = cursor.key.get("id").and_then(serde_json::Value::as_i64);
+    (version_of(cursor), id.unwrap_or(i64::MAX))
+}
+
+fn push(rows: &mut Rows, key: Value, row: &TableRow) {
+    let position = Value::Int(i64::try_from(row.position).unwrap_or(i64::MAX));
+    let values = [Value::Int(row.id), Value::Text(row.value.clone())];
     rows.push(Operation::Upsert, position, vec![key], &values);
 }
 
@@ -178,8 +261,8 @@ impl Source for TableSource {
         state.failures.pop_front().map_or(Ok(()), Err)?;
         let id = at.key.get("id").and_then(serde_json::Value::as_i64).unwrap_or_default();
         let mut rows = no_rows();
-        if let Some(found) = state.rows.get(&id) {
-            push(&mut rows, Value::Int(id), id, found);
+        for found in state.rows.iter().filter(|row| row.id == id) {
+            push(&mut rows, Value::Int(id), found);
         }
         Ok(rows)
     }
@@ -206,10 +289,7 @@ impl Source for TableSource {
         };
         tokio::time::sleep(delay).await;
         let state = locked(&self.state);
-        let after = window.after.map_or(0, version_of);
-        let upto = window.upto.map_or(u64::MAX, version_of);
-        let within = |(version, _): &&(u64, String)| *version > after && *version <= upto;
-        let rows = state.rows.values().filter(within).take(window.rows_max).count();
+        let rows = state.within(window).take(window.rows_max).count();
         Ok(u64::try_from(rows).unwrap_or(u64::MAX))
     }
 
@@ -227,18 +307,17 @@ impl Source for TableSource {
         tokio::time::sleep(delay).await;
         let state = locked(&self.state);
         let after = window.after.map_or(0, version_of);
-        let upto = window.upto.map_or(u64::MAX, version_of);
-        let mut found: Vec<_> = state
-            .rows
-            .iter()
-            .filter(|(_, (version, _))| *version > after && *version <= upto)
-            .collect();
-        found.sort_by_key(|(_, (version, _))| *version);
+        let found: Vec<_> = state.within(window).take(window.rows_max.saturating_add(1)).collect();
+        let twins = found.iter().zip(found.iter().skip(1)).find(|(a, b)| a.place() == b.place());
+        if let Some((row, _)) = twins {
+            let reason = format!("two rows have key {} and position {}", row.id, row.position);
+            return Err(FetchError::new(ErrorKind::Data, reason));
+        }
         let more = found.len() > window.rows_max;
         let key_of = |id| if state.null_key { Value::Null } else { Value::Int(id) };
         let mut rows = no_rows();
-        for (id, found) in found.into_iter().take(window.rows_max) {
-            push(&mut rows, key_of(*id), *id, found);
+        for found in found.into_iter().take(window.rows_max) {
+            push(&mut rows, key_of(found.id), found);
         }
         let positions = (self.shape.mode == CursorMode::RowVersion)
             .then(|| state.version.saturating_sub(after));
@@ -266,6 +345,28 @@ pub struct Received {
     pub ops: Vec<Operation>,
     /// Event ids, in order.
     pub event_ids: Vec<String>,
+    /// The events as JSON, in order.
+    pub events: Vec<String>,
+}
+
+impl Received {
+    /// Returns the columns of each row, in order; `null` for a deletion.
+    ///
+    /// # Panics
+    ///
+    /// If an event is not JSON.
+    pub fn payloads(&self) -> Vec<serde_json::Value> {
+        payloads(&self.events)
+    }
+}
+
+fn payloads(events: &[String]) -> Vec<serde_json::Value> {
+    let columns = |event: &String| {
+        let event = serde_json::from_str::<serde_json::Value>(event);
+        let event = event.expect("an event is a JSON object");
+        event.get("after").cloned().unwrap_or_default()
+    };
+    events.iter().map(columns).collect()
 }
 
 type Work = Pin<Box<dyn Future<Output = Result<(), HandlerError>> + Send>>;
@@ -281,6 +382,8 @@ enum Step {
 #[derive(Default)]
 pub struct RecordingHandler {
     received: Mutex<Vec<Received>>,
+    /// Events that were accepted, as JSON.
+    accepted: Mutex<Vec<String>>,
     script: Mutex<VecDeque<Step>>,
     finished: Mutex<u64>,
     judge: Mutex<Option<Judge>>,
@@ -340,6 +443,15 @@ impl RecordingHandler {
         locked(&self.received).clone()
     }
 
+    /// Returns the columns of each row that was accepted, in order; `null` for a deletion.
+    ///
+    /// # Panics
+    ///
+    /// If an event is not JSON.
+    pub fn accepted(&self) -> Vec<serde_json::Value> {
+        payloads(&locked(&self.accepted))
+    }
+
     /// Returns the keys of all rows so far, in order of delivery.
     pub fn ids(&self) -> Vec<i64> {
         self.received().into_iter().flat_map(|received| received.ids).collect()
@@ -368,8 +480,9 @@ impl Handler for RecordingHandler {
             ids: delivery.events.iter().filter_map(|event| id(&event.cursor)).collect(),
             ops: delivery.events.iter().map(|event| event.op).collect(),
             event_ids: delivery.events.iter().map(|event| event.id.to_string()).collect(),
+            events: delivery.events.iter().map(|event| event.json.to_string()).collect(),
         };
-        let ids = received.ids.clone();
+        let (ids, events) = (received.ids.clone(), received.events.clone());
         locked(&self.received).push(received);
         let step = locked(&self.script).pop_front();
         let result = match step {
@@ -384,6 +497,12 @@ impl Handler for RecordingHandler {
             None => self.judged(&ids).await,
         };
         *locked(&self.finished) += 1;
+        let accepted = match &result {
+            Ok(()) => events.len(),
+            Err(HandlerError::Partial { accepted, .. }) => *accepted,
+            Err(_) => 0,
+        };
+        locked(&self.accepted).extend(events.into_iter().take(accepted));
         result
     }
 }

@@ -108,6 +108,11 @@ impl World {
         poller
     }
 
+    /// Each row of the table was accepted as it is now.
+    fn assert_all_delivered(&self) {
+        assert_eq!(self.source.undelivered(&self.handler), []);
+    }
+
     async fn document(&self) -> StateDocument {
         let key = StateKey::Document("p".to_owned());
         let stored = self.memory.load(&key).await.unwrap().stored.unwrap();
@@ -298,6 +303,55 @@ async fn every_row_is_delivered_once_and_in_order_when_nothing_fails() {
     tick(&poller).await.unwrap();
     assert_eq!(world.handler.ids(), (1..=95).collect::<Vec<_>>());
     assert_eq!(world.source.fetches(), 11, "one query per batch, one before there was a document");
+    world.assert_all_delivered();
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_that_share_a_cursor_are_not_torn_by_the_end_of_a_batch_or_a_failure() {
+    for batch_rows_max in [1, 2, 3, 7] {
+        let world = World::with(Limits { batch_rows_max, ..limits() });
+        let mut poller = world.instance("a");
+        for id in 1..=20 {
+            let value = format!("row {id}");
+            if id % 5 == 1 {
+                world.source.put(id, &value)
+            } else {
+                world.source.put_tied(id, &value)
+            }
+        }
+        for failure in 0..6 {
+            world.handler.then(async { Ok(()) });
+            world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+            if tick(&poller).await.is_ok() {
+                break;
+            }
+            // A later retry is by another process.
+            sleep(600).await;
+            poller = world.instance(&format!("retry {failure}"));
+        }
+        sleep(600).await;
+        while tick(&poller).await.unwrap() != TickOutcome::Idle {}
+        world.assert_all_delivered();
+        let accepted: Vec<_> = world.handler.accepted();
+        assert_eq!(accepted.len(), 20, "batches of {batch_rows_max}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_failed_for_rows_with_one_key_goes_on_once_they_are_fixed() {
+    let world = World::with(Limits { batch_rows_max: 2, ..limits() });
+    let poller = world.instance("a");
+    for id in 1..=3 {
+        world.source.put(id, &format!("row {id}"));
+    }
+    world.source.put_twin(2, "twin");
+    for _ in 0..3 {
+        assert!(matches!(tick(&poller).await, Err(TickError::Fetch(_))));
+    }
+    assert!(world.handler.ids().is_empty(), "no row of such a page is delivered");
+    world.source.delete_value("twin");
+    while tick(&poller).await.unwrap() != TickOutcome::Idle {}
+    world.assert_all_delivered();
 }
 
 #[tokio::test(start_paused = true)]
