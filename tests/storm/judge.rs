@@ -266,7 +266,7 @@ mod tests {
         }
 
         fn call(&mut self, (worker, token): (usize, u64), at: u64, versions: &[u64], end: End) {
-            let row = |version: &u64| RowState { key: 1, version: *version };
+            let row = |version: &u64| RowState { key: 1, version: *version, token: *version };
             let call = Call {
                 worker,
                 term: Term { generation: 1, token },
@@ -296,7 +296,8 @@ mod tests {
         }
 
         fn judge(&self, table: &[u64]) -> Judgement {
-            let rows = table.iter().map(|version| RowState { key: 1, version: *version });
+            let rows =
+                table.iter().map(|version| RowState { key: 1, version: *version, token: *version });
             judge(&self.ledger, &rows.collect::<Vec<_>>())
         }
 
@@ -313,7 +314,7 @@ mod tests {
         let mut history = History::new();
         history.call((0, 1), 0, &[1, 2], End::Answered);
         history.call((0, 1), 20, &[3], End::Dropped);
-        assert_eq!(history.judge(&[2, 3]).lost, [RowState { key: 1, version: 3 }]);
+        assert_eq!(history.judge(&[2, 3]).lost, [RowState { key: 1, version: 3, token: 3 }]);
     }
 
     #[test]

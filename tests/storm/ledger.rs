@@ -13,6 +13,13 @@ pub(crate) struct RowState {
     pub(crate) key: i64,
     /// Row version: the cursor.
     pub(crate) version: u64,
+    /// In the payload: the number of the write that made it.
+    pub(crate) token: u64,
+}
+
+/// Returns the token in the `item` of a row.
+pub(crate) fn token_of(item: &str) -> u64 {
+    item.rsplit(' ').next().and_then(|token| token.parse().ok()).expect("an item ends in its token")
 }
 
 /// A grant of the lease; later ones are greater.

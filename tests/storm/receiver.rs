@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::ledger::{Call, End, RowState, Shared, Term};
+use crate::ledger::{Call, End, RowState, Shared, Term, token_of};
 use crate::rng::Rng;
 
 /// The running server; gone when dropped.
@@ -95,6 +95,7 @@ fn read(worker: usize, body: &[u8]) -> (Call, Vec<String>) {
     let row = |event: &Json| RowState {
         key: event["pk"]["id"].as_i64().unwrap(),
         version: text(&event["cursor"]["value"]).parse::<RowVersion>().unwrap().0,
+        token: token_of(event["after"]["item"].as_str().unwrap()),
     };
     let call = Call {
         worker,

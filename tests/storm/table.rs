@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::sleep;
 
-use crate::ledger::RowState;
+use crate::ledger::{RowState, token_of};
 use crate::rng::Rng;
 
 const TABLE: &str = "CREATE TABLE dbo.orders \
@@ -20,13 +20,13 @@ const TABLE: &str = "CREATE TABLE dbo.orders \
 /// The target of the handler `sql`, and where each write to it is noted.
 const COPIES: &str = "CREATE TABLE dbo.copies \
     (id int NOT NULL PRIMARY KEY, item nvarchar(50) NULL, version binary(8) NOT NULL); \
-    CREATE TABLE dbo.applied (id int NOT NULL, version binary(8) NOT NULL)";
+    CREATE TABLE dbo.applied (id int NOT NULL, item nvarchar(50) NULL, version binary(8) NOT NULL)";
 
 pub(crate) fn create() -> Database {
     let database = Database::in_memory().unwrap();
     database.execute(TABLE).unwrap();
     database.execute(COPIES).unwrap();
-    database.note_writes("dbo.copies", "dbo.applied", &["id", "version"]).unwrap();
+    database.note_writes("dbo.copies", "dbo.applied", &["id", "item", "version"]).unwrap();
     let named = |name| table_name("name", name).unwrap();
     database.execute(&create_fence(&named(FENCE_TABLE_DEFAULT))).unwrap();
     database.execute(&create_ledger(&named(LEDGER_TABLE_DEFAULT))).unwrap();
@@ -59,7 +59,7 @@ pub(crate) fn copied(database: &Database) -> Copied {
     };
     let (source, target) = (texts("dbo.orders"), texts("dbo.copies"));
     let mut writes: BTreeMap<String, Vec<Vec<Value>>> = BTreeMap::new();
-    for row in rows("dbo.applied", "id, version") {
+    for row in rows("dbo.applied", "id, item, version") {
         writes.entry(format!("{row:?}")).or_default().push(row);
     }
     let again = writes.values().filter(|times| times.len() > 1).map(|times| times[0].clone());
@@ -74,12 +74,14 @@ pub(crate) fn copied(database: &Database) -> Copied {
 /// Returns the state of every row.
 pub(crate) fn states(database: &Database) -> Vec<RowState> {
     let mut session = database.connect("Highwater").unwrap();
-    let replies = session.run("SELECT id, version FROM dbo.orders", &[]);
+    let replies = session.run("SELECT id, version, item FROM dbo.orders", &[]);
     let Some(Reply::Rows { rows, .. }) = replies.into_iter().next() else { panic!("no rows") };
     let state = |row: Vec<Value>| {
-        let [Value::Int(key), Value::Bytes(version)] = &row[..] else { panic!("{row:?}") };
+        let [Value::Int(key), Value::Bytes(version), Value::Text(item)] = &row[..] else {
+            panic!("{row:?}")
+        };
         let version = u64::from_be_bytes(version[..].try_into().unwrap());
-        RowState { key: *key, version }
+        RowState { key: *key, version, token: token_of(item) }
     };
     rows.into_iter().map(state).collect()
 }
@@ -124,13 +126,14 @@ async fn write(
     count: &AtomicU64,
 ) -> Result<(), SqlError> {
     let mut session = database.connect("Highwater")?;
-    let mut ids = 0;
+    let (mut ids, mut token) = (0, 0);
     while !stop.load(Ordering::Relaxed) {
         let (inserts, changes) = (rng.between(0..=3), rng.between(0..=3));
         session.begin()?;
         let mut rows = 0;
         for id in ids + 1..=ids + inserts {
-            let sql = format!("INSERT INTO dbo.orders (id, item) VALUES ({id}, N'item {id}')");
+            token += 1;
+            let sql = format!("INSERT INTO dbo.orders (id, item) VALUES ({id}, N'new {token}')");
             rows += run(&mut *session, &sql)?;
         }
         // Open for a while with what it has written, so that readers meet it.
@@ -138,7 +141,8 @@ async fn write(
         for _ in 0..changes {
             // Most changes meet rows that have not been delivered yet.
             let id = rng.between(ids.saturating_sub(200) + 1..=ids + 1);
-            let sql = format!("UPDATE dbo.orders SET item = N'again {id}' WHERE id = {id}");
+            token += 1;
+            let sql = format!("UPDATE dbo.orders SET item = N'again {token}' WHERE id = {id}");
             rows += run(&mut *session, &sql)?;
         }
         if rng.percent(5) {
