@@ -47,10 +47,13 @@ pub(crate) const KINDS: &[&str] = &[
     "journal: gap named",
     "journal: leads to the document",
     "operator: broke the lease",
+    "operator: deleted a document that is not created again",
     "operator: deleted the document under a held lease",
     "operator: deleted the document",
     "operator: paused under a held lease",
     "operator: paused",
+    "operator: reset to the beginning",
+    "operator: restored an older copy",
     "order: judged anew after a document was lost",
     "source: asks to have something kept",
     "source: late commit",
@@ -85,6 +88,7 @@ pub(crate) const KINDS: &[&str] = &[
     "tick: out_of_time",
     "tick: paused",
     "tick: skipped",
+    "tick: state_vanished",
     "tick: took the lease again after it had run out of rows",
 ];
 

@@ -39,6 +39,9 @@ pub(crate) struct Judge {
     written_since_loss: BTreeSet<(i64, u64)>,
     /// Terms that had been granted when the document was last lost.
     terms_before_loss: u64,
+    /// Whether the document is gone and not to be created again without an operator; whether it ever was.
+    pub(crate) has_vanished: bool,
+    pub(crate) ever_vanished: bool,
     /// Each batch's rows as they were first delivered.
     batches: BTreeMap<String, Vec<String>>,
     /// What was not taken, and what became of it.
@@ -145,6 +148,26 @@ impl Judge {
         self.failures.in_flight = None;
     }
 
+    /// The document is gone, and only an operator may put another one in its place.
+    pub(crate) fn document_vanished(&mut self) {
+        self.document_lost();
+        (self.has_vanished, self.ever_vanished) = (true, true);
+    }
+
+    /// An operator has put a document in the place of the one there was. What is written behind its
+    /// checkpoint is to be delivered again.
+    pub(crate) fn document_replaced(&mut self, bytes: &[u8]) {
+        let seen = Seen::of(bytes);
+        self.document_lost();
+        if seen.grant.0 == 0 {
+            return;
+        }
+        self.has_vanished = false;
+        self.checkpoint = seen.checkpoint;
+        let before = |row: &&(i64, u64)| row.1 <= seen.checkpoint;
+        self.written_since_loss = self.written.keys().filter(before).copied().collect();
+    }
+
     /// Judges a write of the document by a tick, or by the operator, that landed just now.
     pub(crate) fn document_landed(
         &mut self,
@@ -207,6 +230,9 @@ impl Judge {
             });
             self.require(seen.checkpoint == checkpoint, || {
                 format!("tick {} moved the checkpoint as it took the lease", tick.0)
+            });
+            self.require(!self.has_vanished, || {
+                format!("tick {} began again though the state vanished", tick.0)
             });
             self.terms += 1;
             if self.term_of.insert(tick, self.terms).is_some() {

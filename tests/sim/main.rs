@@ -30,6 +30,8 @@
 //! that is refused and set it aside, and ones whose handler fails);
 //! an operator who pauses, resumes and breaks leases, and one who deletes the document, so that it is
 //! made again under a higher generation; the request that once created it may land again (`world.rs`);
+//! in three of ten worlds one who resets the poller, restores an older copy of the document, or deletes it
+//! where ticks must fail until it is reset (`operator.rs`);
 //! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`);
 //! in one of five a chain of two steps, in one of four a source that asks to have something kept. In two of
 //! three the next batch is read while the handler runs, over the one connection that each instance has; in one
@@ -40,7 +42,7 @@
 //! # What counts as a failure
 //!
 //! Judged from outside (`invariants.rs`), never by the code's own tokens: the judge counts terms by
-//! whose request took the lease.
+//! whose request took the lease, and knows a row state by its payload, not by the cursor that came with it.
 //!
 //! - The checkpoint passes a committed row that was neither written to the target nor set aside.
 //! - A row is set aside that was not, in this very tick, refused for good alone, and is bad; or failed
@@ -58,7 +60,8 @@
 //! - One batch id stands for two sets of rows; a handler runs without a lease, or is given rows by the holder
 //!   of the lease that the document does not say are in flight; but for one batch behind those, once its handler
 //!   has taken these, where commits are overlapped: so two batches at most come again.
-//! - The backlog does not drain once faults have stopped.
+//! - The backlog does not drain once faults have stopped and an operator has acted: for 7.5 times the sum of
+//!   ttl and longest back-off nothing is committed.
 //! - Nothing failed, and a state of a row was still delivered twice.
 //! - After a kill of the holder nobody else commits within ttl, margin and one tick, or after SIGTERM
 //!   within one tick (`takeover.rs`, which prints how long it took beside that bound).
@@ -66,6 +69,7 @@
 //!   or to one that is ahead of what is stored; or does not name a write that it lacks between two that it
 //!   has (`journal.rs`). Looked at in the end and after each death in a tick.
 //! - A second tick of one process runs beside the first; a tick panics; an alarm has no cause.
+//! - A tick begins although the document vanished and no operator has acted.
 //! - Two runs of one seed differ.
 //!
 //! # What does not
@@ -130,6 +134,7 @@ mod freeze;
 mod history;
 mod invariants;
 mod journal;
+mod operator;
 mod partitions;
 mod race;
 mod random;

@@ -230,6 +230,14 @@ pub(crate) enum Op {
     BreakLease,
     /// Somebody deletes the document, where it is to be made again then.
     LoseDocument,
+    /// The document is deleted where it is not created again: ticks fail until an operator acts.
+    LoseForGood,
+    /// An operator resets the poller to the beginning.
+    Reset,
+    /// An operator keeps a copy of the document.
+    Copy,
+    /// An operator puts the copy in the place of the document.
+    Restore,
     /// The first request that was to create the document lands, if nothing is stored.
     CreationLands,
 }
@@ -242,7 +250,31 @@ pub(crate) fn script(seed: u64, plan: &Plan) -> Vec<Op> {
     for _ in 0..length {
         add_step(&mut ops, plan, &mut random);
     }
+    add_operator(&mut ops, plan, &mut Random::of(seed, 12));
     ops
+}
+
+/// In some worlds an operator replaces the document, at times that no other draw depends on.
+fn add_operator(ops: &mut Vec<Op>, plan: &Plan, random: &mut Random) {
+    if plan.calm || plan.broken.is_some() || !random.chance(30) {
+        return;
+    }
+    for _ in 0..random.within(1..=3) {
+        let at = random.index(ops.len() + 1);
+        let ticks = (0..plan.instances).flat_map(|slot| [Op::Tick(slot), Op::Wait(RETRY_MAX)]);
+        match random.below(3) {
+            0 => ops.insert(at, Op::Reset),
+            1 => {
+                ops.insert(at, Op::Copy);
+                let later = at + 1 + random.index(ops.len() - at);
+                ops.insert(later, Op::Restore);
+            }
+            _ => {
+                let acts = std::iter::once(Op::LoseForGood).chain(ticks).chain([Op::Reset]);
+                ops.splice(at..at, acts.collect::<Vec<_>>());
+            }
+        }
+    }
 }
 
 fn add_step(ops: &mut Vec<Op>, plan: &Plan, random: &mut Random) {

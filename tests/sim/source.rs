@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use highwater::cursor::{Cursor, CursorMode, RowVersion, SourceFingerprint, SourceState};
+use highwater::cursor::{
+    Cursor, CursorMode, KeyValues, RowVersion, SourceFingerprint, SourceState,
+};
 use highwater::error::ErrorKind;
 use highwater::event::{Operation, SourceLabel};
 use highwater::source::{FetchError, FetchWindow, Remember, Rows, Source, SourceShape};
@@ -141,6 +143,19 @@ impl SimSource {
 impl Source for SimSource {
     fn shape(&self) -> &SourceShape {
         &self.shape
+    }
+
+    /// Only an operator's plan asks for it.
+    async fn present(&self) -> Result<Option<Cursor>, FetchError> {
+        let version = self.world.with(|state| state.table.min_active() - 1);
+        Ok(Some(Cursor::row_version(RowVersion(version), KeyValues::new())))
+    }
+
+    async fn count(&self, window: FetchWindow<'_>) -> Result<u64, FetchError> {
+        let (after, upto) = (window.after.map_or(0, version_of), window.upto.map(version_of));
+        let upto = upto.unwrap_or(u64::MAX);
+        let rows = self.world.with(|state| state.table.read(after, upto, u64::MAX).len());
+        Ok(u64::try_from(rows.min(window.rows_max)).expect("few rows"))
     }
 
     /// The bound is taken in a step of its own before the read, as the real query does.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use highwater::event::ChangeEvent;
 use highwater::handler::{Delivery, Handler, HandlerError};
 use highwater::policy::OnFailure;
 use highwater::state::{Fence, Generation, StaleWrite};
@@ -19,7 +20,6 @@ use tokio::time::{Instant, sleep};
 
 use crate::bad::Bad;
 use crate::script::{Break, Plan};
-use crate::source::version_of;
 use crate::world::{State, TickId, World};
 
 /// What has been written: last write wins, as in any table.
@@ -111,11 +111,7 @@ impl Handler for SimHandler {
     }
 
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
-        let rows: Vec<(i64, u64)> = delivery
-            .events
-            .iter()
-            .map(|event| (event.cursor.key["id"].as_i64().unwrap(), version_of(&event.cursor)))
-            .collect();
+        let rows: Vec<(i64, u64)> = delivery.events.iter().map(row_of).collect();
         let (tick, (term, _running), behaviour) = self.world.with(|state| {
             let slot = &mut state.slots[self.slot];
             (slot.handles, slot.reads_ahead) = (true, false);
@@ -135,6 +131,15 @@ impl Handler for SimHandler {
         });
         taken
     }
+}
+
+/// Returns key and version of a row as its payload has them. The cursor is the engine's own and says
+/// nothing of what was delivered.
+fn row_of(event: &ChangeEvent) -> (i64, u64) {
+    let json: serde_json::Value = serde_json::from_str(&event.json.to_string()).unwrap();
+    let row = &json["after"];
+    let version = row["value"].as_str().and_then(|text| text.strip_prefix("state "));
+    (row["id"].as_i64().unwrap(), version.unwrap().parse().unwrap())
 }
 
 impl SimHandler {
