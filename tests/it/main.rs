@@ -21,6 +21,7 @@ mod infra;
 mod journal_sql;
 mod lag;
 mod limits;
+mod lives;
 mod named_server;
 mod notices;
 mod pages;

@@ -228,7 +228,14 @@ async fn a_changed_table_is_described_again() {
     world
         .execute("CREATE TABLE dbo.flights (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL)")
         .await;
-    assert_eq!(fetch(&source, None, 100).await.unwrap().rows.len(), 0);
+    world.execute("INSERT INTO dbo.flights (id) VALUES (7), (8), (9)").await;
+    let rows = fetch(&source, None, 100).await.unwrap();
+    assert_eq!(rows.columns.names(), ["id", "rv"]);
+    let objects: Vec<_> = rows.rows.iter().map(|row| rows.object(row).to_owned()).collect();
+    let ids = objects.iter().map(|object| {
+        serde_json::from_str::<serde_json::Value>(object).unwrap()["id"].as_i64().unwrap()
+    });
+    assert_eq!(ids.collect::<Vec<_>>(), [7, 8, 9]);
 }
 
 #[tokio::test]

@@ -158,6 +158,21 @@ async fn numbers_that_were_taken_back_stop_the_poller() {
     let row = highwater::poller::outcome_row(&report.result);
     assert_eq!((row.event, row.status), ("position_lost", 500));
     assert_eq!(ticks.document().await.checkpoint.cursor.unwrap().value, "2");
+    ticks.recovers(&error).await;
+}
+
+#[tokio::test]
+async fn a_table_that_was_created_again_stops_the_poller_though_it_has_grown_past_the_checkpoint() {
+    let mut ticks = Ticks::numbered(NUMBERED).await;
+    ticks.run("INSERT INTO dbo.t (note) VALUES ('a'), ('b')").await;
+    ticks.tick_at(0).await;
+    assert_eq!(ticks.tick_at(5).await.0, [1, 2]);
+    ticks.run(&format!("DROP TABLE dbo.t; {NUMBERED}")).await;
+    ticks.run("INSERT INTO dbo.t (note) VALUES ('p'), ('q'), ('r'), ('s'), ('t')").await;
+    ticks.failure_at(15).await;
+    let error = ticks.failure_at(25).await;
+    assert_eq!(ticks.handler.ids(), [1, 2], "{error}");
+    ticks.recovers(&error).await;
 }
 
 #[tokio::test]
@@ -193,6 +208,7 @@ crate::ticks::also_cold![
     without_the_window_late_commits_are_lost_so_it_has_to_be_asked_for,
     a_batch_of_numbers_that_failed_is_read_again_as_it_was,
     numbers_that_were_taken_back_stop_the_poller,
+    a_table_that_was_created_again_stops_the_poller_though_it_has_grown_past_the_checkpoint,
     with_the_lease_first_the_mark_rides_on_the_release,
     one_process_needs_no_more_writes_for_its_marks,
 ];

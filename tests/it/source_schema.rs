@@ -211,15 +211,19 @@ async fn a_change_between_two_processes_is_noticed() {
 #[tokio::test]
 async fn a_key_that_was_retyped_between_two_processes_stops() {
     let mut ticks = ticks(RowVersion).await;
-    ticks.run("CREATE VIEW dbo.v AS SELECT id, rv FROM dbo.t").await;
+    let note = "CONCAT('row ', id) AS note";
+    ticks.run(&format!("CREATE VIEW dbo.v AS SELECT id, rv, {note} FROM dbo.t")).await;
     ticks.settings = ticks.world.settings("v", RowVersion, "rv");
     assert_eq!(ticks.tick().await.0, [1]);
     ticks.run("DROP VIEW dbo.v").await;
-    ticks.run("CREATE VIEW dbo.v AS SELECT CAST(id AS nvarchar(9)) AS id, rv FROM dbo.t").await;
+    let cast = "CAST(id AS nvarchar(9)) AS id";
+    ticks.run(&format!("CREATE VIEW dbo.v AS SELECT {cast}, rv, {note} FROM dbo.t")).await;
+    ticks.run("INSERT INTO dbo.t (id) VALUES (2)").await;
     let report = ticks.report().await;
     assert_eq!(outcome_row(&report.result).event, "position_lost");
     let text = highwater::error::chain(&report.result.unwrap_err());
     assert!(text.contains("the key or cursor of `dbo.v` has changed"), "{text}");
+    ticks.recovers(&text).await;
 }
 
 crate::ticks::also_cold![

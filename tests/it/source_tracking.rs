@@ -101,14 +101,17 @@ async fn a_position_whose_changes_were_cleaned_up_stops_and_skips_nothing() {
     ticks.changes().await;
     ticks.run("DELETE FROM dbo.t").await;
     ticks.world.database().forget_changes("dbo.t").unwrap();
+    ticks.run("INSERT INTO dbo.t VALUES (2, 'c')").await;
+    let mut error = String::new();
     for _ in 0..2 {
         let report = ticks.report().await;
         let row = outcome_row(&report.result);
         assert_eq!((row.event, row.status), ("position_lost", 500));
-        let error = highwater::error::chain(&report.result.unwrap_err());
+        error = highwater::error::chain(&report.result.unwrap_err());
         assert!(error.contains("up to version `2`, and are kept from version `3` on"), "{error}");
         assert_eq!(ticks.document().await.checkpoint.cursor.unwrap().value, "2");
     }
+    ticks.recovers(&error).await;
 }
 
 /// A source that closes a batch after a few rows.
@@ -179,6 +182,7 @@ async fn rows_that_are_still_being_read_when_their_changes_expire_stop_the_polle
     });
     let error = ticks.failure().await;
     assert!(error.contains("up to version `1`, and are kept from version `2` on"), "{error}");
+    ticks.recovers(&error).await;
 }
 
 #[tokio::test]
@@ -230,6 +234,12 @@ async fn tracking_that_is_off_or_was_off_is_an_error() {
     ticks.run("ALTER TABLE dbo.t DISABLE CHANGE_TRACKING").await;
     let error = ticks.failure().await;
     assert!(error.contains("what changed meanwhile is not known"), "{error}");
+    ticks.run("INSERT INTO dbo.t VALUES (2, 'c')").await;
+    ticks.run("ALTER TABLE dbo.t ENABLE CHANGE_TRACKING; INSERT INTO dbo.t VALUES (3, 'd')").await;
+    // What changed in between stays unknown, however often it is asked for.
+    ticks.failure().await;
+    let error = ticks.failure().await;
+    ticks.recovers(&error).await;
 }
 
 #[tokio::test]

@@ -4,19 +4,23 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use highwater::config::Relation;
 use highwater::cursor::CursorMode::{self, IntegerPk};
 use highwater::error::chain;
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
 use highwater::policy::{FailurePolicy, Flow};
-use highwater::poller::{Limits, Poller, PollerParts, TickReport, TickRequest};
+use highwater::poller::{
+    Limits, Operator, Poller, PollerParts, ResetTo, TickOutcome, TickReport, TickRequest,
+};
 use highwater::source::mssql::{Mssql, SourceSettings};
 use highwater::state::{
     MemoryStore, OnMissingState, Precondition, StateDocument, StateKey, StateStore, decode, encode,
 };
-use highwater::testing::{Calls, FaultyStore, RecordingHandler};
+use highwater::testing::{Calls, FaultyStore, Received, RecordingHandler};
 
 use crate::any_server::{AnyServer, Session};
 
@@ -78,6 +82,8 @@ pub(crate) struct Ticks {
     pub(crate) flow: Flow,
     memory: Arc<MemoryStore>,
     store: Arc<FaultyStore>,
+    /// The server's time.
+    second: AtomicU32,
     lives: u32,
     /// The running process, and the settings that it was started with.
     running: Option<(String, Arc<Poller>)>,
@@ -97,6 +103,7 @@ impl Ticks {
             flow: Flow::default(),
             memory,
             store,
+            second: AtomicU32::new(0),
             lives: 0,
             running: None,
         }
@@ -195,6 +202,81 @@ impl Ticks {
         chain(&report.result.unwrap_err())
     }
 
+    /// Ticks the same process until nothing is new, letting 10 seconds pass before each tick.
+    ///
+    /// Returns the error of a process that keeps failing.
+    pub(crate) async fn until_quiet(&mut self) -> Result<(), String> {
+        const TICKS_MAX: u32 = 14;
+        let (mut idle, mut failed, mut last) = (0, 0, String::new());
+        for _ in 0..TICKS_MAX {
+            self.pass(10).await;
+            match self.report().await.result {
+                Ok(TickOutcome::Idle) => (idle, failed) = (idle + 1, 0),
+                Ok(outcome) => (idle, failed, last) = (0, 0, format!("{outcome:?}")),
+                Err(error) => (idle, failed, last) = (0, failed + 1, chain(&error)),
+            }
+            // The second idle tick follows a mark that the first one let settle.
+            if idle == 2 {
+                return Ok(());
+            }
+            if failed == 3 {
+                return Err(last);
+            }
+        }
+        Err(format!("not quiet after {TICKS_MAX} ticks: {last}"))
+    }
+
+    /// Does what the first command in an error's message says, as an operator in a process of their own.
+    ///
+    /// Returns what was done; an error if the message contains no command, or the command is refused.
+    pub(crate) async fn follow(&mut self, message: &str) -> Result<String, String> {
+        let printed = message.split('`').skip(1).step_by(2);
+        let known = |text: &&str| {
+            ["ALTER TABLE ", "highwater reset ", "highwater init "]
+                .iter()
+                .any(|start| text.starts_with(start))
+        };
+        let command = printed.into_iter().find(known);
+        let command = command.ok_or_else(|| format!("no command in: {message}"))?.to_owned();
+        let operator = Operator { by: "ann", reason: "the error said so" };
+        let id = format!("remedy-{}", self.lives);
+        let words: Vec<&str> = command.split_whitespace().collect();
+        let other = self.process();
+        match words[..] {
+            ["ALTER", ..] => self.run(&command).await,
+            ["highwater", "init", ..] => {
+                other.init().await.map_err(|error| chain(&error))?;
+            }
+            [_, _, _, "to-beginning", ..] => {
+                let new_source = words.contains(&"--new-source");
+                let plan = other.plan_reset(ResetTo::Beginning, new_source).await;
+                let plan = plan.map_err(|error| format!("`{command}`: {}", chain(&error)))?;
+                let reset = other.reset(&plan, id, operator).await;
+                reset.map_err(|error| format!("`{command}`: {}", chain(&error)))?;
+            }
+            _ => return Err(format!("a command that these tests cannot run: `{command}`")),
+        }
+        Ok(command)
+    }
+
+    /// Does what an error's message says, and expects the same process to recover: it stops failing,
+    /// and the `note` of each row of its table has been delivered.
+    pub(crate) async fn recovers(&mut self, message: &str) {
+        self.follow(message).await.unwrap();
+        if let Err(error) = self.until_quiet().await {
+            panic!("still failing after the remedy of `{message}`: {error}");
+        }
+        let mut session = self.world.session().await;
+        let Relation::Table(table) = &self.settings.relation else { panic!("a table") };
+        let rows = session.run(&format!("SELECT note FROM dbo.{table}")).await;
+        let delivered: Vec<_> =
+            self.handler.received().iter().flat_map(Received::payloads).collect();
+        for row in rows {
+            let note: &str = row.get(0).unwrap();
+            assert!(delivered.iter().any(|row| row["note"] == note), "`{note}` was not delivered");
+        }
+    }
+
     pub(crate) async fn document(&self) -> StateDocument {
         let key = StateKey::Document("orders".to_owned());
         let stored = self.memory.load(&key).await.unwrap().stored.unwrap();
@@ -212,9 +294,32 @@ impl Ticks {
         self.memory.lose(&StateKey::Document("orders".to_owned()));
     }
 
+    /// Deletes the marker that says that the poller has run.
+    pub(crate) fn lose_marker(&self) {
+        self.memory.lose(&StateKey::Marker("orders".to_owned()));
+    }
+
+    /// Returns whether there is a document, and whether there is a marker.
+    pub(crate) async fn stored(&self) -> (bool, bool) {
+        let document = self.memory.load(&StateKey::Document("orders".to_owned())).await;
+        let marker = self.memory.load(&StateKey::Marker("orders".to_owned())).await;
+        (document.unwrap().stored.is_some(), marker.unwrap().stored.is_some())
+    }
+
     pub(crate) async fn at(&self, second: u32) -> &Self {
+        self.second.store(second, Ordering::Relaxed);
         self.world.at(second).await;
         self
+    }
+
+    /// Lets time pass by the server's clock.
+    pub(crate) async fn pass(&self, seconds: u32) {
+        self.at(self.second() + seconds).await;
+    }
+
+    /// Returns the server's time.
+    pub(crate) fn second(&self) -> u32 {
+        self.second.load(Ordering::Relaxed)
     }
 
     pub(crate) async fn run(&self, tsql: &str) {

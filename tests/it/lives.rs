@@ -1,0 +1,580 @@
+//! Random lives: what happens to a table, to the state of its poller, to processes and by operators.
+//!
+//! Each row state carries a token in its payload, and a life is judged by the tokens in the table:
+//!
+//! 1. When ticks are quiet, each token in the table was delivered, or the last tick failed.
+//! 2. After the remedy that the error prints, ticks do not keep failing, and each token was delivered.
+//! 3. No token is delivered twice without a cause.
+//!
+//! ```text
+//! cargo test --test it -- lives                       the seeds of the merge lane
+//! LIVES=5000 cargo test --test it -- lives            more of them
+//! LIVES_SEED=57 cargo test --test it -- lives         one, with its log
+//! ```
+//!
+//! # What is legal
+//!
+//! - Skipped: rows that were in the table when an operator reset the poller to now.
+//! - Skipped: in mode `integer+pk`, numbers of a truncated table up to the highest number it ever had.
+//!   A maximum below the checkpoint does not stop a poller, because delivered rows may be deleted.
+//! - Redelivered: all rows after a reset, or after an older copy of the document was restored.
+//! - Redelivered: all rows after document and marker vanished, if the process that ticks next has never
+//!   ticked, or if an operator's command created the document. Neither can know that the poller ran.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use highwater::config::{ProcessVars, Relation, Vars as _};
+use highwater::cursor::CursorMode::{self, ChangeTracking, IntegerPk, RowVersion, TimestampPk};
+use highwater::error::chain;
+use highwater::journal::Happened;
+use highwater::poller::{Operator, ResetTo};
+use highwater::state::StateDocument;
+
+use crate::any_server::say;
+use crate::ticks::Ticks;
+
+/// Seeds of each mode in the merge lane.
+const SEEDS: u64 = 60;
+/// Remedies that a life may need one after the other.
+const REMEDIES_MAX: u32 = 5;
+
+const ANN: Operator<'_> = Operator { by: "ann", reason: "a random life" };
+
+/// Something that happens in a life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Op {
+    // To the table.
+    Insert,
+    /// Rows that share cursor and key.
+    Duplicate,
+    Update,
+    Delete,
+    Truncate,
+    /// The table is dropped and created again.
+    Recreate,
+    /// As [`Op::Recreate`], with times before those of the table before it.
+    RecreateBackdated,
+    /// As [`Op::Recreate`], with a key of another type.
+    Retype,
+    AddColumn,
+    TrackOff,
+    TrackOn,
+    // To the process.
+    Tick,
+    NewProcess,
+    /// The setting names the table in another letter case.
+    Rename,
+    // To the state.
+    LoseDocument,
+    LoseMarker,
+    // By an operator.
+    ResetToBeginning,
+    ResetToNow,
+    Pause,
+    Resume,
+    /// A copy of the document is kept.
+    Copy,
+    /// The copy is put in the place of the document.
+    Restore,
+}
+
+/// Operations, and how many of 60 are of each.
+const WEIGHTS: [(Op, u64); 22] = [
+    (Op::Insert, 17),
+    (Op::Duplicate, 2),
+    (Op::Update, 2),
+    (Op::Delete, 1),
+    (Op::Truncate, 1),
+    (Op::Recreate, 1),
+    (Op::RecreateBackdated, 1),
+    (Op::Retype, 1),
+    (Op::AddColumn, 1),
+    (Op::TrackOff, 1),
+    (Op::TrackOn, 2),
+    (Op::Tick, 18),
+    (Op::NewProcess, 2),
+    (Op::Rename, 1),
+    (Op::LoseDocument, 1),
+    (Op::LoseMarker, 1),
+    (Op::ResetToBeginning, 1),
+    (Op::ResetToNow, 1),
+    (Op::Pause, 1),
+    (Op::Resume, 1),
+    (Op::Copy, 2),
+    (Op::Restore, 1),
+];
+
+/// `SplitMix64`.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % end
+    }
+
+    fn op(&mut self) -> Op {
+        let mut at = self.below(WEIGHTS.iter().map(|(_, weight)| weight).sum());
+        for (op, weight) in WEIGHTS {
+            match at.checked_sub(weight) {
+                Some(rest) => at = rest,
+                None => return op,
+            }
+        }
+        unreachable!("below the sum of the weights")
+    }
+}
+
+/// A row of the table.
+struct Row {
+    id: i64,
+    token: String,
+    /// Whether it is legal not to deliver it.
+    may_be_skipped: bool,
+}
+
+struct Life {
+    ticks: Ticks,
+    mode: CursorMode,
+    /// Whether the table has a primary key.
+    unique: bool,
+    text_key: bool,
+    tracked: bool,
+    truncated: bool,
+    rows: Vec<Row>,
+    /// The last number given to a row of this table, and the highest one of any.
+    last: i64,
+    highest: i64,
+    tokens: u32,
+    /// Deliveries to the handler that were judged.
+    judged: usize,
+    delivered: BTreeSet<String>,
+    /// Tokens delivered since the last cause for delivering them again.
+    since_cause: BTreeSet<String>,
+    /// Whether the running process has completed a tick.
+    has_ticked: bool,
+    copy: Option<StateDocument>,
+    log: Vec<String>,
+}
+
+impl Life {
+    async fn begin(mode: CursorMode, rng: &mut Rng) -> Self {
+        let unique = mode == ChangeTracking || rng.below(3) > 0;
+        let mut ticks = Ticks::concurrent("", mode).await;
+        ticks.settings.cursor_column = match mode {
+            IntegerPk => Some("n".to_owned()),
+            TimestampPk => Some("at".to_owned()),
+            RowVersion => Some("rv".to_owned()),
+            ChangeTracking => None,
+        };
+        let life = Self {
+            ticks,
+            mode,
+            unique,
+            text_key: false,
+            tracked: mode == ChangeTracking,
+            truncated: false,
+            rows: Vec::new(),
+            last: 0,
+            highest: 0,
+            tokens: 0,
+            judged: 0,
+            delivered: BTreeSet::new(),
+            since_cause: BTreeSet::new(),
+            has_ticked: false,
+            copy: None,
+            log: vec![format!("{mode}, {}", if unique { "primary key" } else { "no unique key" })],
+        };
+        life.ticks.at(0).await;
+        life.create().await;
+        life
+    }
+
+    async fn create(&self) {
+        let key_type = if self.text_key { "nvarchar(20)" } else { "int" };
+        let key = if self.unique { " PRIMARY KEY" } else { "" };
+        let track = if self.mode == ChangeTracking {
+            "; ALTER TABLE dbo.t ENABLE CHANGE_TRACKING"
+        } else {
+            ""
+        };
+        let create = format!(
+            "CREATE TABLE dbo.t (id {key_type} NOT NULL{key}, n int NOT NULL, \
+             at datetime2(7) NOT NULL, rv rowversion NOT NULL, note nvarchar(20)){track}"
+        );
+        self.ticks.run(&create).await;
+    }
+
+    fn token(&mut self) -> String {
+        self.tokens += 1;
+        format!("token-{}", self.tokens)
+    }
+
+    fn now(&self) -> String {
+        format!("DATEADD(second, {}, '2026-01-01T10:00:00')", self.ticks.second())
+    }
+
+    fn key(&self, id: i64) -> String {
+        if self.text_key { format!("N'{id}'") } else { id.to_string() }
+    }
+
+    /// Inserts rows with one key and one cursor.
+    async fn insert(&mut self, count: u64, at: &str) {
+        self.last += 1;
+        let id = self.last;
+        // By another number the rows of a truncated table are new; see `What is legal`.
+        let may_be_skipped = self.truncated && self.mode == IntegerPk && id <= self.highest;
+        self.highest = self.highest.max(id);
+        let mut rows = Vec::new();
+        for _ in 0..count {
+            let token = self.token();
+            rows.push(format!("({}, {id}, {at}, N'{token}')", self.key(id)));
+            self.rows.push(Row { id, token, may_be_skipped });
+        }
+        let rows = rows.join(", ");
+        self.ticks.run(&format!("INSERT INTO dbo.t (id, n, at, note) VALUES {rows}")).await;
+    }
+
+    async fn empty(&mut self, tsql: &str) {
+        self.ticks.run(tsql).await;
+        self.rows.clear();
+        self.last = 0;
+    }
+
+    async fn recreate(&mut self, at: &str) {
+        self.empty("DROP TABLE dbo.t").await;
+        self.create().await;
+        self.tracked = self.mode == ChangeTracking;
+        self.truncated = false;
+        for _ in 0..4 {
+            self.insert(1, at).await;
+        }
+    }
+
+    async fn track(&mut self, tracked: bool) {
+        if self.tracked != tracked {
+            let verb = if tracked { "ENABLE" } else { "DISABLE" };
+            self.ticks.run(&format!("ALTER TABLE dbo.t {verb} CHANGE_TRACKING")).await;
+            self.tracked = tracked;
+        }
+    }
+
+    /// Whether an operation says something in this life.
+    fn fits(&self, op: Op) -> bool {
+        match op {
+            Op::TrackOff | Op::TrackOn => self.mode == ChangeTracking,
+            Op::RecreateBackdated => self.mode == TimestampPk,
+            Op::Duplicate => !self.unique,
+            // A number that an update keeps is not read again.
+            Op::Update => self.unique && self.mode != IntegerPk && !self.rows.is_empty(),
+            Op::Delete => !self.rows.is_empty(),
+            Op::Restore => self.copy.is_some(),
+            _ => true,
+        }
+    }
+
+    async fn act(&mut self, op: Op, rng: &mut Rng) -> Result<(), String> {
+        self.log.push(format!("{op:?}"));
+        let now = self.now();
+        match op {
+            Op::Insert => self.insert(1, &now).await,
+            Op::Duplicate => self.insert(2 + rng.below(3), &now).await,
+            Op::Update => {
+                let at = self.any_row(rng);
+                let token = self.token();
+                let id = self.key(self.rows[at].id);
+                let set = format!("note = N'{token}', at = {now}");
+                self.ticks.run(&format!("UPDATE dbo.t SET {set} WHERE id = {id}")).await;
+                self.rows[at].token = token;
+                self.rows[at].may_be_skipped = false;
+            }
+            Op::Delete => {
+                let id = self.rows[self.any_row(rng)].id;
+                let key = self.key(id);
+                self.ticks.run(&format!("DELETE FROM dbo.t WHERE id = {key}")).await;
+                self.rows.retain(|row| row.id != id);
+            }
+            Op::Truncate => {
+                self.truncated = true;
+                self.empty("TRUNCATE TABLE dbo.t").await;
+                for _ in 0..4 {
+                    self.insert(1, &now).await;
+                }
+            }
+            Op::Recreate => self.recreate(&now).await,
+            Op::RecreateBackdated => self.recreate("'2025-12-31T00:00:00'").await,
+            Op::Retype => {
+                self.text_key = !self.text_key;
+                self.recreate(&now).await;
+            }
+            Op::AddColumn => {
+                let column = self.token().replace('-', "_");
+                self.ticks.run(&format!("ALTER TABLE dbo.t ADD {column} int NULL")).await;
+            }
+            Op::TrackOff => self.track(false).await,
+            Op::TrackOn => self.track(true).await,
+            Op::Tick => return self.tick().await,
+            Op::NewProcess => self.restart(),
+            Op::Rename => {
+                let name = match &self.ticks.settings.relation {
+                    Relation::Table(name) if name == "t" => "T",
+                    _ => "t",
+                };
+                self.ticks.settings.relation = Relation::Table(name.to_owned());
+                self.restart();
+            }
+            Op::LoseDocument => self.ticks.lose_document(),
+            Op::LoseMarker => self.ticks.lose_marker(),
+            Op::ResetToBeginning => self.reset(ResetTo::Beginning).await,
+            Op::ResetToNow => self.reset(ResetTo::Now).await,
+            Op::Pause | Op::Resume => {
+                // See `What is legal`: a command cannot know that both vanished.
+                if self.ticks.stored().await == (false, false) {
+                    self.since_cause.clear();
+                }
+                let other = self.ticks.process();
+                let refused = match op {
+                    Op::Pause => other.pause(ANN).await.err(),
+                    _ => other.resume(ANN).await.err(),
+                };
+                self.log.extend(refused.map(|error| format!("  refused: {}", chain(&error))));
+            }
+            Op::Copy => {
+                if self.ticks.stored().await.0 {
+                    self.copy = Some(self.ticks.document().await);
+                }
+            }
+            Op::Restore => self.restore().await,
+        }
+        Ok(())
+    }
+
+    fn any_row(&self, rng: &mut Rng) -> usize {
+        let count = u64::try_from(self.rows.len()).unwrap();
+        usize::try_from(rng.below(count)).unwrap()
+    }
+
+    fn restart(&mut self) {
+        self.ticks.restart();
+        self.has_ticked = false;
+    }
+
+    async fn reset(&mut self, to: ResetTo<'_>) {
+        let other = self.ticks.process();
+        let reset = match other.plan_reset(to, false).await {
+            Ok(plan) => {
+                let id = format!("reset-{}", self.log.len());
+                other.reset(&plan, id, ANN).await.map_err(|error| chain(&error))
+            }
+            Err(error) => Err(chain(&error)),
+        };
+        if let Err(error) = reset {
+            return self.log.push(format!("  refused: {error}"));
+        }
+        self.since_cause.clear();
+        if matches!(to, ResetTo::Now) {
+            self.rows.iter_mut().for_each(|row| row.may_be_skipped = true);
+        }
+    }
+
+    async fn restore(&mut self) {
+        let Some(copy) = self.copy.clone() else { return };
+        let other = self.ticks.process();
+        let present = other.present().await.unwrap();
+        match other.restore(&copy, &present, (Happened::Imported, ANN)).await {
+            Ok(_) => self.since_cause.clear(),
+            Err(error) => self.log.push(format!("  refused: {}", chain(&error))),
+        }
+    }
+
+    async fn tick(&mut self) -> Result<(), String> {
+        // See `What is legal`: a process that has never ticked cannot know that both vanished.
+        if !self.has_ticked && self.ticks.stored().await == (false, false) {
+            self.since_cause.clear();
+        }
+        self.ticks.pass(10).await;
+        let report = self.ticks.report().await;
+        self.has_ticked |= report.result.is_ok();
+        self.log.push(match report.result {
+            Ok(outcome) => format!("  {outcome:?}, {} rows", report.rows),
+            Err(error) => format!("  failed: {}", chain(&error)),
+        });
+        self.judge_deliveries()
+    }
+
+    /// Rule 3.
+    fn judge_deliveries(&mut self) -> Result<(), String> {
+        let received = self.ticks.handler.received();
+        for delivery in &received[self.judged..] {
+            for row in delivery.payloads() {
+                let Some(token) = row["note"].as_str() else { continue };
+                self.delivered.insert(token.to_owned());
+                if !self.since_cause.insert(token.to_owned()) {
+                    self.log.push(format!("  `{token}` again"));
+                    return Err("a row was delivered twice without a cause".to_owned());
+                }
+            }
+        }
+        self.judged = received.len();
+        Ok(())
+    }
+
+    /// Ticks until nothing is new. Returns the error of a process that keeps failing.
+    async fn until_quiet(&mut self) -> Result<Result<(), String>, String> {
+        self.log.push("-- until quiet".to_owned());
+        if !self.has_ticked && self.ticks.stored().await == (false, false) {
+            self.since_cause.clear();
+        }
+        let quiet = self.ticks.until_quiet().await;
+        self.has_ticked |= quiet.is_ok();
+        self.log.push(match &quiet {
+            Ok(()) => "  quiet".to_owned(),
+            Err(error) => format!("  failed: {error}"),
+        });
+        self.judge_deliveries()?;
+        if quiet.as_ref().is_err_and(|error| error.starts_with("not quiet")) {
+            return Err("ticks do not become quiet".to_owned());
+        }
+        Ok(quiet)
+    }
+
+    /// Rule 1, where the last tick has not failed.
+    fn judge_table(&mut self) -> Result<(), String> {
+        let missing = |row: &&Row| !row.may_be_skipped && !self.delivered.contains(&row.token);
+        let lost: Vec<_> = self.rows.iter().filter(missing).map(|row| row.token.clone()).collect();
+        if lost.is_empty() {
+            return Ok(());
+        }
+        self.log.push(format!("  not delivered: {}", lost.join(", ")));
+        Err("rows were lost without an alarm".to_owned())
+    }
+
+    /// Leaves one row with each key, and tracks changes again.
+    async fn fix_table(&mut self) {
+        let mut keys = BTreeSet::new();
+        let (kept, twins) = std::mem::take(&mut self.rows)
+            .into_iter()
+            .partition::<Vec<_>, _>(|row| keys.insert(row.id));
+        self.rows = kept;
+        for Row { token, .. } in twins {
+            self.ticks.run(&format!("DELETE FROM dbo.t WHERE note = N'{token}'")).await;
+        }
+        self.track(self.mode == ChangeTracking).await;
+    }
+
+    /// Does what an error says.
+    async fn follow(&mut self, error: &str) -> Result<(), String> {
+        self.log.push("-- remedy".to_owned());
+        if error.contains("`highwater state import") {
+            if self.copy.is_some() {
+                self.restore().await;
+            } else {
+                self.reset(ResetTo::Beginning).await;
+            }
+            return Ok(());
+        }
+        match self.ticks.follow(error).await {
+            Ok(done) => {
+                self.log.push(format!("  {done}"));
+                self.since_cause.clear();
+                Ok(())
+            }
+            Err(refused) => {
+                self.log.push(format!("  {refused}"));
+                Err("a remedy does not work".to_owned())
+            }
+        }
+    }
+
+    /// Lets the life become quiet, applies remedies while it fails, and judges it.
+    async fn end(&mut self, rng: &mut Rng) -> Result<(), String> {
+        self.act(Op::Resume, rng).await?;
+        // A process that is idle reads its document again when it has something to write.
+        self.act(Op::Insert, rng).await?;
+        if self.until_quiet().await?.is_ok() {
+            return self.judge_table();
+        }
+        self.log.push("-- fix the table".to_owned());
+        self.fix_table().await;
+        for _ in 0..REMEDIES_MAX {
+            let Err(error) = self.until_quiet().await? else { return self.judge_table() };
+            self.follow(&error).await?;
+            self.act(Op::Resume, rng).await?;
+            self.act(Op::Insert, rng).await?;
+        }
+        Err("ticks keep failing after the remedy".to_owned())
+    }
+}
+
+/// Returns the log of a life, and what was wrong with it.
+async fn play(mode: CursorMode, seed: u64) -> (Vec<String>, Result<(), String>) {
+    let mut rng = Rng(seed.wrapping_mul(7_919).wrapping_add(mode as u64));
+    let mut life = Life::begin(mode, &mut rng).await;
+    let mut result = Ok(());
+    for _ in 0..10 + rng.below(14) {
+        let op = rng.op();
+        if result.is_ok() && life.fits(op) {
+            result = life.act(op, &mut rng).await;
+        }
+    }
+    if result.is_ok() {
+        result = life.end(&mut rng).await;
+    }
+    (life.log, result)
+}
+
+/// Returns a number from the environment.
+fn asked(name: &str) -> Option<u64> {
+    let text = ProcessVars.get(name)?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is `{text}`, expected a number")))
+}
+
+async fn lives(mode: CursorMode) {
+    let one = asked("LIVES_SEED");
+    let first = one.unwrap_or(1);
+    let count = if one.is_some() { 1 } else { asked("LIVES").unwrap_or(SEEDS) };
+    // What was wrong, to how many lives, the seed of the shortest, and its log.
+    let mut wrong: BTreeMap<String, (u64, u64, Vec<String>)> = BTreeMap::new();
+    for seed in first..first + count {
+        let (log, result) = Box::pin(play(mode, seed)).await;
+        if one.is_some() {
+            say(&log.join("\n"));
+        }
+        let Err(what) = result else { continue };
+        let found = wrong.entry(what).or_insert_with(|| (0, seed, log.clone()));
+        found.0 += 1;
+        if log.len() < found.2.len() {
+            (found.1, found.2) = (seed, log);
+        }
+    }
+    let told: Vec<String> = wrong
+        .into_iter()
+        .map(|(what, (lives, seed, log))| {
+            let log = log.join("\n  ");
+            format!("{what}: {lives} of {count} lives of {mode}; the shortest, LIVES_SEED={seed}:\n  {log}")
+        })
+        .collect();
+    assert!(told.is_empty(), "{}", told.join("\n\n"));
+}
+
+#[tokio::test]
+async fn no_life_of_a_numbered_table_loses_rows_or_keeps_failing() {
+    lives(IntegerPk).await;
+}
+
+#[tokio::test]
+async fn no_life_of_a_table_with_times_loses_rows_or_keeps_failing() {
+    lives(TimestampPk).await;
+}
+
+#[tokio::test]
+async fn no_life_of_a_table_with_rowversions_loses_rows_or_keeps_failing() {
+    lives(RowVersion).await;
+}
+
+#[tokio::test]
+async fn no_life_of_a_tracked_table_loses_rows_or_keeps_failing() {
+    lives(ChangeTracking).await;
+}
