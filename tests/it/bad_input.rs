@@ -31,7 +31,7 @@ impl Setup {
         let world = World::start(TABLE).await;
         world.database.execute("INSERT INTO dbo.orders (id, note) VALUES (1, N'a')").unwrap();
         let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("state")).unwrap();
+        fs::create_dir(folder.path().join("state")).unwrap();
         let calls: Arc<AtomicU64> = Arc::default();
         let url = receiver(Arc::clone(&calls)).await;
         let poller = |name: &str| format!("HIGHWATER__POLLERS__ORDERS__{name}");

@@ -31,7 +31,7 @@ impl Setup {
         let mirror = copies.replace("dbo.copies", "dbo.mirror");
         let world = World::start(&format!("{ORDERS}; {copies}; {mirror}; {}", tables())).await;
         let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(folder.path().join("state/state")).unwrap();
+        fs::create_dir_all(folder.path().join("state/state")).unwrap();
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
         let vars = BTreeMap::from([
             ("HIGHWATER__APP".to_owned(), "app".to_owned()),

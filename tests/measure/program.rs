@@ -71,7 +71,7 @@ pub(crate) async fn measure(options: &Options, server: &Server, report: &mut Rep
 /// One poller over an empty table, with its state in files.
 fn settings(connection: &str, folder: &Path) -> BTreeMap<String, String> {
     let state = folder.join("state");
-    std::fs::create_dir_all(state.join("state")).unwrap();
+    fs::create_dir_all(state.join("state")).unwrap();
     let settings = [
         ("SqlConnection", connection),
         ("HIGHWATER__STATE__STORE", "file"),

@@ -486,7 +486,7 @@ async fn a_stale_owner_tells_that_it_was_refused() {
     let refused = StaleWrite { stale: Fence::default(), current };
     let memory = journaled.world.memory.clone();
     journaled.world.handler.then(async move {
-        super::windows::steal(&memory).await;
+        windows::steal(&memory).await;
         Err(HandlerError::Fenced(refused))
     });
     tick(&poller).await.unwrap_err();

@@ -178,7 +178,10 @@ mod tests {
             assert_eq!(document.raised_above(low, Generation(9)), Ok(None), "{low}");
         }
         let last = fence(7, TOKEN_MAX);
-        assert_eq!(document.raised_above(last, Generation(9)), Err(Refusal::TokensExhausted));
+        assert_eq!(
+            document.raised_above(last, Generation(9)),
+            Err(Refusal::TokensExhausted { poller: "orders".to_owned() })
+        );
     }
 
     #[test]
