@@ -20,6 +20,7 @@ struct Unread {
     child: Child,
     port: u16,
     metrics: String,
+    client: reqwest::Client,
 }
 
 impl Unread {
@@ -32,11 +33,15 @@ impl Unread {
         command.env("FUNCTIONS_CUSTOMHANDLER_PORT", port.to_string());
         command.env("FUNCTIONS_APP_ROOT_PATH", &bench.options.root);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let process = Self { child: command.spawn().unwrap(), port, metrics };
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let process = Self { child: command.spawn().unwrap(), port, metrics, client };
         let end = Instant::now() + LIMIT;
-        while Connection::open(port).await.is_err() {
-            assert!(Instant::now() < end, "it listens");
-            sleep(Duration::from_millis(2)).await;
+        let metrics_port = process.metrics.rsplit(':').next().unwrap().parse().unwrap();
+        for port in [port, metrics_port] {
+            while Connection::open(port).await.is_err() {
+                assert!(Instant::now() < end, "it listens");
+                sleep(Duration::from_millis(2)).await;
+            }
         }
         process
     }
@@ -54,8 +59,7 @@ impl Unread {
 
     /// Returns how many lines of a stream were dropped, by the metric.
     async fn dropped(&self, stream: &str) -> u64 {
-        let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        let scraped = client.get(format!("http://{}/metrics", self.metrics)).send();
+        let scraped = self.client.get(format!("http://{}/metrics", self.metrics)).send();
         let text = within(LIMIT, scraped).await.unwrap().text().await.unwrap();
         let label = format!("stream=\"{stream}\"");
         let mut lines = text.lines().filter(|line| {
@@ -140,9 +144,9 @@ async fn ticks_and_pings_are_answered_while_nobody_reads_stdout() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failures_and_pings_are_answered_while_nobody_reads_stderr() {
     let mut bench = Bench::new().await;
-    // Each invocation logs at ERROR what is wrong, with the value.
-    for setting in ["BATCH_ROWS_MAX", "BATCH_BYTES_MAX", "LEASE__TTL"] {
-        bench.set(setting, &"x".repeat(20_000));
+    // Each invocation logs at ERROR all that is wrong, some 30 kB here.
+    for number in 0..300 {
+        bench.set(&format!("NO_SUCH_SETTING_{number}"), "x");
     }
     let mut process = Unread::start(&mut bench).await;
     process
