@@ -92,6 +92,8 @@ const EXEC_REPLY = "src/handler/exec/reply.rs";
 const STDOUT = "src/handler/stdout.rs";
 const EXPORT = "src/telemetry/export.rs";
 const LINES = "src/telemetry/lines.rs";
+const POLLER_JOURNAL = "src/poller/journal.rs";
+const RECOVERY = "src/recovery.rs";
 const HTTP_SPAN = "src/handler/http/traced.rs";
 const BEHIND = "src/poller/behind.rs";
 const LANES = "src/handler/http/lanes.rs";
@@ -341,7 +343,11 @@ const BREAKS = [
   ["write that is told of without a number", ENTRY, "document.journal_seq = document.journal_seq.saturating_add(1);", "document.journal_seq = document.journal_seq.saturating_add(0);"],
   ["line of a write that another has made", RECORD, "let wrote = event.writes() && is_ours;", "let wrote = event.writes() && (is_ours || true);"],
   ["line that builds on one that is missing", RECORD, "base.generation == next.generation && base.journal_seq.checked_add(1) == Some(next.journal_seq)", "base.generation == next.generation"],
-  ["append that failed built on", RECORD, "    pub fn lost(&mut self) {\n        self.recorded = None;", "    pub fn lost(&mut self) {"],
+  ["append that failed built on", RECORD, "(Some(_) | None, _) => self.recorded = None,", "(Some(_) | None, _) => {}"],
+  ["changes kept that build on a failed append", RECORD, "if entry.changes.take().is_some() {", "if entry.changes.is_some() {"],
+  ["append that was dropped built on", RECORD, "if self.is_appending {", "if self.is_appending && false {"],
+  ["journal appended only when a tick ends", POLLER_JOURNAL, "timeout(self.terms.heartbeat_interval, &mut end)", "timeout(self.terms.heartbeat_interval * 1000, &mut end)"],
+  ["journal that differs not reported", RECOVERY, "&& let Some(judged) = judge::journal_differs(name, &verdict)", "&& let Some(judged) = judge::journal_differs(name, &verdict).filter(|_| false)"],
   ["day without a snapshot", RECORD, "if *of_day == day && follows(base, document)", "if *of_day <= day && follows(base, document)"],
   ["gap in a history not named", FOLD, "            && !follows\n", "            && false\n"],
   ["changes put onto another document", FOLD, "(None, Some(last), Some(changes)) if follows =>", "(None, Some(last), Some(changes)) =>"],

@@ -271,8 +271,8 @@ impl Poller {
         let result = match self.memory.try_lock() {
             Ok(mut memory) => {
                 seen.recall_rows_behind(memory.rows_behind());
-                let result = Box::pin(self.run(&mut memory, &mut seen)).await;
-                self.append_to_journal().await;
+                let run = Box::pin(self.run(&mut memory, &mut seen));
+                let result = self.append_during(run).await;
                 let behind = self.tell_standing(&mut memory, &result, seen.began_at()).await;
                 seen.note_rows_behind(behind);
                 // An operator may change the document to fix what failed: the next tick must see that.

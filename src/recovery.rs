@@ -305,6 +305,13 @@ impl Controller {
             survey.written += u64::from(outcome == Outcome::Done);
             survey.add(name, judged, outcome);
         }
+        if let Some(poller) = poller
+            && document.taken_over_by.is_none()
+            && let Some(verdict) = Box::pin(poller.verify_latest()).await
+            && let Some(judged) = judge::journal_differs(name, &verdict)
+        {
+            survey.add(name, judged, Outcome::Told);
+        }
         if document.paused.is_some() {
             survey.paused.insert(name.to_owned());
         }

@@ -36,15 +36,27 @@ impl Numbering {
 /// Collects what one process does with one poller until it is appended.
 ///
 /// Its first entry of a day is a snapshot, and so is one that follows another writer or an append that
-/// failed: every day's part can be folded by itself, and no gap outlives the next entry.
+/// failed: every day's part can be folded by itself, and no gap outlives the next entry of a write.
+///
+/// Entries are recorded while an append is in progress, too. They build on entries whose end is not
+/// known yet; [`Self::lost`] cuts them loose where that append fails.
 #[derive(Debug)]
 pub struct Recorder {
     mode: JournalMode,
     /// The document as it was recorded last, and for which day.
     recorded: Option<Box<(StateDocument, Date)>>,
-    pending: Option<Append>,
+    pending: Option<Pending>,
+    /// Whether entries were taken to be appended, and how that ended is not known.
+    is_appending: bool,
     /// Whether an append was taken.
     told: bool,
+}
+
+/// Entries that wait for the next append.
+#[derive(Debug)]
+struct Pending {
+    day: Date,
+    entries: Vec<Entry>,
 }
 
 /// Something that a holder did or found.
@@ -65,7 +77,7 @@ pub struct Seen<'a> {
 impl Recorder {
     /// Returns a recorder that knows of no entry yet.
     pub fn new(mode: JournalMode) -> Self {
-        Self { mode, recorded: None, pending: None, told: false }
+        Self { mode, recorded: None, pending: None, is_appending: false, told: false }
     }
 
     /// Returns how much is recorded.
@@ -112,9 +124,7 @@ impl Recorder {
             }
             self.recorded = Some(Box::new((document.clone(), day)));
         }
-        let pending = self.pending(at);
-        entry.write_to(&mut pending.bytes);
-        pending.entries += 1;
+        self.pending(at).entries.push(entry);
     }
 
     /// Adds an entry of an operator's; it is a snapshot, so what follows builds on it.
@@ -123,33 +133,60 @@ impl Recorder {
             return;
         }
         let pending = self.pending(entry.at);
-        entry.write_to(&mut pending.bytes);
-        pending.entries += 1;
+        pending.entries.push(entry.clone());
         let day = pending.day;
         self.recorded = entry.document.as_deref().map(|document| Box::new((document.clone(), day)));
     }
 
-    fn pending(&mut self, at: OffsetDateTime) -> &mut Append {
-        self.pending.get_or_insert_with(|| Append {
+    fn pending(&mut self, at: OffsetDateTime) -> &mut Pending {
+        self.pending.get_or_insert_with(|| Pending {
             day: at.to_offset(time::UtcOffset::UTC).date(),
-            bytes: Vec::new(),
-            entries: 0,
+            entries: Vec::new(),
         })
     }
 
-    /// Returns what is to be appended now, if anything.
+    /// Returns what is to be appended now, if anything; [`Self::told`] or [`Self::lost`] has to follow.
     pub fn take(&mut self) -> Option<Append> {
-        self.pending.take()
+        if self.is_appending {
+            // Whoever appended was dropped before the append ended.
+            self.lost();
+        }
+        let Pending { day, entries } = self.pending.take()?;
+        self.is_appending = true;
+        let mut bytes = Vec::new();
+        for entry in &entries {
+            entry.write_to(&mut bytes);
+        }
+        Some(Append { day, bytes, entries: entries.len() })
     }
 
     /// Notes that an append was taken.
     pub fn told(&mut self) {
+        self.is_appending = false;
         self.told = true;
     }
 
-    /// Notes that an append failed, or may have: the next entry is a snapshot.
+    /// Notes that an append failed, or may have.
+    ///
+    /// The next entry of a write is a snapshot. Where writes were recorded since, their changes cannot be
+    /// applied any more and are dropped, and the last one becomes that snapshot.
     pub fn lost(&mut self) {
-        self.recorded = None;
+        self.is_appending = false;
+        let entries = self.pending.iter_mut().flat_map(|pending| &mut pending.entries);
+        let mut last = None;
+        for entry in entries {
+            if entry.document.is_some() {
+                // From here on they build on a snapshot of their own.
+                return;
+            }
+            if entry.changes.take().is_some() {
+                last = Some(entry);
+            }
+        }
+        match (last, self.recorded.as_deref()) {
+            (Some(entry), Some((document, _))) => entry.document = Some(Box::new(document.clone())),
+            (Some(_) | None, _) => self.recorded = None,
+        }
     }
 }
 

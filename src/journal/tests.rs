@@ -70,6 +70,11 @@ enum Appended {
     Twice,
     /// The process died before it.
     Died,
+    /// One that was begun in the middle of the tick got no answer, and the one at its end did.
+    Midway {
+        /// Whether the first one happened all the same.
+        landed: bool,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -78,6 +83,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Appended::No),
         1 => Just(Appended::Twice),
         1 => Just(Appended::Died),
+        2 => any::<bool>().prop_map(|landed| Appended::Midway { landed }),
     ];
     prop_oneof![
         8 => (0..2_usize, 1..4_u64, 0..3_usize, any::<bool>(), appended)
@@ -108,6 +114,10 @@ struct World {
     past: BTreeMap<u64, StateDocument>,
     /// Whether nothing was kept from the journal.
     whole: bool,
+    /// Whether the first batch of a tick is appended before the tick ends.
+    appends_midway: bool,
+    /// Lines whose append was begun in the middle of a tick.
+    midway: Option<Vec<u8>>,
 }
 
 impl World {
@@ -122,6 +132,8 @@ impl World {
             journal: Vec::new(),
             past: BTreeMap::new(),
             whole: true,
+            appends_midway: false,
+            midway: None,
         }
     }
 
@@ -230,16 +242,31 @@ impl World {
             let committed = self.document.commit(&holder, commit).unwrap();
             self.write(Happened::BatchComplete, committed);
             self.seen(process, Happened::BatchComplete, &holder);
+            if self.appends_midway && self.midway.is_none() {
+                self.midway = self.recorders[process].take().map(|append| append.bytes);
+            }
         }
     }
 
     fn append(&mut self, process: usize, how: Appended) {
         let recorder = &mut self.recorders[process];
+        if let Some(bytes) = self.midway.take() {
+            recorder.lost();
+            if how == (Appended::Midway { landed: true }) {
+                self.journal.extend(bytes);
+            }
+        }
         let pending = recorder.take();
         let bytes = pending.map_or_else(Vec::new, |pending| pending.bytes);
         match how {
-            Appended::Yes => self.journal.extend(bytes),
-            Appended::Twice => self.journal.extend([bytes.clone(), bytes].concat()),
+            Appended::Yes | Appended::Midway { .. } => {
+                self.journal.extend(bytes);
+                recorder.told();
+            }
+            Appended::Twice => {
+                self.journal.extend([bytes.clone(), bytes].concat());
+                recorder.told();
+            }
             Appended::No => recorder.lost(),
             Appended::Died => *recorder = Recorder::new(self.mode),
         }
@@ -257,6 +284,7 @@ impl World {
         let age = LeaseAge { since_write: Duration::from_secs(5), grain: Duration::ZERO };
         match step {
             Step::Tick { process, batches, steps, fails, append } => {
+                self.appends_midway = matches!(append, Appended::Midway { .. });
                 self.tick(process, batches, steps, fails);
                 self.append(process, append);
             }

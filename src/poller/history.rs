@@ -1,10 +1,12 @@
 //! A poller's history: read, compared with what is stored, and begun anew.
 
 use time::Date;
+use tracing::{info, warn};
 
 use super::operate::Change;
 use super::restore::Present;
 use super::{Operator, Poller, TickError};
+use crate::error::chain;
 use crate::journal::{Finding, Folded, Happened, History, JournalMode, Part, Verdict, verify};
 use crate::state::{StateDocument, StoreError};
 
@@ -39,6 +41,9 @@ pub enum Compacting {
 
 /// How often a history that is behind is read again: its last entry may be on its way.
 const LOOKS_MAX: u32 = 3;
+
+/// Longest day of a journal that the recovery controller reads: it is in memory as a whole meanwhile.
+const VERIFIED_BYTES_MAX: u64 = 8 << 20;
 
 impl Poller {
     /// Returns how much is recorded.
@@ -82,11 +87,7 @@ impl Poller {
             // In this order a tick in between only makes the history look behind.
             let folded = self.history(None).await?.fold();
             let present = self.present().await?;
-            let mode = match self.journal_mode() {
-                JournalMode::Off => JournalMode::Full,
-                mode @ (JournalMode::Commits | JournalMode::Full) => mode,
-            };
-            let verdict = verify(mode, &folded, present.usable());
+            let verdict = self.verdict(&folded, present.usable());
             let may_catch_up = matches!(
                 verdict,
                 Verdict::Behind { .. } | Verdict::NotBegun { .. } | Verdict::Removed { .. }
@@ -96,6 +97,72 @@ impl Poller {
             }
             looks += 1;
         }
+    }
+
+    fn verdict(&self, folded: &Folded, document: Option<&StateDocument>) -> Verdict {
+        let mode = match self.journal_mode() {
+            JournalMode::Off => JournalMode::Full,
+            mode @ (JournalMode::Commits | JournalMode::Full) => mode,
+        };
+        verify(mode, folded, document)
+    }
+
+    /// Compares the journal's last day with the document as it is now, for the recovery controller.
+    ///
+    /// A day begins with a snapshot, so it folds by itself. `None` where no journal is kept, where the
+    /// document cannot be used, and where the day cannot be read or is too long to be read each time.
+    pub(crate) async fn verify_latest(&self) -> Option<Verdict> {
+        let mut looks = 1;
+        loop {
+            let verdict = match self.compare_latest().await {
+                Ok(verdict) => verdict?,
+                Err(error) => {
+                    warn!(
+                        event = "journal_not_verified",
+                        poller.name = self.name,
+                        error = chain(&error),
+                        "Could not compare the journal of poller `{}` with its document",
+                        self.name
+                    );
+                    return None;
+                }
+            };
+            // Something may have been written between the two reads.
+            if verdict.is_explained() || looks >= LOOKS_MAX {
+                return Some(verdict);
+            }
+            looks += 1;
+        }
+    }
+
+    async fn compare_latest(&self) -> Result<Option<Verdict>, StoreError> {
+        let store = self.journal.store.as_ref().filter(|_| self.keeps_journal());
+        let Some(store) = store else { return Ok(None) };
+        let parts = store.list(&self.name).await?;
+        let day = parts.last().map(|part| part.day);
+        let mut bytes = 0;
+        for part in parts.iter().filter(|part| Some(part.day) == day) {
+            bytes += store.length(part).await?;
+        }
+        if bytes > VERIFIED_BYTES_MAX {
+            info!(
+                event = "journal_not_verified",
+                poller.name = self.name,
+                bytes,
+                "The journal of poller `{name}` has {bytes} bytes of one day, too many to compare at \
+                 each run; compare it with `highwater state verify {name}`",
+                name = self.name
+            );
+            return Ok(None);
+        }
+        let history = match day {
+            Some(day) => self.history(Some(day)).await?,
+            None => History::default(),
+        };
+        let folded = history.fold();
+        // In this order a tick in between only makes the history look behind.
+        let present = self.present().await?;
+        Ok(present.usable().map(|document| self.verdict(&folded, Some(document))))
     }
 
     /// Lets the history begin anew with the document as it is, and drops what came before: like an

@@ -1,9 +1,19 @@
-//! The journal of a poller: what ticks did, appended when each has ended.
+//! The journal of a poller: what ticks did, appended when each has ended, and before that as often as a
+//! lease is renewed.
+//!
+//! A tick that is killed so leaves a journal that is behind by one heartbeat interval at most. Commits count
+//! as renewals, so a tick of many short batches may never renew: the appends have a timer of their own.
+//! They go on alongside the tick, in its task. The tick waits for none of them, and renewals and commits
+//! know nothing of them; only its end waits for the last ones. Entries are recorded after the write that
+//! they tell of, so a journal is never ahead of its document, whenever it is appended to.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use time::OffsetDateTime;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 use tracing::warn;
 
 use super::batch::Batch;
@@ -78,13 +88,36 @@ impl Poller {
         self.journal.recorder.lock().expect("no holder of this lock panics")
     }
 
+    /// Runs `work` under a lease, and appends what it does: at each heartbeat interval what has gathered,
+    /// and the rest once it has ended.
+    pub(super) async fn append_during<T>(&self, work: impl Future<Output = T>) -> T {
+        if self.journal.appender.is_none() {
+            return work.await;
+        }
+        let (ends, mut end) = oneshot::channel::<()>();
+        let work = async {
+            let done = work.await;
+            drop(ends);
+            done
+        };
+        let appends = async {
+            while timeout(self.terms.heartbeat_interval, &mut end).await.is_err() {
+                self.append_to_journal().await;
+            }
+            self.append_to_journal().await;
+        };
+        let (work, appends) = (pin!(work), pin!(appends));
+        tokio::join!(work, appends).0
+    }
+
     /// Appends what the tick did. A tick never fails for it: what is missing is found by its numbers, and
     /// the next entry is a snapshot.
     pub(super) async fn append_to_journal(&self) {
         let Some(appender) = &self.journal.appender else { return };
+        // Locked first: what is taken next builds on what was appended before.
+        let mut appender = appender.lock().await;
         let taken = self.recorder().take();
         let Some(append) = taken else { return };
-        let mut appender = appender.lock().await;
         let Err(error) = Box::pin(appender.append(&append)).await else {
             return self.recorder().told();
         };

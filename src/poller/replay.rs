@@ -134,13 +134,15 @@ impl Poller {
         let mut memory = self.memory.lock().await;
         memory.forget();
         let mut lease = Box::pin(self.lease_by_hand()).await?;
-        let ended = Box::pin(self.replay_under(&mut lease, replay, told)).await;
-        if !matches!(&ended, Err(ReplayError::Tick(TickError::LeaseLost(_)))) {
-            // It lapses by itself where it cannot be given up.
-            lease.release(None, None).await.unwrap_or_default();
-        }
-        self.append_to_journal().await;
-        ended
+        let replaying = Box::pin(async {
+            let ended = self.replay_under(&mut lease, replay, told).await;
+            if !matches!(&ended, Err(ReplayError::Tick(TickError::LeaseLost(_)))) {
+                // It lapses by itself where it cannot be given up.
+                lease.release(None, None).await.unwrap_or_default();
+            }
+            ended
+        });
+        self.append_during(replaying).await
     }
 
     async fn replay_under(

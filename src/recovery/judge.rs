@@ -9,6 +9,7 @@ use super::memory::Remembered;
 use super::table::{Action, Condition};
 use crate::error::restore_state;
 use crate::event::counted;
+use crate::journal::Verdict;
 use crate::state::{InFlight, LeaseAge, Standing, StateDocument};
 
 /// Longest that a handler's target may ask to be left alone, as the handlers have it.
@@ -16,6 +17,9 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// So many numbered writes without a commit are no ordinary retry: two for each failed attempt.
 const JOURNAL_WRITES_MAX: u64 = 20;
+
+/// Most characters of a difference that a finding shows: it may be all recent ticks.
+const FOUND_CHARS_MAX: usize = 500;
 
 /// From when on something counts as stuck.
 #[derive(Clone, Copy, Debug)]
@@ -252,6 +256,33 @@ fn journal_without_commits(subject: &Subject<'_>) -> Option<Judged> {
         let found = format!("the journal numbers {writes} writes since the last commit");
         Judged::new(Condition::JournalWithoutCommits, Action::Alarm, found)
     })
+}
+
+/// A journal that does not lead to the document of its poller; `None` where it does, or where what is
+/// missing is what a crash leaves.
+pub(super) fn journal_differs(poller: &str, verdict: &Verdict) -> Option<Judged> {
+    let what = match verdict {
+        Verdict::Agrees
+        | Verdict::Behind { .. }
+        | Verdict::BegunAnew { .. }
+        | Verdict::NotBegun { .. }
+        // Conditions of their own tell of a document that is gone.
+        | Verdict::NoDocument => return None,
+        Verdict::Differs(difference) => {
+            let difference: String = difference.to_string().chars().take(FOUND_CHARS_MAX).collect();
+            format!("the journal does not lead to the document: {difference}")
+        }
+        Verdict::DocumentIsOlder { document, journal } => format!(
+            "the document has write {document}, the journal has write {journal}: an older copy was \
+             put in the document's place"
+        ),
+        Verdict::Removed { writes } => {
+            format!("the journal is empty, though the document has {writes} recorded writes")
+        }
+        Verdict::NoHistory => "no entry of the journal's last day has the whole document".to_owned(),
+    };
+    let found = format!("{what}; compare all of it with `highwater state verify {poller}`");
+    Some(Judged::new(Condition::JournalDiffers, Action::Alarm, found))
 }
 
 fn fingerprint_differs(subject: &Subject<'_>) -> Option<Judged> {

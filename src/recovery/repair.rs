@@ -82,6 +82,7 @@ impl Controller {
                 | Condition::ParentGone
                 | Condition::RangeLeft
                 | Condition::JournalWithoutCommits
+                | Condition::JournalDiffers
                 | Condition::FingerprintDiffers
                 | Condition::StateUnreadable
                 | Condition::MarkerMissing,

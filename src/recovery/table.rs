@@ -30,6 +30,8 @@ pub enum Condition {
     RangeLeft,
     /// The history grows, and nothing is committed.
     JournalWithoutCommits,
+    /// The journal does not lead to the document.
+    JournalDiffers,
     /// The checkpoint is of another source than the settings describe.
     FingerprintDiffers,
     /// A document that cannot be used.
@@ -199,6 +201,15 @@ pub const ROWS: &[Row] = &[
         actions: &[Action::Alarm],
         done: "an alarm",
         never: "changes a journal",
+    },
+    Row {
+        condition: Condition::JournalDiffers,
+        name: "journal_differs",
+        known_by: "the journal's last day, folded as by `state verify`, leads to other content under \
+                   the same number or to later writes than the document has, or it is gone",
+        actions: &[Action::Alarm],
+        done: "an alarm, with the first difference",
+        never: "changes a document or a journal",
     },
     Row {
         condition: Condition::FingerprintDiffers,

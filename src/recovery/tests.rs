@@ -8,7 +8,7 @@ use opentelemetry_sdk::metrics::{InMemoryMetricExporter, SdkMeterProvider};
 
 use super::*;
 use crate::cursor::{Cursor, KeyValues, RowVersion};
-use crate::journal::MemoryJournal;
+use crate::journal::{JournalStore as _, MemoryJournal};
 use crate::poller::{Limits, PollerParts, TickOutcome, TickRequest};
 use crate::source::Source as _;
 use crate::state::{
@@ -551,6 +551,52 @@ async fn journal_without_commits_is_told_after_many_writes_at_one_checkpoint() {
     document.checkpoint.cursor = Some(at(6));
     world.put(&document).await;
     assert_eq!(of(&world.told_by(&controller).await, "p"), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn journal_differs_is_told_with_the_first_difference() {
+    let world = World::new();
+    let journals = Arc::new(MemoryJournal::default());
+    let journaled =
+        |owner_id| world.poller(owner_id).with_journal(JournalMode::Full, journals.clone(), None);
+    let poller = journaled("a");
+    for _ in 0..2 {
+        world.source.fill(1);
+        poller.tick(&TickRequest::default()).await.result.unwrap();
+    }
+    let controller = world.controller_of("r", Mode::Repair, [journaled("unused")]);
+    assert_eq!(of(&controller.look().await.unwrap(), "p"), [], "they agree");
+    let good = world.document("p").await;
+    let mut other = good.clone();
+    other.checkpoint.cursor = Some(at(99));
+    let mut older = good.clone();
+    older.journal_seq -= 1;
+    let mut newer = good.clone();
+    newer.journal_seq += 1;
+    for (document, expected) in [
+        (&other, Some("`/checkpoint/cursor/")),
+        (&older, Some("an older copy")),
+        (&newer, None),
+        (&good, None),
+    ] {
+        world.put(document).await;
+        let report = world.told_by(&controller).await;
+        let Some(expected) = expected else {
+            assert_eq!(of(&report, "p"), []);
+            continue;
+        };
+        assert_eq!(of(&report, "p"), told(Condition::JournalDiffers, Action::Alarm));
+        let found = &report.findings[0].found;
+        assert!(found.contains(expected) && found.contains("state verify p`"), "{found}");
+        assert_eq!(world.document("p").await, *document, "nothing is changed");
+    }
+    for part in journals.list("p").await.unwrap() {
+        journals.remove(&part, None).await.unwrap();
+    }
+    let report = world.told_by(&controller).await;
+    assert_eq!(of(&report, "p"), told(Condition::JournalDiffers, Action::Alarm), "removed");
+    let off = world.controller("off");
+    assert_eq!(of(&off.look().await.unwrap(), "p"), [], "without a journal");
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::process::Stdio;
+use std::time::Duration;
 
+use highwater::fakehost::Signal;
 use serde_json::Value as Json;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
+use tokio::time::{Instant, sleep};
 
 use crate::bench::{Bench, LIMIT, PROGRAM, logs, within};
 use crate::commands::Said;
@@ -226,6 +229,41 @@ async fn a_damaged_document_is_made_again_and_delivery_goes_on_where_it_was() {
         assert_eq!(bench.verify().await["verdict"], "agrees");
         assert_eq!(bench.state()["marked"], true);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_document_is_rebuilt_from_the_journal_of_a_killed_tick() {
+    let mut bench = Bench::with_rows(1..=8).await;
+    bench.set("JOURNAL", "full");
+    bench.set("BATCH_ROWS_MAX", "1");
+    bench.receiver.script(&[const { Answer::Hold }; 8]);
+    let host = bench.host().await;
+    let (outcome, ()) = tokio::join!(host.run(), async {
+        for _ in 0..7 {
+            bench.receiver.release();
+        }
+        bench.receiver.arrived(8).await;
+        // Appended while the tick goes on.
+        let show = ["journal", "show", "nightly", "--event", "batch_complete"];
+        let end = Instant::now() + LIMIT;
+        while bench.told(&show).await.len() < 7 {
+            assert!(Instant::now() < end, "seven commits are appended");
+            sleep(Duration::from_millis(50)).await;
+        }
+        host.signal(Signal::Kill).await.unwrap();
+    });
+    assert!(!outcome.verdict.is_success(), "{outcome:?}");
+    let before = bench.state();
+    host.stop().await;
+    assert_eq!(bench.verify().await["explained"], true);
+    fs::write(bench.state_path(), "{").unwrap();
+    assert_eq!(bench.rebuild(&["--yes"]).await.code, 0);
+    assert_eq!(bench.state()["checkpoint"], before["checkpoint"]);
+    let host = bench.host().await;
+    logs(&host.run().await);
+    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(bench.verify().await["verdict"], "agrees");
+    host.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -127,11 +127,97 @@ async fn storage_calls_with_a_journal_are_one_append_more_for_each_tick_that_did
     journaled.assert_tells_all().await;
 }
 
-/// A journal that takes nothing while it is told to.
+/// A third of [`TTL`].
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+#[tokio::test(start_paused = true)]
+async fn a_long_tick_is_one_append_for_each_heartbeat_interval() {
+    // One batch of 35 s records nothing after the first interval but its end. Of eight batches of 4 s
+    // something is recorded in each interval, though the lease is never renewed: commits count as renewals.
+    for (batches, each, appends) in [(1, 35, 2), (8, 4, 4)] {
+        let journaled = Journaled::new(JournalMode::Full);
+        let poller = journaled.of(journaled.world.seasoned("a").await);
+        journaled.world.source.fill(batches * 10);
+        for _ in 0..batches {
+            journaled.world.handler.then_take(Duration::from_secs(each));
+        }
+        tick(&poller).await.unwrap();
+        assert_eq!(journaled.journal.take_appends(), appends, "{batches} batches");
+        journaled.assert_tells_all().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_journal_of_a_tick_that_is_killed_rebuilds_what_it_had_committed() {
+    let journaled = Journaled::new(JournalMode::Full);
+    journaled.world.source.fill(80);
+    for _ in 0..8 {
+        journaled.world.handler.then_take(Duration::from_secs(4));
+    }
+    let a = journaled.instance("a");
+    // In the eighth batch of its first tick.
+    assert!(tokio::time::timeout(HEARTBEAT * 3 + Duration::from_secs(1), tick(&a)).await.is_err());
+    drop(a);
+    assert_eq!(journaled.verdict().await, Verdict::Agrees);
+    let before = journaled.world.document().await;
+    journaled.world.overwrite(b"{").await;
+    let b = journaled.instance("b");
+    let examined = b.examine().await.unwrap();
+    let operator = Operator { by: "eve@laptop", reason: "why" };
+    let history = examined.history().unwrap();
+    b.restore(history, &examined.present, (Happened::Rebuilt, operator)).await.unwrap();
+    assert_eq!(journaled.world.document().await.checkpoint, before.checkpoint);
+    tick(&b).await.unwrap();
+    let ids = journaled.world.handler.ids();
+    assert_eq!((ids.len(), &ids[70..80]), (90, &ids[80..90]), "only the eighth batch comes again");
+    journaled.assert_tells_all().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_append_that_hangs_delays_no_renewal_and_no_commit() {
+    let world = World::new();
+    let journal = Arc::new(Refusing::default());
+    journal.hangs.store(true, Ordering::Relaxed);
+    let poller = world.instance("a").with_journal(JournalMode::Full, journal.clone(), None);
+    world.source.fill(50);
+    for _ in 0..5 {
+        world.handler.then_take(Duration::from_secs(4));
+    }
+    let began_at = Instant::now();
+    // Begun after 10 s and given up after 15 s.
+    let answers = async {
+        while world.handler.finished() < 4 {
+            sleep(1).await;
+        }
+        journal.hangs.store(false, Ordering::Relaxed);
+    };
+    let (outcome, ()) = tokio::join!(tick(&poller), answers);
+    assert_eq!(outcome.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(began_at.elapsed(), Duration::from_secs(20), "five batches of 4 s");
+    // What was recorded meanwhile built on what is missing, so it was appended with a snapshot.
+    assert_eq!(poller.examine().await.unwrap().verdict, Verdict::Agrees);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tick_that_is_dropped_during_an_append_leaves_no_gap_after_the_next_entry() {
+    let world = World::new();
+    let journal = Arc::new(Refusing::default());
+    journal.hangs.store(true, Ordering::Relaxed);
+    let poller = world.instance("a").with_journal(JournalMode::Full, journal.clone(), None);
+    world.source.fill(1);
+    world.handler.then_take(Duration::from_secs(60));
+    assert!(tokio::time::timeout(HEARTBEAT + HEARTBEAT / 4, tick(&poller)).await.is_err());
+    journal.hangs.store(false, Ordering::Relaxed);
+    tick(&poller).await.unwrap();
+    assert_eq!(poller.examine().await.unwrap().verdict, Verdict::Agrees);
+}
+
+/// A journal that takes nothing, or does not answer, while it is told to.
 #[derive(Debug, Default)]
 struct Refusing {
     memory: MemoryJournal,
     refuses: AtomicBool,
+    hangs: AtomicBool,
 }
 
 #[async_trait]
@@ -142,6 +228,9 @@ impl JournalStore for Refusing {
         position: u64,
         bytes: Vec<u8>,
     ) -> Result<Appended, StoreError> {
+        if self.hangs.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
         if self.refuses.load(Ordering::Relaxed) {
             let (key, reason) = (part.to_string(), "403".to_owned());
             return Err(StoreError::Refused { key, reason });
