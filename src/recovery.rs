@@ -249,9 +249,10 @@ impl Controller {
                     // Ranges have none.
                     let has_marker = base.document.marked && base.document.range.is_none();
                     if has_marker && !listing.marked.contains(&name) {
-                        let outcome = match repairs {
-                            true => self.rewrite_marker(&base).await,
-                            false => Outcome::Planned,
+                        let outcome = if repairs {
+                            self.rewrite_marker(&base).await
+                        } else {
+                            Outcome::Planned
                         };
                         survey.written += u64::from(outcome == Outcome::Done);
                         survey.add(&name, judge::marker_missing(), outcome);

@@ -163,7 +163,13 @@ async fn a_state_that_vanished_is_not_replayed() {
     let setup = Setup::new().await;
     setup.tick().await.result.unwrap();
     fs::remove_file(setup.state_file()).unwrap();
-    setup.refuses(&["state document is gone", "ON_MISSING_STATE"]).await;
+    setup
+        .refuses(&[
+            "is gone though the poller has run",
+            "`highwater state rebuild orders ",
+            "ON_MISSING_STATE",
+        ])
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -83,7 +83,7 @@ async fn no_tick_starts_from_now_by_itself_nor_after_the_state_was_lost() {
     let row = outcome_row(&report.result);
     assert_eq!((row.event, row.status), ("not_started", 500));
     let error = chain(&report.result.unwrap_err());
-    assert!(error.contains("run `highwater init <poller>` once"), "{error}");
+    assert!(error.contains("run `highwater init orders` once"), "{error}");
     assert_eq!(ticks.process().init().await.unwrap(), {
         let after = ticks.document().await.checkpoint.cursor;
         Init::Started { after }

@@ -20,7 +20,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("event", &["cursor", "value"], &["sha2"]),
     ("trace", &["clock"], &["opentelemetry", "tracing_subscriber", "uuid"]),
     // Pure rules and ports.
-    ("state", &["cursor", "event", "partition", "trace"], &[]),
+    ("state", &["cursor", "error", "event", "partition", "trace"], &[]),
     ("policy", &[], &[]),
     ("schedule", &[], &["croner"]),
     ("journal", &["cursor", "event", "state", "trace"], &[]),
