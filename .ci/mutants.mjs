@@ -120,6 +120,8 @@ const OBSERVE = "src/poller/observe.rs";
 const BLOB_STORE = "src/state/blob.rs";
 const MEMORY_STORE = "src/state/memory.rs";
 const FILE_STORE = "src/state/file.rs";
+const MSSQL_FETCH = "src/source/mssql/fetch.rs";
+const MSSQL_SOURCE = "src/source/mssql.rs";
 const CONTAINER = "src/state/container.rs";
 const STATEMENT = "src/state/sql/statement.rs";
 const CURRENT = "src/source/mssql/current.rs";
@@ -180,7 +182,7 @@ const BREAKS = [
   ["finished work waits for a read that is tried again", BATCH, "Reading::Behind => self.source.fetch_at_once(window).await,", "Reading::Behind => self.source.fetch(window).await,"],
   ["range read again remembered as all", BATCH, " && !again;", ";"],
   ["rest of a batch committed with its front's mark", PART, "rest.remember.clone_from(&self.remember);", "rest.remember.clone_from(&self.remember);\n        let front = Self { remember: self.remember.clone(), ..front };"],
-  ["poller that never ran started by a tick", MEMORY, "marker.is_none() && self.start_now && !was_placed(&blank.document)", "marker.is_none() && self.start_now && blank.etag.is_none()"],
+  ["poller that never ran started by a tick", MEMORY, "ran_since.is_none() && self.start_now && !was_placed(&blank.document)", "ran_since.is_none() && self.start_now && blank.etag.is_none()"],
   ["no row more asked for than a batch may have", PLAN, ".unwrap_or(i64::MAX).saturating_add(1)", ".unwrap_or(i64::MAX)"],
   ["documents of two applications under one path", BLOB_STORE, '&["state", &encode(app)]', '&["state"]'],
   ["answer that was cut moves the mark", PLAN, "let remember = remember.filter(|_| !answer.is_cut());", "let remember = remember.filter(|_| true);"],
@@ -236,6 +238,15 @@ const BREAKS = [
   ["windows kept by a reset", TRANSITIONS, "        next.audit = Audit::default();\n", ""],
   ["windows without room not counted", AUDIT, "self.rows_skipped = self.rows_skipped.saturating_add(rows);", "drop(rows.to_string());"],
   ["ids of other rows taken for a window's", KNOWN, "if sum == window.ids {", "if sum.rows >= window.ids.rows {"],
+  ["vanished state replayed by a warm process", MEMORY, "marked_at.or_else(|| self.ran_since.get().copied())", "marked_at"],
+  ["first run under another app name not noticed", MEMORY, "if is_first && writes && blank.etag.is_some() {", "if false && is_first && writes && blank.etag.is_some() {"],
+  ["document without a fencing token used", FORMAT, "if !found.is_u64() {", "if found.is_string() {"],
+  ["document without a cursor replayed", FORMAT, "(None, Some(batch_id)) = (&checkpoint.cursor, &checkpoint.last_successful_batch_id)", "(None, Some(batch_id)) = (&checkpoint.cursor, &checkpoint.last_successful_batch_id.clone().filter(|_| false))"],
+  ["missing state folder created", FILE_STORE, "self.folder.parent().filter(|state| !state.is_dir())?", "self.folder.parent().filter(|state| !state.is_dir() && false)?"],
+  ["failing process keeps its document", POLLER, "                if result.is_err() {\n                    memory.forget();", "                if false {\n                    memory.forget();"],
+  ["columns not described again after a refusal", MSSQL_SOURCE, "self.in_doubt |= !error.is_outage();", ""],
+  ["refused order accepted at the next read", MSSQL_FETCH, "is_some_and(|at| window.after != Some(at))", "is_some()"],
+  ["refused order never accepted", MSSQL_FETCH, "is_some_and(|at| window.after != Some(at))", "is_some_and(|at| window.after != Some(at) && false)"],
   ["marker ignored", MEMORY, "match self.limits.on_missing_state {", "match OnMissingState::Recreate {"],
   ["generation not above the marker's", MEMORY, "let floor = marker.map_or(1, |marker| marker.generation.0 + 1);", "let floor = u64::from(marker.is_none());"],
   ["document begun without a generation", STATE, "self.generation == Generation(0)", "false && self.generation == Generation(0)"],

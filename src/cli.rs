@@ -99,7 +99,7 @@ enum Command {
     Backfill(backfill::Options),
     /// Put a poller's checkpoint elsewhere: rows come again, or are skipped.
     Reset(reset::Options),
-    /// Make a poller of another name that goes on where this one is.
+    /// Make a poller of another name that continues from here, or continue from another app's position.
     Clone(clone::Options),
     /// Take the right to run a poller from whoever has it.
     #[command(subcommand)]

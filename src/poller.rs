@@ -29,6 +29,7 @@ mod duplicate;
 mod entries;
 mod examine;
 mod failure;
+mod first_run;
 mod handle;
 mod history;
 mod init;
@@ -385,6 +386,7 @@ impl Poller {
         match asked.map_err(TickError::Acquire)? {
             Acquired::Held(mut lease) => {
                 seen.lease_acquired(&lease, base);
+                self.log_first_run(&lease, base);
                 self.mark(&mut lease).await;
                 Ok(Ok(lease))
             }

@@ -33,7 +33,7 @@ var rules = [
     about: 'It cannot go on until settings, source or state are mended; the event says what is wrong, its line what to do.'
     severity: 1
     window: 'PT15M'
-    query: '${lines} | where event in ("configuration_invalid", "state_vanished", "not_started", "fingerprint_mismatch", "position_lost", "schema_changed", "normalize_failed", "tick_panicked", "panic") and tostring(line.level) == "ERROR"'
+    query: '${lines} | where event in ("configuration_invalid", "state_vanished", "not_started", "first_run_elsewhere", "fingerprint_mismatch", "position_lost", "schema_changed", "normalize_failed", "tick_panicked", "panic") and tostring(line.level) == "ERROR"'
     threshold: 1
     dimension: 'event'
   }

@@ -1,6 +1,7 @@
 //! `highwater clone`: a poller of another name that goes on where one is.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
@@ -13,7 +14,7 @@ use crate::config::{Vars, is_poller_name};
 use crate::cursor::Cursor;
 use crate::error::chain;
 use crate::partition::whole_of;
-use crate::poller::{CloneError, Operator};
+use crate::poller::{CloneError, Operator, Poller};
 use crate::range::position_text;
 
 #[derive(Debug, Args)]
@@ -21,8 +22,11 @@ pub(super) struct Options {
     /// Name of the poller.
     poller: String,
     /// Name of the one to make; best before settings name it, so that no tick of it comes first.
-    #[arg(value_parser = new_name)]
-    new_name: String,
+    #[arg(value_parser = new_name, required_unless_present = "from_app", conflicts_with = "from_app")]
+    new_name: Option<String>,
+    /// Continue this poller from where the application of this name is, whose state is kept in the same place.
+    #[arg(long, value_name = "APP")]
+    from_app: Option<String>,
     /// Print the plan, and write nothing.
     #[arg(long)]
     dry_run: bool,
@@ -37,11 +41,17 @@ fn new_name(text: &str) -> Result<String, String> {
     is_poller_name(text).then(|| text.to_owned()).ok_or_else(|| expected.to_owned())
 }
 
+/// The pollers of the settings.
+type Pollers = BTreeMap<String, Arc<Poller>>;
+
 /// What is printed.
 #[derive(Serialize)]
 struct Report<'a> {
     poller: &'a str,
     new_name: &'a str,
+    /// The other application, where the position comes from one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from_app: Option<&'a str>,
     /// Whether the new one was made.
     changed: bool,
     /// Where the new one goes on, or would.
@@ -52,27 +62,70 @@ struct Report<'a> {
     is_set_up: bool,
 }
 
+/// What is copied to where.
+struct Copying {
+    from: Poller,
+    to: Arc<Poller>,
+    /// Whether settings name the new one.
+    is_set_up: bool,
+    /// What follows the position in the plan.
+    means: String,
+}
+
+impl Copying {
+    fn between_names(name: &str, new_name: &str, pollers: &Pollers) -> Result<Self, Failed> {
+        refuse_divided(pollers, [name, new_name])?;
+        let one = super::poller_of(pollers, name)?;
+        let from = one.under_name(name);
+        let is_set_up = pollers.contains_key(new_name);
+        let to =
+            pollers.get(new_name).cloned().unwrap_or_else(|| Arc::new(one.under_name(new_name)));
+        let means = format!(
+            "its events have other ids, since an id is of a poller and a row; what `{name}` has quarantined, or has in \
+             flight, stays with `{name}`"
+        );
+        Ok(Self { from, to, is_set_up, means })
+    }
+
+    fn between_apps(name: &str, app: &str, pollers: &Pollers) -> Result<Self, Failed> {
+        let to = super::poller_of(pollers, name)?;
+        let from = to.under_app(app).ok_or_else(|| {
+            Failed::new(Exit::Usage, "this state store knows no other application".to_owned())
+        })?;
+        let means = format!(
+            "its events keep their ids; what is quarantined or in flight under app `{app}` stays there; stop app \
+             `{app}` first, or both deliver the same rows"
+        );
+        Ok(Self { from, to, is_set_up: true, means })
+    }
+}
+
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
-    let (name, new_name) = (options.poller.as_str(), options.new_name.as_str());
+    let name = options.poller.as_str();
     let pollers = App::build(vars)?.pollers;
-    refuse_divided(&pollers, [name, new_name])?;
-    let one = super::poller_of(&pollers, name)?;
-    let set_up = pollers.get(new_name);
-    let is_set_up = set_up.is_some();
-    let other = match set_up {
-        Some(other) => other.clone(),
-        None => std::sync::Arc::new(one.under_name(new_name)),
+    let (copying, new_name, source) = match (&options.new_name, &options.from_app) {
+        (Some(new_name), _) => {
+            let source = format!("`{name}`");
+            (Copying::between_names(name, new_name, &pollers)?, new_name.as_str(), source)
+        }
+        (None, Some(app)) => {
+            let source = format!("`{name}` in app `{app}`");
+            (Copying::between_apps(name, app, &pollers)?, name, source)
+        }
+        (None, None) => return Err(Failed::new(Exit::Usage, "clone to which name?".to_owned())),
     };
-    let at = one.present().await?.document?.and_then(|document| document.checkpoint.cursor);
+    let Copying { from, to, is_set_up, means } = copying;
+    let at = from.present().await?.document?.and_then(|document| document.checkpoint.cursor);
     let place = at.as_ref().map_or_else(|| "the beginning".to_owned(), position_text);
     let plan = format!(
-        "{name}: `{new_name}` gets a document of its own, and goes on behind the checkpoint of `{name}`, now {place}\n  \
-         its events have other ids, since an id is of a poller and a row; what `{name}` has set aside, or has in \
-         hand, stays with `{name}`"
+        "{name}: `{new_name}` gets a document of its own, and continues after the checkpoint of {source}, now {place}\n  \
+         {means}"
     );
+    let from_app = options.from_app.as_deref();
     if options.dry_run {
         let (changed, cursor, generation) = (false, at.as_ref(), None);
-        let report = Report { poller: name, new_name, changed, cursor, generation, is_set_up };
+        let report =
+            Report { poller: name, new_name, from_app, changed, cursor, generation, is_set_up };
         say(&options.form.output.one(&report, || plan));
         return Ok(Exit::Done);
     }
@@ -82,14 +135,15 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     }
     let by = options.asked.by(vars);
     let operator = Operator { by: &by, reason };
-    let done = Box::pin(one.clone_to(&other, is_set_up, operator)).await.map_err(failed)?;
+    let done = Box::pin(from.clone_to(&to, is_set_up, operator)).await.map_err(failed)?;
     let cursor = done.document.checkpoint.cursor.as_ref();
     let (changed, generation) = (true, Some(done.document.generation.0));
-    let report = Report { poller: name, new_name, changed, cursor, generation, is_set_up };
+    let report =
+        Report { poller: name, new_name, from_app, changed, cursor, generation, is_set_up };
     say(&options.form.output.one(&report, || {
         let place = cursor.map(position_text).unwrap_or_default();
         let next = if is_set_up { "" } else { "; settings for it are still to be made" };
-        format!("{new_name}: goes on behind {place}{next}")
+        format!("{new_name}: continues after {place}{next}")
     }));
     Ok(Exit::Done)
 }

@@ -135,6 +135,7 @@ fn exit_of(error: &TickError) -> Exit {
         | TickError::Divided { .. }
         | TickError::StateVanished { .. }
         | TickError::NotStarted { .. }
+        | TickError::FirstRunElsewhere { .. }
         | TickError::Normalize(_) => Exit::Failed,
     }
 }

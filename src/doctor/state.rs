@@ -66,6 +66,10 @@ pub async fn examine(
     let marker = store.load(&StateKey::Marker(expected.poller.to_owned())).await;
     let (more, document) = judge(expected, &loaded, &marker, store.grain());
     findings.extend(more);
+    let has_begun = document.as_ref().is_some_and(|document| !document.is_blank());
+    if !has_begun && matches!(&marker, Ok(Loaded { stored: None, .. })) {
+        findings.extend(elsewhere(store, &key).await);
+    }
     Examined { findings, document }
 }
 
@@ -128,6 +132,38 @@ fn judge(
     findings.extend(trouble(&document));
     findings.push(lease(&document, age));
     (findings, Some(document))
+}
+
+/// The same poller under another application, from where a first start would have to continue.
+async fn elsewhere(store: &dyn StateStore, key: &StateKey) -> Option<Finding> {
+    let (check, poller) = ("first start", key.poller());
+    let app = match store.apps_with(key).await {
+        Ok(apps) => apps?.into_iter().next()?,
+        Err(error) => {
+            let found = format!(
+                "whether it has run under another app could not be checked: {}",
+                chain(&error)
+            );
+            return Some(Finding::unknown(
+                check,
+                found,
+                "grant the right to list, or check the app's name",
+            ));
+        }
+    };
+    let there = store.of_app(&app).map_or_else(|| app.clone(), |other| other.location(key));
+    Some(Finding::warning(
+        check,
+        format!(
+            "never ran as `{}`, but app `{app}` has a state document for this poller (`{there}`): the first tick \
+             stops if that has delivered the same source",
+            store.location(key)
+        ),
+        format!(
+            "continue from there with `highwater clone {poller} --from-app {app} --reason \"app renamed\"`, or start \
+             here on purpose with `highwater init {poller}`"
+        ),
+    ))
 }
 
 /// A document that is not there: a first start, or a loss.

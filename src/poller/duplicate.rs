@@ -18,7 +18,9 @@ pub enum CloneError {
     #[error(transparent)]
     Format(#[from] FormatError),
     /// The other name has a state.
-    #[error("poller `{0}` has a state document, which is never overwritten: choose another name")]
+    #[error(
+        "poller `{0}` has a state document, which is never overwritten: choose another name, or reset it"
+    )]
     Exists(String),
     /// The other name had a state.
     #[error(
@@ -65,6 +67,14 @@ impl Poller {
         }
     }
 
+    /// Returns the poller as it is under another application whose state is kept in the same place, to be read
+    /// only; `None` where the store knows no other application.
+    #[must_use]
+    pub fn under_app(&self, app: &str) -> Option<Self> {
+        let store = self.store.of_app(app)?;
+        Some(Self { store, ..self.under_name(&self.name) })
+    }
+
     /// Makes the document of `other`, which never ran, at the position of this poller, which is only read.
     /// `is_set_up` says whether `other` has settings of its own, whose source has to be the same then.
     ///
@@ -99,7 +109,8 @@ impl Poller {
                 return Err(CloneError::OtherSource(other.name.clone(), self.name.clone()));
             }
         }
-        let document = own.cloned_as(&other.name);
+        let mut document = own.cloned_as(&other.name);
+        document.partition = other.partition;
         Ok(other.restore(&document, &there, (Happened::Cloned, operator)).await?)
     }
 }

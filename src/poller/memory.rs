@@ -225,6 +225,11 @@ impl Poller {
                 self.refuse_vanished(ran_since)?;
             }
         }
+        // Once there is a blank document, right before the first grant: listing costs a request.
+        let is_first = ran_since.is_none() && !was_placed(&blank.document);
+        if is_first && writes && blank.etag.is_some() {
+            self.refuse_elsewhere().await?;
+        }
         Ok(self.begun(blank, marker.as_ref()))
     }
 

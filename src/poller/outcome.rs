@@ -113,6 +113,22 @@ pub enum TickError {
         /// When its marker was written, or this process first saw its document, as RFC 3339 writes it.
         ran_since: String,
     },
+    /// The poller has no state here, and the same poller has delivered under another application.
+    #[error(
+        "poller `{poller}` has never run as `{here}`, but app `{app}` has delivered the same source (`{there}`): the \
+         app was renamed, or this is another slot. Continue from there with `highwater clone {poller} --from-app \
+         {app} --reason \"app renamed\"`, or start here on purpose with `highwater init {poller}`"
+    )]
+    FirstRunElsewhere {
+        /// The poller.
+        poller: String,
+        /// Where its document would be.
+        here: String,
+        /// The other application.
+        app: String,
+        /// Where that keeps its document.
+        there: String,
+    },
     /// The poller has no state, and is to start from now.
     #[error(
         "poller `{poller}` has no state and is to start from now: run `highwater init {poller}` once; no tick \
@@ -225,6 +241,7 @@ pub(super) fn refused_outcome(refusal: &Refusal) -> Option<TickOutcome> {
 /// | source or number of its partitions changed | `fingerprint` | `FingerprintMismatchError` | `fingerprint_mismatch` | ERROR | `failures_total` | 500 |
 /// | state vanished | `state_vanished` | `LeaseAcquireError` | `state_vanished` | ERROR | `failures_total` | 500 |
 /// | not started explicitly | `not_started` | `LeaseAcquireError` | `not_started` | ERROR | `failures_total` | 500 |
+/// | first start, and it ran under another app | `first_run_elsewhere` | `LeaseAcquireError` | `first_run_elsewhere` | ERROR | `failures_total` | 500 |
 /// | lease cannot be asked for | `acquire_failed` | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | `failures_total` | 500 |
 /// | fetch | `fetch_failed` | `FetchError` | `fetch_failed` | ERROR | `failures_total` | 500 |
 /// | the source has lost what follows the checkpoint | `position_lost` | `FetchError` | `position_lost` | ERROR | `failures_total` | 500 |
@@ -268,6 +285,9 @@ fn failed(error: &TickError) -> OutcomeRow {
         }
         TickError::StateVanished { .. } => {
             ("state_vanished", "LeaseAcquireError", "state_vanished")
+        }
+        TickError::FirstRunElsewhere { .. } => {
+            ("first_run_elsewhere", "LeaseAcquireError", "first_run_elsewhere")
         }
         TickError::NotStarted { .. } => ("not_started", "LeaseAcquireError", "not_started"),
         TickError::Fetch(error) if error.position_lost => {
@@ -335,6 +355,7 @@ impl TickError {
             | Self::Fingerprint { .. }
             | Self::Divided { .. }
             | Self::NotStarted { .. }
+            | Self::FirstRunElsewhere { .. }
             | Self::Handler(HandlerError::Misconfigured(_) | HandlerError::Gone(_)) => {
                 ErrorKind::Configuration
             }

@@ -268,6 +268,7 @@ fn is_in_vain(error: &TickError) -> bool {
         | TickError::Divided { .. }
         | TickError::StateVanished { .. }
         | TickError::NotStarted { .. }
+        | TickError::FirstRunElsewhere { .. }
         | TickError::Load(LoadError::Format(_))
         | TickError::Normalize(_)
         | TickError::FenceAhead { .. }

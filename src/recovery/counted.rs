@@ -79,6 +79,19 @@ impl StateStore for CountedStore {
         Ok(keys)
     }
 
+    fn location(&self, key: &StateKey) -> String {
+        self.below.location(key)
+    }
+
+    async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
+        self.listings.fetch_add(1, Ordering::Relaxed);
+        self.below.apps_with(key).await
+    }
+
+    fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
+        self.below.of_app(app)
+    }
+
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
         self.writes.fetch_add(1, Ordering::Relaxed);
         self.below.remove(key, etag).await

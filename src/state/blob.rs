@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::num::NonZero;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,7 +17,7 @@ use azure_storage_blob::models::{
 };
 use time::OffsetDateTime;
 
-use super::container::{Container, encode, unknown};
+use super::container::{Container, decode, encode, unknown};
 use super::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Stored, Written};
 use crate::azure::{self, BlobService, ConnectError, Failure};
 
@@ -24,7 +25,10 @@ use crate::azure::{self, BlobService, ConnectError, Failure};
 ///
 /// The container must exist, except on the emulator, where the first request creates it.
 pub struct BlobStore {
+    service: BlobService,
     container: Container,
+    /// The folder of all applications.
+    apps: Container,
     app: String,
 }
 
@@ -46,7 +50,8 @@ impl BlobStore {
     /// [`ConnectError`] if the name of the container is none.
     pub fn new(service: &BlobService, container: &str, app: &str) -> Result<Self, ConnectError> {
         let container = Container::new(service, container, &["state", &encode(app)])?;
-        Ok(Self { container, app: app.to_owned() })
+        let apps = Container::new(service, container.name(), &["state"])?;
+        Ok(Self { service: service.clone(), container, apps, app: app.to_owned() })
     }
 
     /// Creates the container if it does not exist, and returns whether it did not.
@@ -174,6 +179,22 @@ impl StateStore for BlobStore {
         Ok((keys, requests))
     }
 
+    fn location(&self, key: &StateKey) -> String {
+        format!("{}/state/{}/{}", self.container.name(), encode(&self.app), file_name(key))
+    }
+
+    async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
+        let file = file_name(key);
+        let names = self.apps.list("").await?;
+        let app = |name: &String| decode(name.strip_suffix(&file)?.strip_suffix('/')?);
+        Ok(Some(names.iter().filter_map(app).filter(|app| *app != self.app).collect()))
+    }
+
+    fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
+        let store = Self::new(&self.service, self.container.name(), app).ok()?;
+        Some(Arc::new(store))
+    }
+
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
         let etag = Some(etag.0.clone().into());
         self.container.remove(&file_name(key), etag).await
@@ -226,7 +247,7 @@ mod tests {
         let connection = StorageConnection::parse("UseDevelopmentStorage=true").unwrap();
         let options = azure::ServiceOptions {
             timeout: Duration::from_secs(20),
-            clock: std::sync::Arc::new(crate::clock::SystemClock),
+            clock: Arc::new(crate::clock::SystemClock),
             identity: azure::IdentitySource::DeveloperTools,
         };
         let service = BlobService::connect(&connection, &options).unwrap();

@@ -33,6 +33,7 @@ where
     error_texts_name_the_poller(&make().await).await;
     keys_are_listed_by_name_and_others_are_left_out(&make().await).await;
     what_is_removed_is_gone_and_a_stale_tag_removes_nothing(&make().await).await;
+    applications_are_kept_apart_and_found(&make().await).await;
     of_racing_creators_one_wins(Arc::new(make().await)).await;
     racing_increments_all_count(Arc::new(make().await)).await;
 }
@@ -108,6 +109,27 @@ async fn keys_are_kept_apart(store: &dyn StateStore) {
         let found = content(store, key).await.expect("stored").0;
         assert_eq!(found, number.to_string().as_bytes(), "{key} is kept apart");
     }
+}
+
+/// Only of stores that have applications.
+async fn applications_are_kept_apart_and_found(store: &dyn StateStore) {
+    let Some(other) = store.of_app("other.app") else { return };
+    let key = document("a");
+    assert_eq!(store.apps_with(&key).await.expect("a listing"), Some(Vec::new()));
+    create(store, &key, b"own").await;
+    assert_eq!(
+        store.apps_with(&key).await.expect("a listing"),
+        Some(Vec::new()),
+        "itself is no other"
+    );
+    create(&*other, &key, b"other").await;
+    create(&*other, &document("b"), b"other").await;
+    assert_eq!(content(store, &key).await.expect("stored").0, b"own");
+    assert_eq!(store.apps_with(&key).await.expect("a listing"), Some(vec!["other.app".to_owned()]));
+    assert_eq!(other.apps_with(&document("b")).await.expect("a listing"), Some(Vec::new()));
+    assert_ne!(store.location(&key), other.location(&key));
+    let again = store.of_app("other.app").expect("the same store");
+    assert_eq!(content(&*again, &key).await.expect("stored").0, b"other");
 }
 
 async fn keys_are_listed_by_name_and_others_are_left_out(store: &dyn StateStore) {

@@ -281,11 +281,33 @@ pub(crate) fn encode(name: &str) -> String {
     name.bytes().map(encoded).collect()
 }
 
+/// Reads a name as [`encode`] writes it; `None` for one that it never writes.
+pub(crate) fn decode(encoded: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut parts = encoded.split('%');
+    bytes.extend(parts.next()?.bytes());
+    for part in parts {
+        bytes.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
+        bytes.extend(part.get(2..)?.bytes());
+    }
+    String::from_utf8(bytes).ok().filter(|name| encode(name) == encoded)
+}
+
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
 
     use super::*;
+
+    #[test]
+    fn names_are_read_as_they_were_written() {
+        for name in ["shop", "shop.eu", "a/b", "ä%2F", ""] {
+            assert_eq!(decode(&encode(name)).as_deref(), Some(name));
+        }
+        for foreign in ["a b", "%2", "%zz", "a/b", "%C3"] {
+            assert_eq!(decode(foreign), None, "{foreign}");
+        }
+    }
 
     const ANSWERS: [(u16, &str); 21] = [
         (304, ""),

@@ -122,6 +122,18 @@ impl FileStore {
         Ok(keys)
     }
 
+    fn apps_blocking(&self, key: &StateKey) -> Result<Vec<String>, StoreError> {
+        let (own, path) = (self.folder.file_name(), key.path());
+        let Some(state) = self.folder.parent() else { return Ok(Vec::new()) };
+        let names = names_in(state, &state.display().to_string())?;
+        let has_key = |name: &String| {
+            own.is_none_or(|own| own != name.as_str()) && state.join(name).join(&path).is_file()
+        };
+        let mut apps: Vec<_> = names.into_iter().filter(has_key).collect();
+        apps.sort();
+        Ok(apps)
+    }
+
     fn remove_blocking(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
         let path = self.path(key)?;
         let failed = |error: io::Error| refused(key, "remove", &error);
@@ -203,6 +215,20 @@ impl StateStore for FileStore {
     async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
         let store = self.clone();
         on_blocking_thread(move || store.list_blocking()).await
+    }
+
+    fn location(&self, key: &StateKey) -> String {
+        self.folder.join(key.path()).display().to_string()
+    }
+
+    async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
+        let (store, key) = (self.clone(), key.clone());
+        on_blocking_thread(move || store.apps_blocking(&key)).await.map(Some)
+    }
+
+    fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
+        let folder = self.folder.parent()?.join(app);
+        Some(Arc::new(Self { folder, clock: Arc::clone(&self.clock) }))
     }
 
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {

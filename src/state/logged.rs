@@ -103,6 +103,25 @@ impl StateStore for LoggedStore {
         result
     }
 
+    fn location(&self, key: &StateKey) -> String {
+        self.0.location(key)
+    }
+
+    async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
+        let began_at = Instant::now();
+        let result = self.0.apps_with(key).await;
+        let (answer, duration_ms) = (answer(&result), ms(began_at.elapsed()));
+        debug!(
+            event = "state_listed",
+            answer, duration_ms, "Listed the applications that have `{key}`: {answer}"
+        );
+        result
+    }
+
+    fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
+        Some(Arc::new(Self::new(self.0.of_app(app)?)))
+    }
+
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
         let began_at = Instant::now();
         let span = span!(

@@ -12,13 +12,15 @@ use crate::clock::{Clock, TokioClock};
 #[derive(Debug)]
 pub struct MemoryStore {
     clock: Arc<dyn Clock>,
-    entries: Mutex<Entries>,
+    app: String,
+    entries: Arc<Mutex<Entries>>,
 }
 
 #[derive(Debug, Default)]
 struct Entries {
     writes: u64,
-    by_key: BTreeMap<StateKey, Stored>,
+    /// By application and key.
+    by_key: BTreeMap<(String, StateKey), Stored>,
 }
 
 impl Default for MemoryStore {
@@ -31,12 +33,16 @@ impl Default for MemoryStore {
 impl MemoryStore {
     /// Returns an empty store that goes by `clock`.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, entries: Mutex::default() }
+        Self { clock, app: "app".to_owned(), entries: Arc::default() }
     }
 
     /// Loses what is stored under `key`, as a disaster would.
     pub fn lose(&self, key: &StateKey) {
-        self.entries.lock().expect("no holder of this lock panics").by_key.remove(key);
+        self.entries.lock().expect("no holder of this lock panics").by_key.remove(&self.at(key));
+    }
+
+    fn at(&self, key: &StateKey) -> (String, StateKey) {
+        (self.app.clone(), key.clone())
     }
 }
 
@@ -48,7 +54,7 @@ impl StateStore for MemoryStore {
 
     async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
         let entries = self.entries.lock().expect("no holder of this lock panics");
-        Ok(Loaded { stored: entries.by_key.get(key).cloned(), date: self.clock.now() })
+        Ok(Loaded { stored: entries.by_key.get(&self.at(key)).cloned(), date: self.clock.now() })
     }
 
     async fn store(
@@ -58,7 +64,7 @@ impl StateStore for MemoryStore {
         precondition: Precondition,
     ) -> Result<Written, StoreError> {
         let mut entries = self.entries.lock().expect("no holder of this lock panics");
-        let holds = match (&precondition, entries.by_key.get(key)) {
+        let holds = match (&precondition, entries.by_key.get(&self.at(key))) {
             (Precondition::Absent, None) => true,
             (Precondition::Matches(etag), Some(stored)) => *etag == stored.etag,
             (Precondition::Absent, Some(_)) | (Precondition::Matches(_), None) => false,
@@ -70,23 +76,39 @@ impl StateStore for MemoryStore {
         let etag = ETag(entries.writes.to_string());
         let date = self.clock.now();
         let stored = Stored { bytes, etag: etag.clone(), last_modified: date };
-        entries.by_key.insert(key.clone(), stored);
+        entries.by_key.insert(self.at(key), stored);
         Ok(Written { etag, date })
     }
 
     async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
         let entries = self.entries.lock().expect("no holder of this lock panics");
-        let mut keys: Vec<_> = entries.by_key.keys().cloned().collect();
+        let own = entries.by_key.keys().filter(|(app, _)| *app == self.app);
+        let mut keys: Vec<_> = own.map(|(_, key)| key.clone()).collect();
         keys.sort();
         Ok(keys)
     }
 
+    fn location(&self, key: &StateKey) -> String {
+        format!("{}/{key}", self.app)
+    }
+
+    async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
+        let entries = self.entries.lock().expect("no holder of this lock panics");
+        let others = entries.by_key.keys().filter(|(app, found)| *app != self.app && found == key);
+        Ok(Some(others.map(|(app, _)| app.clone()).collect()))
+    }
+
+    fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
+        let (clock, entries) = (Arc::clone(&self.clock), Arc::clone(&self.entries));
+        Some(Arc::new(Self { clock, app: app.to_owned(), entries }))
+    }
+
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
         let mut entries = self.entries.lock().expect("no holder of this lock panics");
-        if entries.by_key.get(key).is_none_or(|stored| stored.etag != *etag) {
+        if entries.by_key.get(&self.at(key)).is_none_or(|stored| stored.etag != *etag) {
             return Err(StoreError::Conflict { key: key.path() });
         }
-        entries.by_key.remove(key);
+        entries.by_key.remove(&self.at(key));
         Ok(())
     }
 }

@@ -188,6 +188,25 @@ impl StateStore for SqlStore {
         Ok(keys)
     }
 
+    fn location(&self, key: &StateKey) -> String {
+        format!("{}, app `{}`, name `{key}`", self.table.name, self.app)
+    }
+
+    async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
+        let name = key.path();
+        let params = self.row(&name)?;
+        let request = Request { name: &name, sql: &self.statements.apps, params: &params };
+        let judge =
+            |apps: Result<Vec<String>, SqlError>| apps.map_err(|error| self.failed(&name, &error));
+        self.pool.read(request, answer::name, judge).await.map(Some)
+    }
+
+    fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
+        let (pool, table) = (self.pool.another(), self.table.clone());
+        let statements = Statements::new(&table.name);
+        Some(Arc::new(Self { pool, app: app.to_owned(), table, statements }))
+    }
+
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
         let name = key.path();
         let conflict = || StoreError::Conflict { key: name.clone() };

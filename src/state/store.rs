@@ -1,6 +1,7 @@
 //! The port: compare-and-swap of bytes under a key.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -238,6 +239,28 @@ pub trait StateStore: fmt::Debug + Send + Sync {
     /// As [`Self::list`].
     async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError> {
         Ok((self.list().await?, 1))
+    }
+
+    /// Returns where `key` is kept, for people.
+    fn location(&self, key: &StateKey) -> String {
+        key.path()
+    }
+
+    /// Returns the other applications that keep something under `key` in the same place; `None` from a store
+    /// that cannot tell.
+    ///
+    /// For a poller's first start: it costs a request per 5,000 keys of all applications, or a scan.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] of any kind but `Conflict`.
+    async fn apps_with(&self, _key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
+        Ok(None)
+    }
+
+    /// Returns the store of another application in the same place; `None` from one that knows a single one.
+    fn of_app(&self, _app: &str) -> Option<Arc<dyn StateStore>> {
+        None
     }
 
     /// Removes what is stored under `key` if it still has the version `etag`.

@@ -438,6 +438,7 @@ pub fn tone(outcome: &str) -> Tone {
         "fingerprint_mismatch"
         | "state_vanished"
         | "not_started"
+        | "first_run_elsewhere"
         | "position_lost"
         | "schema_changed"
         | "fence_ahead" => Tone::Bad,

@@ -17,6 +17,8 @@ pub enum Call {
     Load,
     /// A write.
     Store,
+    /// A listing of the applications that have a key.
+    List,
     /// A removal; any fault loses it, and the caller cannot know.
     Remove,
 }
@@ -158,6 +160,22 @@ impl StateStore for FaultyStore {
 
     async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
         self.inner.list().await
+    }
+
+    fn location(&self, key: &StateKey) -> String {
+        self.inner.location(key)
+    }
+
+    async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
+        locked(&self.calls).gets += 1;
+        match self.fault(Call::List) {
+            None => self.inner.apps_with(key).await,
+            Some(fault) => Err(broken(key, fault)),
+        }
+    }
+
+    fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
+        self.inner.of_app(app)
     }
 
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {

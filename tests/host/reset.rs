@@ -224,7 +224,7 @@ async fn a_clone_goes_on_under_another_name_and_is_never_made_over_one() {
     let mut bench = delivered().await;
     let clone = ["clone", "nightly", "mirror"];
     bench.command(&clone).await.failed(2, "`--reason TEXT`");
-    let place = "goes on behind the checkpoint of `nightly`, now rowversion `";
+    let place = "continues after the checkpoint of `nightly`, now rowversion `";
     bench.command(&[&clone[..], &["--dry-run"]].concat()).await.done_with(place);
     let dry = [&clone[..], &["--dry-run", "--output", "json"]].concat();
     let plan: Json = serde_json::from_str(bench.command(&dry).await.done()).unwrap();

@@ -32,6 +32,12 @@ fn ends() -> Vec<(&'static str, Ended)> {
     let vanished = TickError::StateVanished { poller: reason(), ran_since: reason() };
     let (poller, current) = ("p".to_owned(), stale.current);
     let ahead = TickError::FenceAhead { poller, stale: stale.stale, current };
+    let elsewhere = TickError::FirstRunElsewhere {
+        poller: reason(),
+        here: reason(),
+        app: reason(),
+        there: reason(),
+    };
     vec![
         ("committed", Ok(TickOutcome::Committed { more: true })),
         ("nothing new", Ok(TickOutcome::Idle)),
@@ -42,6 +48,7 @@ fn ends() -> Vec<(&'static str, Ended)> {
         ("source or number of its partitions changed", Err(changed)),
         ("state vanished", Err(vanished)),
         ("not started explicitly", Err(TickError::NotStarted { poller: reason() })),
+        ("first start, and it ran under another app", Err(elsewhere)),
         ("lease cannot be asked for", Err(TickError::Acquire(LeaseError::Lapsed))),
         ("fetch", Err(TickError::Fetch(fetch()))),
         (

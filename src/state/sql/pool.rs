@@ -52,6 +52,12 @@ impl Pool {
         }
     }
 
+    /// Returns other connections to the same database.
+    pub(super) fn another(&self) -> Self {
+        let (connection, credential) = (self.connection.clone(), self.credential.clone());
+        Self { credential, ..Self::new(connection, self.request_timeout) }
+    }
+
     /// Logs in with tokens of `credential` where the connection string asks for tokens.
     pub(super) fn with_credential(self, credential: Arc<dyn TokenCredential>) -> Self {
         Self { credential: Some(credential), ..self }

@@ -45,6 +45,8 @@ pub(super) struct Statements {
     pub(super) replace: String,
     /// All names of an application; it has no `@P2`.
     pub(super) list: String,
+    /// The other applications that have the name.
+    pub(super) apps: String,
     /// One row, or none where the tag is another: `@P3` and `@P4` are the tag.
     pub(super) remove: String,
 }
@@ -70,6 +72,9 @@ impl Statements {
                  AND [last_modified] = CAST(@P5 AS datetime2(7))"
             ),
             list: format!("SELECT [name] FROM {table} WHERE [app] = @P1 ORDER BY [name]"),
+            apps: format!(
+                "SELECT [app] FROM {table} WHERE [app] <> @P1 AND [name] = @P2 ORDER BY [app]"
+            ),
             remove: format!(
                 "DELETE FROM {table} OUTPUT deleted.[name] \
                  WHERE [app] = @P1 AND [name] = @P2 AND [etag] = CAST(@P3 AS binary(8)) \
@@ -88,14 +93,15 @@ mod tests {
 
     #[test]
     fn each_operation_is_one_statement() {
-        let Statements { load, create, replace, list, remove } =
+        let Statements { load, create, replace, list, apps, remove } =
             Statements::new(&table_name("ops.[High]]Water]").unwrap());
         expect![[r#"
             SELECT s.[content], s.[etag], s.[last_modified], SYSUTCDATETIME() AS [now] FROM (SELECT 1 AS [one]) AS o LEFT JOIN [ops].[High]]Water] AS s ON s.[app] = @P1 AND s.[name] = @P2
             INSERT INTO [ops].[High]]Water] ([app], [name], [content], [last_modified]) OUTPUT inserted.[etag], inserted.[last_modified] VALUES (@P1, @P2, @P3, SYSUTCDATETIME())
             UPDATE [ops].[High]]Water] SET [content] = @P3, [last_modified] = SYSUTCDATETIME() OUTPUT inserted.[etag], inserted.[last_modified] WHERE [app] = @P1 AND [name] = @P2 AND [etag] = CAST(@P4 AS binary(8)) AND [last_modified] = CAST(@P5 AS datetime2(7))
             SELECT [name] FROM [ops].[High]]Water] WHERE [app] = @P1 ORDER BY [name]
-            DELETE FROM [ops].[High]]Water] OUTPUT deleted.[name] WHERE [app] = @P1 AND [name] = @P2 AND [etag] = CAST(@P3 AS binary(8)) AND [last_modified] = CAST(@P4 AS datetime2(7))"#]].assert_eq(&[load, create, replace, list, remove].join("\n"));
+            SELECT [app] FROM [ops].[High]]Water] WHERE [app] <> @P1 AND [name] = @P2 ORDER BY [app]
+            DELETE FROM [ops].[High]]Water] OUTPUT deleted.[name] WHERE [app] = @P1 AND [name] = @P2 AND [etag] = CAST(@P3 AS binary(8)) AND [last_modified] = CAST(@P4 AS datetime2(7))"#]].assert_eq(&[load, create, replace, list, apps, remove].join("\n"));
     }
 
     #[test]

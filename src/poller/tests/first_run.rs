@@ -1,0 +1,114 @@
+//! A poller's first start, and one that has run under another application.
+
+use super::windows::Watched;
+use super::*;
+
+/// A world whose state is kept under another application in the same place.
+fn renamed(world: &World, app: &str) -> World {
+    let store = Arc::new(FaultyStore::new(world.memory.of_app(app).unwrap()));
+    World {
+        memory: world.memory.clone(),
+        store,
+        source: world.source.clone(),
+        handler: world.handler.clone(),
+        limits: world.limits,
+        policy: world.policy,
+        metrics: world.metrics.clone(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renamed_app_stops_at_its_first_tick_and_names_both_paths_and_commands() {
+    let world = World::new();
+    world.seasoned("a").await;
+    world.source.put(1, "later");
+    let slot = renamed(&world, "slot");
+    let poller = slot.instance("b");
+    for _ in 0..2 {
+        let error = tick(&poller).await.unwrap_err();
+        assert!(matches!(error, TickError::FirstRunElsewhere { .. }), "{error:?}");
+        for part in [
+            "`slot/p.json`",
+            "`app/p.json`",
+            "`highwater clone p --from-app app --reason \"app renamed\"`",
+            "`highwater init p`",
+        ] {
+            assert!(error.to_string().contains(part), "{part}: {error}");
+        }
+        sleep(1).await;
+    }
+    assert_eq!(world.handler.ids(), [0], "nothing is delivered again");
+    // The first remedy, and the same process resumes.
+    let cli = slot.instance("cli");
+    let operator = Operator { by: "ann", reason: "app renamed" };
+    let there = cli.under_app("app").unwrap();
+    there.clone_to(&cli, true, operator).await.unwrap();
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(world.handler.ids(), [0, 1]);
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_init_starts_a_slot_on_purpose() {
+    let world = World::new();
+    world.seasoned("a").await;
+    let slot = renamed(&world, "slot");
+    let poller = slot.instance("b");
+    assert!(matches!(tick(&poller).await, Err(TickError::FirstRunElsewhere { .. })));
+    assert_eq!(slot.instance("cli").init().await.unwrap(), Init::Started { after: None });
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(world.handler.ids(), [0, 0], "as was asked for");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_says_nothing_of_this_poller_does_not_stop_it() {
+    let world = World::new();
+    world.seasoned("a").await;
+    // Another source under the same name.
+    let other = Arc::new(TableSource::with_fingerprint("p", "dbo.other"));
+    other.put(5, "other");
+    let slot = renamed(&world, "slot");
+    tick(&slot.instance_of("b", other)).await.unwrap();
+    // A document that has delivered nothing, and one that cannot be read.
+    for bytes in [
+        encode(&StateDocument::blank("p", world.source.shape().fingerprint.clone())),
+        b"{".to_vec(),
+    ] {
+        let empty = World::new();
+        let elsewhere = empty.memory.of_app("elsewhere").unwrap();
+        let key = StateKey::Document("p".to_owned());
+        elsewhere.store(&key, bytes, Precondition::Absent).await.unwrap();
+        empty.source.put(1, "first");
+        tick(&empty.instance("c")).await.unwrap();
+        assert_eq!(empty.handler.ids(), [1]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_may_not_list_is_told_of_and_does_not_stop_a_first_start() {
+    for (fault, goes_on) in [(Fault::Refused, true), (Fault::Unreachable, false)] {
+        let watched = Watched::of(World::new());
+        watched.world.source.put(1, "first");
+        watched.world.store.break_next(Call::List, fault);
+        let result = tick(&watched.world.instance("a")).await;
+        if goes_on {
+            assert_eq!(result.unwrap(), TickOutcome::Committed { more: false });
+            assert_eq!(watched.logged("first_run_not_compared")["level"], "WARN");
+        } else {
+            assert!(matches!(result, Err(TickError::Load(_))), "{result:?}");
+            assert!(watched.world.handler.ids().is_empty());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_start_is_logged_once_with_its_path_and_position() {
+    let watched = Watched::of(World::new());
+    let poller = watched.world.seasoned("a").await;
+    let logged = watched.logged("first_run");
+    assert_eq!(logged["path"], "app/p.json");
+    assert_eq!(logged["start"], "the beginning");
+    watched.world.source.put(1, "later");
+    tick(&poller).await.unwrap();
+    assert_eq!(watched.count_of("first_run"), 1);
+}
