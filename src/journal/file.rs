@@ -2,10 +2,12 @@
 //!
 //! A part is one file, flushed to disk by each append. A lock file keeps two processes from appending at
 //! once; the operating system frees it when its holder dies. What a crash or a full disk cut in the
-//! middle of a line was never answered: it is not read, and the next append takes its place.
+//! middle of a line was never answered: it is not read, and the next append takes its place. New files and folders
+//! are for the user of the process alone (0600 and 0700); those that exist keep their rights.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
@@ -13,7 +15,9 @@ use async_trait::async_trait;
 use super::store::length;
 use super::{Appended, JournalStore, Part};
 use crate::state::StoreError;
-use crate::state::local::{lock, names_in, on_blocking_thread, path_in, refused};
+use crate::state::local::{
+    FILE_MODE, lock, make_folder, names_in, on_blocking_thread, path_in, refused,
+};
 
 /// Keeps journals in files of one folder, safely between the processes of one machine.
 #[derive(Clone, Debug)]
@@ -45,10 +49,11 @@ impl FileJournal {
     ) -> Result<Appended, StoreError> {
         let path = self.path(part)?;
         let failed = |error: io::Error| refused(part, "append to", &error);
-        fs::create_dir_all(self.poller_folder(&part.poller)?).map_err(failed)?;
+        make_folder(&self.poller_folder(&part.poller)?).map_err(failed)?;
         let _lock = lock(&path).map_err(failed)?;
-        let mut file =
-            OpenOptions::new().read(true).append(true).create(true).open(&path).map_err(failed)?;
+        let mut options = OpenOptions::new();
+        let options = options.read(true).append(true).create(true).mode(FILE_MODE);
+        let mut file = options.open(&path).map_err(failed)?;
         let whole = whole_length(&mut file).map_err(failed)?;
         if whole != position {
             return Err(StoreError::Conflict { key: part.to_string() });
@@ -205,6 +210,38 @@ mod tests {
             assert_eq!(length, Appended::UpTo(11));
             assert_eq!(fs::read(&path).unwrap(), b"whole\nnext\n");
             store.remove(&part, None).await.unwrap();
+        }
+    }
+
+    /// What the child process of the test below does; alone it has nothing to do.
+    #[tokio::test]
+    async fn an_append_of_a_child_process() {
+        let vars = crate::config::ProcessVars;
+        let Some(root) = crate::config::Vars::get(&vars, "FILE_JOURNAL_ROOT") else { return };
+        let part = Part::of_day("orders", date!(2026 - 04 - 07));
+        let store = FileJournal::new(Path::new(&root), "app");
+        store.append(&part, 0, b"line\n".to_vec()).await.unwrap();
+    }
+
+    #[test]
+    fn only_the_user_may_read_a_journal_under_any_umask() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let root = tempfile::tempdir().unwrap();
+        let ended = std::process::Command::new("sh")
+            .args(["-c", "umask 0; exec \"$0\" --exact \"$1\""])
+            .arg(std::env::current_exe().unwrap())
+            .arg("journal::file::tests::an_append_of_a_child_process")
+            .env("FILE_JOURNAL_ROOT", root.path())
+            .stdout(std::process::Stdio::null())
+            .status();
+        assert!(ended.unwrap().success());
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let part = Part::of_day("orders", date!(2026 - 04 - 07));
+        let path = FileJournal::new(root.path(), "app").path(&part).unwrap();
+        assert_eq!((mode(&path), mode(&path.with_extension("lock"))), (0o600, 0o600));
+        for made in path.ancestors().skip(1).take_while(|made| *made != root.path()) {
+            assert_eq!(mode(made), 0o700, "{}", made.display());
         }
     }
 

@@ -2,13 +2,15 @@
 //!
 //! A file's first line is a small JSON header with the tag and the time of the write; the rest is the
 //! content. The tag is a counter, since a hash of the content would let two writers of equal bytes
-//! both believe that they won. A write goes to a temporary file, is flushed to disk, and is renamed
+//! both believe that they won. Only the user of the process may read what it writes: folders are made with the
+//! rights 0700 and files with 0600; each write replaces the file, so one of an older version gets them too. A write goes to a temporary file, is flushed to disk, and is renamed
 //! over the old one, so a crash leaves either the old or the new content. A lock file keeps two
 //! processes from swapping at once; the operating system frees it when its holder dies. It stays, empty, also
 //! where its document is removed: to remove one that another process waits for would let two of them in.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 
-use super::local::{lock, names_in, on_blocking_thread, path_in, refused};
+use super::local::{FILE_MODE, lock, make_folder, names_in, on_blocking_thread, path_in, refused};
 use super::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Stored, Written};
 use crate::clock::Clock;
 use crate::cursor::hex;
@@ -87,7 +89,7 @@ impl FileStore {
         let path = self.path(key)?;
         let failed = |error: io::Error| refused(key, "write", &error);
         self.check_folder(key)?;
-        fs::create_dir_all(&self.folder).map_err(failed)?;
+        make_folder(&self.folder).map_err(failed)?;
         let _lock = lock(&path).map_err(failed)?;
         let current = read(&path).map_err(failed)?;
         let holds = match (precondition, &current) {
@@ -150,7 +152,11 @@ impl FileStore {
 
     fn replace(path: &Path, header: &Header, bytes: &[u8]) -> io::Result<()> {
         let temporary = path.with_extension("tmp");
-        let mut file = File::create(&temporary)?;
+        let mut options = OpenOptions::new();
+        let mut file =
+            options.write(true).create(true).truncate(true).mode(FILE_MODE).open(&temporary)?;
+        // One that a crash left behind may be of an older version, which let others read.
+        file.set_permissions(Permissions::from_mode(FILE_MODE))?;
         serde_json::to_writer(&mut file, header)?;
         file.write_all(b"\n")?;
         file.write_all(bytes)?;
@@ -359,6 +365,56 @@ mod tests {
         }
         let stored = store(root.path()).load(&key()).await.unwrap().stored.unwrap();
         assert_eq!(stored.bytes, b"100");
+    }
+
+    /// What the child process of the test below does; alone it has nothing to do.
+    #[tokio::test]
+    async fn a_write_of_a_child_process() {
+        let vars = crate::config::ProcessVars;
+        let Some(root) = crate::config::Vars::get(&vars, "FILE_STORE_FOLDER") else { return };
+        let store = store(Path::new(&root));
+        let stored = store.load(&key()).await.unwrap().stored;
+        let precondition =
+            stored.map_or(Precondition::Absent, |stored| Precondition::Matches(stored.etag));
+        store.store(&key(), b"{}".to_vec(), precondition).await.unwrap();
+    }
+
+    #[test]
+    fn only_the_user_may_read_what_is_written_under_any_umask() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("made/by/the/store");
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let path = store(&folder).path(&key()).unwrap();
+        // The umask is one of the process, so it is another one that writes.
+        let write = || {
+            let test = "state::file::tests::a_write_of_a_child_process";
+            let ended = std::process::Command::new("sh")
+                .args(["-c", "umask 0; exec \"$0\" --exact \"$1\""])
+                .arg(std::env::current_exe().unwrap())
+                .arg(test)
+                .env("FILE_STORE_FOLDER", &folder)
+                .stdout(std::process::Stdio::null())
+                .status();
+            assert!(ended.unwrap().success());
+        };
+        write();
+        for made in path.ancestors().skip(1).take_while(|made| *made != root.path()) {
+            assert_eq!(mode(made), 0o700, "{}", made.display());
+        }
+        let files: Vec<PathBuf> = fs::read_dir(path.parent().unwrap())
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        assert!(files.contains(&path), "{files:?}");
+        files.iter().for_each(|file| assert_eq!(mode(file), 0o600, "{}", file.display()));
+
+        // What an older version left open is closed by the next write; the folder is the operator's.
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        fs::write(path.with_extension("tmp"), "").unwrap();
+        fs::set_permissions(path.with_extension("tmp"), Permissions::from_mode(0o644)).unwrap();
+        fs::set_permissions(path.parent().unwrap(), Permissions::from_mode(0o750)).unwrap();
+        write();
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o750));
     }
 
     #[tokio::test]

@@ -1,14 +1,30 @@
 //! Files of this machine, and what their errors mean for a store: the shared half of all that is kept
 //! in some.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::StoreError;
 
 /// Longest name; file systems allow 255 bytes, and temporary files and locks need some of them.
 const NAME_BYTES_MAX: usize = 200;
+
+/// Rights of new files: keys of rows, and whole rows in quarantine, are for the user of this process alone.
+pub(crate) const FILE_MODE: u32 = 0o600;
+/// Rights of new folders.
+const FOLDER_MODE: u32 = 0o700;
+
+/// Makes a folder, and those above it, for the user of this process alone, whatever the umask; one that exists
+/// keeps its rights, which somebody may have chosen.
+///
+/// # Errors
+///
+/// Those of the file system.
+pub(crate) fn make_folder(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder)
+}
 
 /// Returns the path of `name` in `folder`.
 ///
@@ -34,7 +50,9 @@ pub(crate) fn path_in(folder: &Path, name: &str) -> Result<PathBuf, StoreError> 
 ///
 /// Those of the file system.
 pub(crate) fn lock(path: &Path) -> io::Result<File> {
-    let lock = File::create(path.with_extension("lock"))?;
+    let mut options = OpenOptions::new();
+    let lock = options.write(true).create(true).truncate(true).mode(FILE_MODE);
+    let lock = lock.open(path.with_extension("lock"))?;
     lock.lock()?;
     Ok(lock)
 }
