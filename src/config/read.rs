@@ -31,6 +31,16 @@ impl<'a> Reader<'a> {
         (!text.is_empty()).then(|| text.to_owned())
     }
 
+    /// Returns every name that is set, to blanks too.
+    pub(super) fn variables(&self) -> Vec<String> {
+        self.vars.names()
+    }
+
+    /// Returns what is set under a name, as it is.
+    pub(super) fn value(&self, name: &str) -> Option<String> {
+        self.vars.get(name)
+    }
+
     /// Returns a setting's value or its default; `None` after a mistake, which is noted.
     pub(super) fn read<T>(
         &mut self,

@@ -101,6 +101,7 @@ pub const SETTINGS: &[Setting] = &[
     HANDLER_URL,
     HANDLER_ALLOW_HTTP,
     HANDLER_COMMAND,
+    HANDLER_ENV,
     HANDLER_CONNECTION,
     HANDLER_TABLE,
     HANDLER_KEY,
@@ -262,6 +263,12 @@ pub(super) const HANDLER_COMMAND: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__COMMAND",
     Words("required for `exec`"),
     "exec: program and arguments, as a JSON array of texts, or as words between blanks.",
+);
+pub(super) const HANDLER_ENV: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__ENV",
+    Words("none"),
+    "exec: names of environment variables that the program gets, separated by commas, in addition to `PATH`, \
+     `HOME`, `LANG`, `LC_*`, `TZ` and `TMPDIR`.",
 );
 pub(super) const HANDLER_CONNECTION: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__CONNECTION",

@@ -3,8 +3,9 @@
 //! # What the process gets
 //!
 //! The events on standard input, one JSON object a line, then the end of input. There is no shell:
-//! the program is started with its arguments as they are. It inherits the environment and the
-//! current folder, and finds about the batch:
+//! the program is started with its arguments as they are, in the current folder. Of the environment
+//! it gets only what [`ExecConfig::environment`] holds, since settings hold the secrets of databases,
+//! storage and identities; and it finds about the batch:
 //!
 //! | variable | |
 //! |---|---|
@@ -104,6 +105,8 @@ impl Exec {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            .env_clear()
+            .envs(&self.config.environment)
             .env("HIGHWATER_BATCH_ID", delivery.batch_id.as_str())
             .env("HIGHWATER_POLLER", delivery.poller)
             .env("HIGHWATER_GENERATION", delivery.generation.to_string())
@@ -119,13 +122,7 @@ impl Exec {
             ("HIGHWATER_REPLAY_ID", delivery.replay_id),
             ("TRACEPARENT", delivery.traceparent),
         ];
-        for (name, value) in optional {
-            // Those that this process got speak of something else.
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
+        command.envs(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
         command
     }
 

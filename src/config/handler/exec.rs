@@ -1,5 +1,6 @@
 //! Settings of the handler that starts processes.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -17,7 +18,13 @@ pub struct ExecConfig {
     pub arguments: Vec<String>,
     /// Limit on one process.
     pub timeout: Duration,
+    /// The environment that it gets, beside what it is told of the batch.
+    pub environment: BTreeMap<String, String>,
 }
+
+/// Variables that every process gets, where they are set: what programs need to find others, to write
+/// temporary files, and to choose a language and a time zone. `LC_*` is one of them.
+const INHERITED: [&str; 5] = ["HOME", "LANG", "PATH", "TMPDIR", "TZ"];
 
 impl fmt::Debug for ExecConfig {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -26,6 +33,7 @@ impl fmt::Debug for ExecConfig {
             .field("program", &self.program)
             .field("arguments", &format_args!("({})", self.arguments.len()))
             .field("timeout", &self.timeout)
+            .field("environment", &self.environment.keys().collect::<Vec<_>>())
             .finish()
     }
 }
@@ -33,8 +41,51 @@ impl fmt::Debug for ExecConfig {
 pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<ExecConfig> {
     let command = reader.read(&settings::HANDLER_COMMAND, Some(segment), command);
     let timeout = super::read_timeout(reader, segment);
+    let environment = environment(reader, segment);
     let (program, arguments) = command?;
-    Some(ExecConfig { program, arguments, timeout: timeout? })
+    Some(ExecConfig { program, arguments, timeout: timeout?, environment: environment? })
+}
+
+/// Reads the variables that are passed on; `None` after a mistake.
+fn environment(reader: &mut Reader<'_>, segment: &str) -> Option<BTreeMap<String, String>> {
+    let setting = &settings::HANDLER_ENV;
+    let is_inherited = |name: &String| {
+        INHERITED.contains(&name.as_str()) || (name.starts_with("LC_") && name.len() > 3)
+    };
+    let mut names = reader.names();
+    names.retain(is_inherited);
+    if reader.text(&setting.name_for(Some(segment))).is_some() {
+        let set = reader.variables();
+        names.extend(reader.read_if_set(setting, Some(segment), |text| variables(text, &set))?);
+    }
+    let set = names.into_iter().filter_map(|name| reader.value(&name).map(|value| (name, value)));
+    Some(set.collect())
+}
+
+/// Reads names of variables, each of which has to be set.
+fn variables(text: &str, set: &[String]) -> Result<Vec<String>, Expected> {
+    let names: Vec<&str> = text.split(',').map(str::trim).collect();
+    let is_name = |name: &&str| {
+        name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    let expected = || {
+        Expected::new(
+            "names of environment variables separated by commas, such as `REGION, PROXY_URL`",
+        )
+    };
+    if !names.iter().all(is_name) {
+        // The likeliest slip is to write `NAME=value`.
+        let hint = "write names only; the values are taken from the environment of Highwater";
+        return Err(expected().hint(hint).shown(Shown::Secret));
+    }
+    match names.iter().find(|name| !set.iter().any(|set| set == *name)) {
+        Some(missing) => {
+            Err(expected()
+                .hint(format!("`{missing}` is not set: set it, or remove it from the list")))
+        }
+        None => Ok(names.into_iter().map(str::to_owned).collect()),
+    }
 }
 
 /// Reads a program and its arguments: a JSON array of texts if the first sign is `[`, else words
@@ -103,8 +154,57 @@ mod tests {
     #[test]
     fn arguments_are_not_shown() {
         let (program, arguments) = command("load --token=s3cret").unwrap();
-        let config = ExecConfig { program, arguments, timeout: Duration::from_secs(1) };
-        let shown = format!("{config:?}");
-        assert_eq!(shown, r#"ExecConfig { program: "load", arguments: (1), timeout: 1s }"#);
+        let environment = [("KEY".to_owned(), "s3cret".to_owned())].into();
+        let timeout = Duration::from_secs(1);
+        let config = ExecConfig { program, arguments, timeout, environment };
+        assert_eq!(
+            format!("{config:?}"),
+            r#"ExecConfig { program: "load", arguments: (1), timeout: 1s, environment: ["KEY"] }"#
+        );
+    }
+
+    #[test]
+    fn variables_are_names_of_what_is_set() {
+        let set = ["A".to_owned(), "b_2".to_owned()];
+        let read = |text: &str| variables(text, &set);
+        assert_eq!(read("A, b_2").unwrap(), ["A", "b_2"]);
+        for text in ["A=s3cret", "A,,B", "2A", "A B", "A\0"] {
+            let expected = read(text).unwrap_err();
+            assert_eq!(expected.shown, Some(Shown::Secret), "{text}");
+            assert!(expected.hint.unwrap().starts_with("write names only"), "{text}");
+        }
+        let expected = read("A,MISSING").unwrap_err();
+        assert_eq!(
+            expected.hint.as_deref(),
+            Some("`MISSING` is not set: set it, or remove it from the list")
+        );
+    }
+
+    #[test]
+    fn a_process_gets_little_of_the_environment() {
+        let set = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let vars = set(&[
+            ("AzureWebJobsStorage", "UseDevelopmentStorage=true"),
+            ("EMPTY", ""),
+            ("HIGHWATER__POLLERS__A__HANDLER__COMMAND", "load"),
+            ("HIGHWATER__POLLERS__A__HANDLER__ENV", "REGION, EMPTY"),
+            ("HOME", "/home/me"),
+            ("IDENTITY_HEADER", "s3cret"),
+            ("LC_ALL", "C.UTF-8"),
+            ("PATH", "/bin"),
+            ("REGION", " west "),
+            ("SqlConnection", "Password=s3cret"),
+        ]);
+        let config = read(&mut Reader::new(&vars), "A").unwrap();
+        let wanted = set(&[
+            ("EMPTY", ""),
+            ("HOME", "/home/me"),
+            ("LC_ALL", "C.UTF-8"),
+            ("PATH", "/bin"),
+            ("REGION", " west "),
+        ]);
+        assert_eq!(config.environment, wanted);
     }
 }

@@ -21,7 +21,8 @@ fn script(script: &str, arguments: &[&Path]) -> Exec {
 
 fn program(program: &str, arguments: Vec<String>) -> Exec {
     let timeout = Duration::from_secs(60);
-    Exec::new(&ExecConfig { program: program.to_owned(), arguments, timeout })
+    let environment = [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into();
+    Exec::new(&ExecConfig { program: program.to_owned(), arguments, timeout, environment })
 }
 
 /// Returns how a delivery of three events ends, in a word, and the error's text.
