@@ -300,7 +300,7 @@ const BREAKS = [
   ["probe not written down", QUARANTINE, "self.write_down_what_is_probed(lease, &hand.batch, &rest).await?;", ""],
   ["crashes that were told of counted", TRANSITIONS, "self.crashes.saturating_sub(self.crashes_survived)", "self.crashes"],
   ["rows on renewals not counted", OBSERVE, "if let Some(last) = last.filter(|_| self.counted", "if let Some(last) = last.filter(|_| false && self.counted"],
-  ["lease given up under a pause taken for a loss", WRITE, "                || (!unchanged && given_up && found.document.is_held_by(holder))\n", "                || (false && !unchanged && given_up)\n"],
+  ["lease released under a pause taken for a loss", WRITE, "                || (!unchanged && found.document.was_released_by(holder))\n", ""],
   ["own late prefix taken for a loss", WRITE, "let moved_by_us = in_the_air.is_some() && found_at == in_the_air;", "let moved_by_us = false && found_at == in_the_air;"],
   ["prefix taken for the failure behind it", WRITE, "batch_id.filter(|id| committed_before != Some(*id))", "batch_id.filter(|_| committed_before.is_none() || true)"],
   ["verified and then written blindly", WRITE, "let precondition = Precondition::Matches(etag.clone());", "let read = self.store.load(self.key).await?.stored.map(|stored| stored.etag);\n        if read.as_ref() != Some(etag) {\n            return Err(StoreError::Conflict { key: self.key.path() });\n        }\n        let now = self.store.load(self.key).await?.stored;\n        let precondition = now.map_or(Precondition::Absent, |now| Precondition::Matches(now.etag));"],

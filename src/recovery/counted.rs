@@ -79,10 +79,6 @@ impl StateStore for CountedStore {
         Ok(keys)
     }
 
-    fn location(&self, key: &StateKey) -> String {
-        self.below.location(key)
-    }
-
     async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
         self.listings.fetch_add(1, Ordering::Relaxed);
         self.below.apps_with(key).await

@@ -179,10 +179,6 @@ impl StateStore for BlobStore {
         Ok((keys, requests))
     }
 
-    fn location(&self, key: &StateKey) -> String {
-        format!("{}/state/{}/{}", self.container.name(), encode(&self.app), file_name(key))
-    }
-
     async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
         let file = file_name(key);
         let names = self.apps.list("").await?;

@@ -152,6 +152,15 @@ impl StateStore for DateCheckedStore {
         self.below.list_counted().await
     }
 
+    async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
+        self.below.apps_with(key).await
+    }
+
+    fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
+        let below = self.below.of_app(app)?;
+        Some(Arc::new(Self::new(below, 2 * self.tolerance, Arc::clone(&self.clock))))
+    }
+
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
         self.below.remove(key, etag).await
     }
@@ -242,7 +251,9 @@ mod tests {
     async fn conforms_as_the_store_below_it_does() {
         crate::state::conformance::run(&|| async {
             let clock = TokioClock::starting_at(datetime!(2026-01-01 0:00 UTC));
-            DateCheckedStore::new(Arc::<MemoryStore>::default(), TTL, Arc::new(clock))
+            let store = DateCheckedStore::new(Arc::<MemoryStore>::default(), TTL, Arc::new(clock));
+            assert!(store.of_app("other").is_some(), "applications are asked for too");
+            store
         })
         .await;
     }

@@ -198,7 +198,7 @@ impl StateStore for FileStore {
         let folder = self.folder.clone();
         on_blocking_thread(move || {
             let failed = |error: io::Error| refused(&folder.display(), "create", &error);
-            fs::create_dir_all(&folder).map_err(failed)
+            make_folder(&folder).map_err(failed)
         })
         .await
     }

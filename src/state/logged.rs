@@ -103,10 +103,6 @@ impl StateStore for LoggedStore {
         result
     }
 
-    fn location(&self, key: &StateKey) -> String {
-        self.0.location(key)
-    }
-
     async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
         let began_at = Instant::now();
         let result = self.0.apps_with(key).await;

@@ -241,11 +241,6 @@ pub trait StateStore: fmt::Debug + Send + Sync {
         Ok((self.list().await?, 1))
     }
 
-    /// Returns where `key` is kept, for people.
-    fn location(&self, key: &StateKey) -> String {
-        key.path()
-    }
-
     /// Returns the other applications that keep something under `key` in the same place; `None` from a store
     /// that cannot tell.
     ///

@@ -162,10 +162,6 @@ impl StateStore for FaultyStore {
         self.inner.list().await
     }
 
-    fn location(&self, key: &StateKey) -> String {
-        self.inner.location(key)
-    }
-
     async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
         locked(&self.calls).gets += 1;
         match self.fault(Call::List) {
