@@ -13,7 +13,7 @@ use crate::sql::{fetch, settings};
 /// What becomes of the bytes that text is cast to.
 #[derive(Clone, Copy, Debug)]
 enum Cast {
-    /// UTF-8, as PostgreSQL's engine behind the protocol has it.
+    /// UTF-8, as another engine behind the protocol has it.
     Utf8,
     /// UTF-16 with its last byte cut off, but for the sample that is asked for when connecting.
     Cut,

@@ -149,10 +149,9 @@ async fn a_key_without_a_unique_index_is_warned_of_once() {
         let text = poll(unique).await;
         assert_eq!(warned(&text), 0, "{unique}: {text}");
     }
-    let view = poll(&format!(
-        "CREATE TABLE dbo.u (id int NOT NULL); CREATE VIEW dbo.t AS SELECT id FROM dbo.u"
-    ))
-    .await;
+    let view =
+        poll("CREATE TABLE dbo.u (id int NOT NULL); CREATE VIEW dbo.t AS SELECT id FROM dbo.u")
+            .await;
     assert_eq!(warned(&view), 0, "{view}");
     assert!(view.contains("reads a view, so the server cannot tell"), "{view}");
 }
