@@ -53,6 +53,7 @@ const LEASE = "src/lease.rs";
 const HOLD = "src/lease/hold.rs";
 const WRITE = "src/lease/write.rs";
 const MEMORY = "src/poller/memory.rs";
+const NOT_TAKEN_BY = "src/poller/failure.rs";
 const BATCH = "src/poller/batch.rs";
 const AHEAD = "src/poller/ahead.rs";
 const OVERLAP = "src/poller/overlap.rs";
@@ -119,6 +120,7 @@ const SUSPICION = "src/poller/suspicion.rs";
 const OBSERVE = "src/poller/observe.rs";
 const BLOB_STORE = "src/state/blob.rs";
 const MEMORY_STORE = "src/state/memory.rs";
+const DATE_CHECK = "src/state/date_check.rs";
 const FILE_STORE = "src/state/file.rs";
 const MSSQL_FETCH = "src/source/mssql/fetch.rs";
 const MSSQL_SOURCE = "src/source/mssql.rs";
@@ -300,7 +302,20 @@ const BREAKS = [
   ["probe not written down", QUARANTINE, "self.write_down_what_is_probed(lease, &hand.batch, &rest).await?;", ""],
   ["crashes that were told of counted", TRANSITIONS, "self.crashes.saturating_sub(self.crashes_survived)", "self.crashes"],
   ["rows on renewals not counted", OBSERVE, "if let Some(last) = last.filter(|_| self.counted", "if let Some(last) = last.filter(|_| false && self.counted"],
-  ["lease released under a pause taken for a loss", WRITE, "                || (!unchanged && found.document.was_released_by(holder))\n", ""],
+  ["lease given up under a pause taken for a loss", WRITE, "                || (!unchanged && found.document.was_released_by(holder))\n", "                || (false && !unchanged)\n"],
+  ["released grant forgotten", TRANSITIONS, "        self.lease.released.note(self.lease.fencing_token);\n", ""],
+  ["successor's commit of the same batch taken for ours", TRANSITIONS, "            && self.checkpoint.fencing_token == Some(holder.token)\n", ""],
+  ["changing version met without a pause", WRITE, "} else if rebased {", "} else if false && rebased {"],
+  ["garbled read ends a write", WRITE, "Err(error) => pause.or_give_up(error).await?,\n            }\n        }\n    }\n\n    async fn read_once", "Err(error @ LeaseError::Format(_)) => return Err(error),\n                Err(error) => pause.or_give_up(error).await?,\n            }\n        }\n    }\n\n    async fn read_once"],
+  ["wrong date believed", DATE_CHECK, "if agrees || self.agree(loaded.date, self.clock.now()) {", "if true || agrees {"],
+  ["wrong date of a cold process believed", DATE_CHECK, "None => unchanged_since,", "None => stored.last_modified,"],
+  ["machine's clock asked though the dates agree", DATE_CHECK, "if agrees || self.agree", "if self.agree"],
+  ["lease kept though the target is ahead of the state", NOT_TAKEN_BY, "if !lease.is_newest_grant().await.unwrap_or(false) {", "if true {"],
+  ["grant raised to the fence and not above it", RESTORED, "next.lease.fencing_token = fence.token;\n        next.break_lease().map(Some)", "next.lease.fencing_token = fence.token;\n        Ok(Some(next))"],
+  ["marker of a later document overwritten", MEMORY, "if found.generation >= marker.generation {", "if false && found.generation >= marker.generation {"],
+  ["handler not stopped while a renewal hangs", HOLD, "() = sleep_until(deadline) => return Err(LeaseError::Lapsed),", "() = sleep_until(deadline + Duration::from_secs(86_400)) => return Err(LeaseError::Lapsed),"],
+  ["what the source wants kept sticks", LEASE, "(&self.holder, self.marked, self.remember.take());", "(&self.holder, self.marked, self.remember.clone());"],
+  ["file tag repeated after a loss", FILE_STORE, "tag: before.max(floor) + 1,", "tag: before.max(0 * floor) + 1,"],
   ["own late prefix taken for a loss", WRITE, "let moved_by_us = in_the_air.is_some() && found_at == in_the_air;", "let moved_by_us = false && found_at == in_the_air;"],
   ["prefix taken for the failure behind it", WRITE, "batch_id.filter(|id| committed_before != Some(*id))", "batch_id.filter(|_| committed_before.is_none() || true)"],
   ["verified and then written blindly", WRITE, "let precondition = Precondition::Matches(etag.clone());", "let read = self.store.load(self.key).await?.stored.map(|stored| stored.etag);\n        if read.as_ref() != Some(etag) {\n            return Err(StoreError::Conflict { key: self.key.path() });\n        }\n        let now = self.store.load(self.key).await?.stored;\n        let precondition = now.map_or(Precondition::Absent, |now| Precondition::Matches(now.etag));"],

@@ -8,7 +8,8 @@ use time::OffsetDateTime;
 ///
 /// Timers are not part of this trait: the engine sleeps with [`tokio::time`], which a paused test
 /// runtime makes virtual. Nor does the engine use it to judge anything: only what stands in for a
-/// storage service on one machine, and what signs requests, reads this clock.
+/// storage service on one machine, and what signs requests, reads this clock. The blob store also
+/// compares the service's `Date` with it, as a veto: see `state/date_check.rs`.
 pub trait Clock: fmt::Debug + Send + Sync {
     /// Returns the current time in UTC.
     fn now(&self) -> OffsetDateTime;
