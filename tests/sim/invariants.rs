@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use highwater::handler::Delivery;
 use serde_json::Value;
@@ -29,6 +30,10 @@ pub(crate) struct Judge {
     term_of: BTreeMap<TickId, u64>,
     /// When each tick's newest write of the document landed.
     landed_at: BTreeMap<TickId, Instant>,
+    /// How long a lease lives without a write.
+    ttl: Duration,
+    /// Ticks whose lease another grant, the operator or a loss of the document ended before they released it.
+    ended_by_others: BTreeSet<TickId>,
     /// Which tick moved the checkpoint when.
     commits: Vec<(TickId, Instant)>,
     /// The newest term that the target has taken a write of.
@@ -102,7 +107,7 @@ pub(crate) enum Landed {
 
 impl Judge {
     pub(crate) fn of(plan: &Plan) -> Self {
-        Self { failures: Failures::of(plan), ..Self::default() }
+        Self { failures: Failures::of(plan), ttl: plan.terms.ttl, ..Self::default() }
     }
 
     pub(crate) fn object(&mut self, what: String) {
@@ -142,7 +147,7 @@ impl Judge {
     /// The document is gone: everything begins anew, but for generation and token.
     pub(crate) fn document_lost(&mut self) {
         self.checkpoint = 0;
-        self.holder = None;
+        self.end_holder();
         self.written_since_loss.clear();
         self.terms_before_loss = self.terms;
         self.failures.in_flight = None;
@@ -166,6 +171,18 @@ impl Judge {
         self.checkpoint = seen.checkpoint;
         let before = |row: &&(i64, u64)| row.1 <= seen.checkpoint;
         self.written_since_loss = self.written.keys().filter(before).copied().collect();
+    }
+
+    /// The lease passes on, or is gone, though its holder has not released it.
+    fn end_holder(&mut self) {
+        self.ended_by_others.extend(self.holder.take().map(|(tick, _)| tick));
+    }
+
+    /// Judges a tick that says that it has lost its lease: a tick whose lease nobody took has released it, and its
+    /// last write landed.
+    pub(crate) fn lease_reported_lost(&mut self, tick: TickId) {
+        let was_lost = self.ended_by_others.contains(&tick);
+        self.require(was_lost, || format!("tick {} reports a lease lost that nobody took", tick.0));
     }
 
     /// Judges a write of the document by a tick, or by the operator, that landed just now.
@@ -195,7 +212,7 @@ impl Judge {
             landed
         } else {
             if seen.owner_id.is_none() {
-                self.holder = None;
+                self.end_holder();
             }
             Landed::Other
         };
@@ -240,6 +257,13 @@ impl Judge {
             }
             let other = self.holder.as_ref().is_some_and(|(_, holder)| holder != owner_id);
             self.failures.overtaken = self.holder();
+            if let Some(written_at) = self.holder().and_then(|holder| self.landed_at(holder)) {
+                let (idle, ttl) = (written_at.elapsed(), self.ttl);
+                self.require(!other || idle >= ttl, || {
+                    format!("tick {} took a live lease over: {idle:?} after its last write", tick.0)
+                });
+            }
+            self.end_holder();
             if other { Landed::TakenOver } else { Landed::Granted }
         } else {
             self.require(holds || self.holder.is_none(), || {

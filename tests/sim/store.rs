@@ -30,6 +30,47 @@ enum Fate {
     LostRequest,
     LostAnswer,
     Late(Duration),
+    /// Carried out, and answered with a version that the store does not know.
+    EtagMoved,
+    /// Answered by something else in the store's place: the request is lost, and the writer cannot know.
+    Garbled,
+}
+
+/// What happens to one read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReadFate {
+    Fine,
+    Unknown,
+    Unreachable,
+    /// Foreign content, as of a captive portal.
+    Garbled,
+    /// A version that the store does not know.
+    EtagMoved,
+    /// The service's clock an hour ahead, or behind.
+    DateOff(time::Duration),
+}
+
+impl ReadFate {
+    fn of(percent: u64) -> Self {
+        match percent {
+            0..30 => Self::Unknown,
+            30..60 => Self::Unreachable,
+            60..70 => Self::Garbled,
+            70..80 => Self::EtagMoved,
+            80..95 => Self::DateOff(time::Duration::HOUR),
+            _ => Self::DateOff(-time::Duration::HOUR),
+        }
+    }
+
+    fn kind(self) -> Option<&'static str> {
+        match self {
+            Self::Fine => None,
+            Self::Unknown | Self::Unreachable => Some("store: read failed"),
+            Self::Garbled => Some("store: read garbled"),
+            Self::EtagMoved => Some("store: read with a foreign version"),
+            Self::DateOff(_) => Some("store: read with a wrong date"),
+        }
+    }
 }
 
 impl Fate {
@@ -39,6 +80,8 @@ impl Fate {
             Self::Unreachable => Some("store: write unreachable"),
             Self::LostRequest => Some("store: write never arrived, writer cannot know"),
             Self::LostAnswer => Some("store: answer of a write lost"),
+            Self::EtagMoved => Some("store: write answered with a foreign version"),
+            Self::Garbled => Some("store: write answered by something else"),
         }
     }
 }
@@ -142,20 +185,25 @@ impl StateStore for SimStore {
     }
 
     async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
-        let (there, back, failed, lost) = self.world.with(|state| {
+        let (there, back, fate) = self.world.with(|state| {
             let slow = state.is_slow();
             if slow {
                 state.coverage.saw("store: slow");
             }
             let failed = state.fault();
-            if failed {
-                state.coverage.saw("store: read failed");
+            let latency = (state.latency(slow), state.latency(false));
+            let percent = state.random.below(100);
+            let fate = if failed { ReadFate::of(percent) } else { ReadFate::Fine };
+            if let Some(kind) = fate.kind() {
+                state.coverage.saw(kind);
             }
-            (state.latency(slow), state.latency(false), failed, state.random.chance(50))
+            (latency.0, latency.1, fate)
         });
         sleep(there).await;
-        if failed {
-            return Err(if lost { unknown(key) } else { unreachable(key) });
+        match fate {
+            ReadFate::Unknown => return Err(unknown(key)),
+            ReadFate::Unreachable => return Err(unreachable(key)),
+            ReadFate::Fine | ReadFate::Garbled | ReadFate::EtagMoved | ReadFate::DateOff(_) => {}
         }
         let mut loaded = self.world.memory.load(key).await?;
         self.world.with(|state| {
@@ -170,6 +218,15 @@ impl StateStore for SimStore {
         }
         if let Some(stored) = &mut loaded.stored {
             stored.last_modified = self.seen(stored.last_modified, false);
+            match fate {
+                ReadFate::Garbled => stored.bytes = b"<html>Sign in</html>".to_vec(),
+                ReadFate::EtagMoved => {
+                    let number = self.world.with(|state| state.random.next());
+                    stored.etag.0 = format!("{}-moved-{number}", stored.etag.0);
+                }
+                ReadFate::DateOff(off) => loaded.date += off,
+                ReadFate::Fine | ReadFate::Unknown | ReadFate::Unreachable => {}
+            }
         }
         sleep(back).await;
         Ok(loaded)
@@ -187,7 +244,14 @@ impl StateStore for SimStore {
                 state.coverage.saw("store: slow");
             }
             let late = state.random.ms(1_000..=120_000);
-            let fates = [Fate::Unreachable, Fate::LostRequest, Fate::LostAnswer, Fate::Late(late)];
+            let fates = [
+                Fate::Unreachable,
+                Fate::LostRequest,
+                Fate::LostAnswer,
+                Fate::Late(late),
+                Fate::EtagMoved,
+                Fate::Garbled,
+            ];
             let fate = if state.fault() { state.random.pick(&fates) } else { Fate::Fine };
             if let Some(kind) = fate.kind() {
                 state.coverage.saw(kind);
@@ -222,7 +286,7 @@ impl StateStore for SimStore {
                 sleep(there).await;
                 Err(unreachable(key))
             }
-            Fate::LostRequest => {
+            Fate::LostRequest | Fate::Garbled => {
                 sleep(there + back).await;
                 Err(unknown(key))
             }
@@ -231,7 +295,7 @@ impl StateStore for SimStore {
                 sleep(there + back).await;
                 Err(unknown(key))
             }
-            Fate::Fine | Fate::LostAnswer => {
+            Fate::Fine | Fate::LostAnswer | Fate::EtagMoved => {
                 let answer = tokio::spawn(request.arrive(there)).await;
                 sleep(back).await;
                 if fate == Fate::LostAnswer {
@@ -239,6 +303,9 @@ impl StateStore for SimStore {
                 }
                 let mut written = answer.expect("a request does not panic")?;
                 written.date = self.seen(written.date, true);
+                if fate == Fate::EtagMoved {
+                    written.etag.0.push_str("-moved");
+                }
                 Ok(written)
             }
         }

@@ -5,14 +5,16 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use highwater::clock::TokioClock;
 use highwater::handler::fanout::Fanout;
 use highwater::handler::{Handler, HandlerError, Step};
 use highwater::journal::{Happened, JournalMode, MemoryJournal};
-use highwater::lease::{Instance, Snapshot};
+use highwater::lease::{Instance, LeaseError, Snapshot};
 use highwater::poller::TickError;
 use highwater::poller::{Poller, PollerParts, StopSignal, TickReport, TickRequest, outcome_row};
-use highwater::state::{LeaseAge, MemoryStore, OnMissingState, Paused, encode};
+use highwater::state::{DateCheckedStore, LeaseAge, MemoryStore, OnMissingState, Paused, encode};
 use highwater::state::{Precondition, StateDocument, StateKey, StateStore};
+use time::macros::datetime;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep};
 
@@ -23,7 +25,7 @@ use crate::invariants::{Judge, Landed};
 use crate::journal::{Ledger, SimJournal};
 use crate::operator;
 use crate::random::Random;
-use crate::script::{Op, Plan, RETRY_MAX};
+use crate::script::{Break, Op, Plan, RETRY_MAX};
 use crate::source::{SimSource, Table};
 use crate::store::{Request, SimStore};
 use crate::target::{SimHandler, SimStep, Target};
@@ -157,6 +159,8 @@ impl State {
 pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) memory: MemoryStore,
+    /// The store's true time, which each machine's clock shows too.
+    clock: TokioClock,
     pub(crate) journals: MemoryJournal,
     state: Mutex<State>,
 }
@@ -182,8 +186,10 @@ impl World {
             pace_ms: plan.pace_ms,
             slow_ms: 2 * ttl_ms,
         };
-        let (memory, journals) = (MemoryStore::default(), MemoryJournal::default());
-        Arc::new(Self { plan, memory, journals, state: Mutex::new(state) })
+        let clock = TokioClock::starting_at(datetime!(2026-01-01 0:00 UTC));
+        let memory = MemoryStore::with_clock(Arc::new(clock));
+        let journals = MemoryJournal::default();
+        Arc::new(Self { plan, memory, clock, journals, state: Mutex::new(state) })
     }
 
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
@@ -562,6 +568,14 @@ impl State {
         if let Err(TickError::Handler(HandlerError::Stalled(_))) = report.result {
             self.coverage.saw("handler: stalled");
         }
+        if let Err(
+            TickError::LeaseLost(LeaseError::Lost(_))
+            | TickError::Commit(LeaseError::Lost(_))
+            | TickError::Handler(HandlerError::Fenced(_)),
+        ) = report.result
+        {
+            self.judge.lease_reported_lost(tick);
+        }
         // A tick may have looked before the remedy, and ends after it.
         let vanished = row.outcome == "state_vanished" && !self.judge.ever_vanished;
         if vanished || ["fingerprint", "normalize_failed"].contains(&row.outcome) {
@@ -580,13 +594,23 @@ pub(crate) fn handler(world: &Arc<World>, slot: usize) -> Arc<dyn Handler> {
     Arc::new(Fanout::new(vec![step("first", first), step("last", last)]))
 }
 
+fn store(world: &Arc<World>, slot: usize, owner_id: &str) -> Arc<dyn StateStore> {
+    let owner_id = owner_id.to_owned();
+    let store = Arc::new(SimStore { world: Arc::clone(world), slot, owner_id });
+    if world.plan.broken == Some(Break::FastClock) {
+        // Checked, that clock would do no harm.
+        return store;
+    }
+    Arc::new(DateCheckedStore::new(store, world.plan.terms.ttl, Arc::new(world.clock)))
+}
+
 fn poller(world: &Arc<World>, slot: usize, lives: u64) -> Arc<Poller> {
     let owner_id = format!("instance-{slot}-life-{lives}");
     let poller = Poller::new(PollerParts {
         name: POLLER.to_owned(),
         source: Arc::new(SimSource::new(Arc::clone(world), slot)),
         handler: handler(world, slot),
-        store: Arc::new(SimStore { world: Arc::clone(world), slot, owner_id: owner_id.clone() }),
+        store: store(world, slot, &owner_id),
         instance: Arc::new(Instance::new(owner_id)),
         terms: world.plan.terms,
         limits: world.plan.limits,
