@@ -111,6 +111,8 @@ impl Poller {
         }
         let mut document = own.cloned_as(&other.name);
         document.partition = other.partition;
+        // Under the same name a fenced target may have seen this generation: the new one lies above it.
+        document.generation = own.generation;
         Ok(other.restore(&document, &there, (Happened::Cloned, operator)).await?)
     }
 }

@@ -259,7 +259,7 @@ async fn a_warm_process_resumes_after_the_reset_that_a_retyped_key_asks_for() {
         assert!(error.contains("`id` is nvarchar(9)") && error.contains(command), "{error}");
     }
     assert_eq!(ticks.handler.received().len(), 1, "nothing is read by the other order");
-    reset_to_beginning(&mut ticks).await;
+    Box::pin(reset_to_beginning(&mut ticks)).await;
     assert_eq!(warm(&poller).await, Ok(TickOutcome::Committed { more: false }));
     let delivered = ticks.handler.received().into_iter().flat_map(|batch| batch.event_ids);
     assert_eq!(delivered.count(), 1 + 2, "both rows of the table, from the beginning");
