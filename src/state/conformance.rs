@@ -33,7 +33,7 @@ where
     error_texts_name_the_poller(&make().await).await;
     keys_are_listed_by_name_and_others_are_left_out(&make().await).await;
     what_is_removed_is_gone_and_a_stale_tag_removes_nothing(&make().await).await;
-    applications_are_kept_apart_and_found(&make().await).await;
+    Box::pin(applications_are_kept_apart_and_found(&make().await)).await;
     of_racing_creators_one_wins(Arc::new(make().await)).await;
     racing_increments_all_count(Arc::new(make().await)).await;
 }
