@@ -25,10 +25,10 @@ use crate::azure::{self, BlobService, ConnectError, Failure};
 ///
 /// The container must exist, except on the emulator, where the first request creates it.
 pub struct BlobStore {
-    service: BlobService,
+    service: Box<BlobService>,
     container: Container,
     /// The folder of all applications.
-    apps: Container,
+    apps: Box<Container>,
     app: String,
 }
 
@@ -50,8 +50,8 @@ impl BlobStore {
     /// [`ConnectError`] if the name of the container is none.
     pub fn new(service: &BlobService, container: &str, app: &str) -> Result<Self, ConnectError> {
         let container = Container::new(service, container, &["state", &encode(app)])?;
-        let apps = Container::new(service, container.name(), &["state"])?;
-        Ok(Self { service: service.clone(), container, apps, app: app.to_owned() })
+        let apps = Box::new(Container::new(service, container.name(), &["state"])?);
+        Ok(Self { service: Box::new(service.clone()), container, apps, app: app.to_owned() })
     }
 
     /// Creates the container if it does not exist, and returns whether it did not.
