@@ -136,6 +136,7 @@ pub(crate) enum Definition {
     Column { table: String, column: TableColumn, sql: Vec<String> },
     Tracking { table: String, on: bool },
     Drop { name: String, sql: String, if_exists: bool },
+    Truncate { name: String, sql: String },
 }
 
 /// Words that begin a statement, or end a block of them.
@@ -198,7 +199,7 @@ impl Parser<'_> {
             "ALTER" if self.is_word_at(1, "DATABASE") => self.alter_database(),
             "ALTER" => self.alter().map(Statement::Define),
             "DROP" => self.drop().map(Statement::Define),
-            "TRUNCATE" => self.truncate(),
+            "TRUNCATE" => self.truncate().map(Statement::Define),
             "BEGIN" => self.begin(),
             "IF" => self.branch(),
             "COMMIT" => Ok(self.transaction_end(Statement::Commit)),

@@ -18,7 +18,7 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS dbo.\"hw.meta\" (name TEXT PRIMARY KEY, value INT NOT NULL);
     INSERT OR IGNORE INTO dbo.\"hw.meta\" VALUES ('last_version', 2000);
     CREATE TABLE IF NOT EXISTS dbo.\"sys.tables\" (
-        object_id INTEGER PRIMARY KEY, name TEXT NOT NULL, physical TEXT NOT NULL
+        object_id INTEGER PRIMARY KEY, name TEXT NOT NULL, physical TEXT NOT NULL, create_date TEXT
     );
     CREATE UNIQUE INDEX IF NOT EXISTS dbo.\"sys.tables/physical\"
         ON \"sys.tables\" (physical COLLATE NOCASE);
@@ -41,23 +41,38 @@ const TABLES: &str = "
         is_included_column INT NOT NULL, PRIMARY KEY (object_id, index_id, index_column_id)
     );
     CREATE TABLE IF NOT EXISTS dbo.\"sys.change_tracking_tables\" (
-        object_id INTEGER PRIMARY KEY, min_valid_version INT NOT NULL
+        object_id INTEGER PRIMARY KEY, min_valid_version INT NOT NULL, begin_version INT,
+        internal_id INT
     );
     CREATE TABLE IF NOT EXISTS dbo.\"sys.types\" (
         name TEXT PRIMARY KEY, system_type_id INT NOT NULL, user_type_id INT NOT NULL,
         max_length INT NOT NULL, precision INT NOT NULL, scale INT NOT NULL
     );
+";
+
+/// Views of the catalogue, and columns that files of earlier versions do not have.
+const VIEWS: &str = "
+    INSERT OR IGNORE INTO dbo.\"hw.meta\"
+        SELECT 'last_object', coalesce(max(object_id), 1000000000) FROM dbo.\"sys.tables\";
+    UPDATE dbo.\"sys.tables\" SET create_date = hw_now() WHERE create_date IS NULL;
+    DROP VIEW IF EXISTS dbo.\"sys.internal_tables\";
+    CREATE VIEW dbo.\"sys.internal_tables\" AS
+        SELECT c.internal_id AS object_id, 'change_tracking_' || c.object_id AS name,
+            c.object_id AS parent_object_id, 209 AS internal_type
+        FROM \"sys.change_tracking_tables\" AS c WHERE c.internal_id IS NOT NULL;
     DROP VIEW IF EXISTS dbo.\"sys.objects\";
     CREATE VIEW dbo.\"sys.objects\" AS
-        SELECT t.object_id, t.name, CASE WHEN EXISTS (SELECT 1 FROM sqlite_master AS m
+        SELECT t.object_id, t.name, t.create_date, CASE WHEN EXISTS (SELECT 1 FROM sqlite_master AS m
             WHERE m.type = 'view' AND m.name = t.physical) THEN 'V' ELSE 'U' END AS type
         FROM \"sys.tables\" AS t
         UNION ALL SELECT 2000000000 + (x.object_id - 1000000000) * 16 + x.index_id, x.name,
-            CASE WHEN x.is_primary_key THEN 'PK' ELSE 'UQ' END
-        FROM \"sys.indexes\" AS x WHERE x.is_primary_key OR x.is_unique_constraint
+            t.create_date, CASE WHEN x.is_primary_key THEN 'PK' ELSE 'UQ' END
+        FROM \"sys.indexes\" AS x JOIN \"sys.tables\" AS t ON t.object_id = x.object_id
+        WHERE x.is_primary_key OR x.is_unique_constraint
         UNION ALL SELECT 1500000000 + (c.object_id - 1000000000) * 1024 + c.column_id,
-            'DF of ' || c.name, 'D'
-        FROM \"sys.columns\" AS c WHERE c.default_text IS NOT NULL;
+            'DF of ' || c.name, t.create_date, 'D'
+        FROM \"sys.columns\" AS c JOIN \"sys.tables\" AS t ON t.object_id = c.object_id
+        WHERE c.default_text IS NOT NULL;
     CREATE VIEW IF NOT EXISTS dbo.\"sys.default_constraints\" AS
         SELECT c.object_id AS parent_object_id, c.column_id AS parent_column_id,
             c.default_text AS definition
@@ -66,8 +81,12 @@ const TABLES: &str = "
         SELECT hw_database() AS name, 1 AS is_read_committed_snapshot_on;
 ";
 
-/// First object id, as high as SQL Server's are.
-const OBJECT_ID_MIN: i64 = 1_000_000_000;
+/// Columns that tables of the catalogue got later.
+const ADDED: [(&str, &str, &str); 3] = [
+    ("sys.tables", "create_date", "TEXT"),
+    ("sys.change_tracking_tables", "begin_version", "INT"),
+    ("sys.change_tracking_tables", "internal_id", "INT"),
+];
 
 /// Every type once, with the sizes it has at most.
 const TYPES: [Type; 24] = [
@@ -100,6 +119,14 @@ const TYPES: [Type; 24] = [
 /// Makes the catalogue where it is missing and tells the last row version.
 pub(crate) fn prepare(connection: &Connection) -> rusqlite::Result<u64> {
     connection.execute_batch(TABLES)?;
+    for (table, column, ty) in ADDED {
+        let sql = "SELECT count(*) FROM pragma_table_info(?1, 'dbo') WHERE name = ?2";
+        if connection.query_row(sql, [table, column], |row| row.get::<_, i64>(0))? == 0 {
+            let add = format!("ALTER TABLE dbo.\"{table}\" ADD COLUMN {column} {ty}");
+            connection.execute_batch(&add)?;
+        }
+    }
+    connection.execute_batch(VIEWS)?;
     for ty in TYPES.into_iter().chain(Named::ALL.map(Type::Named)) {
         let Facts { name, id, user_id, length, precision, scale } = ty.facts();
         connection.execute(
@@ -153,11 +180,18 @@ pub(crate) fn add(
     table: &str,
     columns: &[TableColumn],
 ) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO dbo.\"sys.tables\" (object_id, name, physical) \
-               SELECT coalesce(max(object_id), ?1) + 1, ?2, ?3 FROM dbo.\"sys.tables\"";
+    let sql = "INSERT INTO dbo.\"sys.tables\" (object_id, name, physical, create_date) \
+               VALUES (?1, ?2, ?3, hw_now())";
     let name = table.rsplit('.').next().unwrap_or(table);
-    connection.execute(sql, params![OBJECT_ID_MIN, name, table])?;
+    connection.execute(sql, params![next_object(connection)?, name, table])?;
     columns.iter().try_for_each(|column| add_column(connection, table, column))
+}
+
+/// Takes an object id, which no object has had before, nor one that was dropped.
+pub(crate) fn next_object(connection: &Connection) -> rusqlite::Result<i64> {
+    let sql =
+        "UPDATE dbo.\"hw.meta\" SET value = value + 1 WHERE name = 'last_object' RETURNING value";
+    connection.query_row(sql, [], |row| row.get(0))
 }
 
 /// Brings the row of a table without a clustered index in line: the heap, which is index 0.
@@ -285,7 +319,9 @@ fn system_columns(table: &str) -> Option<Vec<TableColumn>> {
     let ids = [("system_type_id", Type::TinyInt), ("user_type_id", Type::Int)];
     let name = table.to_ascii_lowercase();
     let mut columns = match name.as_str() {
-        "sys.tables" => vec![("object_id", Type::Int), ("name", sysname)],
+        "sys.tables" => {
+            vec![("object_id", Type::Int), ("name", sysname), ("create_date", Type::DateTime)]
+        }
         "sys.columns" => vec![
             ("object_id", Type::Int),
             ("column_id", Type::Int),
@@ -316,16 +352,29 @@ fn system_columns(table: &str) -> Option<Vec<TableColumn>> {
             ("is_descending_key", Type::Bit),
             ("is_included_column", Type::Bit),
         ],
-        "sys.objects" => vec![("object_id", Type::Int), ("name", sysname), ("type", Type::Char(2))],
+        "sys.objects" => vec![
+            ("object_id", Type::Int),
+            ("name", sysname),
+            ("type", Type::Char(2)),
+            ("create_date", Type::DateTime),
+        ],
+        "sys.internal_tables" => vec![
+            ("object_id", Type::Int),
+            ("name", sysname),
+            ("parent_object_id", Type::Int),
+            ("internal_type", Type::TinyInt),
+        ],
         "sys.databases" => vec![("name", sysname), ("is_read_committed_snapshot_on", Type::Bit)],
         "sys.default_constraints" => vec![
             ("parent_object_id", Type::Int),
             ("parent_column_id", Type::Int),
             ("definition", Type::NVarChar(None)),
         ],
-        "sys.change_tracking_tables" => {
-            vec![("object_id", Type::Int), ("min_valid_version", Type::BigInt)]
-        }
+        "sys.change_tracking_tables" => vec![
+            ("object_id", Type::Int),
+            ("min_valid_version", Type::BigInt),
+            ("begin_version", Type::BigInt),
+        ],
         _ => return None,
     };
     if matches!(name.as_str(), "sys.columns" | "sys.types") {

@@ -65,6 +65,15 @@ pub(crate) fn define(
             sql.iter().try_for_each(|sql| run(sql))?;
             catalog::add_column(connection, &table, &column)
         }
+        // Its identities begin again, and the changes so far are no longer tracked; it stays the same object.
+        Definition::Truncate { name, sql } => {
+            run(&sql)?;
+            shared.set_identity(&name, None);
+            if tracking::is_tracked(connection, &name).map_err(|error| sql_error(&error))? {
+                tracking::forget(connection, &name)?;
+            }
+            return Ok(());
+        }
         Definition::Drop { name, sql, if_exists } => {
             if !exists(&name)? {
                 return if if_exists { Ok(()) } else { Err(cannot_drop(&name)) };

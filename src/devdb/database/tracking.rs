@@ -81,10 +81,12 @@ fn enable(connection: &Connection, table: &str, key: &[String]) -> rusqlite::Res
     connection.execute_batch(
         "INSERT OR IGNORE INTO dbo.\"hw.meta\" VALUES ('change_version', 0), ('changed', 0);",
     )?;
-    let sql = "INSERT INTO dbo.\"sys.change_tracking_tables\" SELECT object_id, \
-               (SELECT value FROM dbo.\"hw.meta\" WHERE name = 'change_version') \
-               FROM dbo.\"sys.tables\" WHERE physical = ?1 COLLATE NOCASE";
-    connection.execute(sql, params![table])?;
+    let sql = "INSERT INTO dbo.\"sys.change_tracking_tables\" \
+               (object_id, min_valid_version, begin_version, internal_id) \
+               SELECT t.object_id, m.value, m.value, ?2 \
+               FROM dbo.\"sys.tables\" AS t, dbo.\"hw.meta\" AS m \
+               WHERE t.physical = ?1 COLLATE NOCASE AND m.name = 'change_version'";
+    connection.execute(sql, params![table, catalog::next_object(connection)?])?;
     let list = |prefix: &str| {
         let names: Vec<_> = key.iter().map(|name| format!("{prefix}{}", quoted(name))).collect();
         names.join(", ")

@@ -310,6 +310,29 @@ async fn a_database_file_is_found_again_with_its_versions() {
 }
 
 #[test]
+fn a_table_that_is_created_again_is_another_object_and_one_that_is_emptied_is_not() {
+    let database = Database::in_memory().unwrap();
+    let table = "CREATE TABLE dbo.T (id int IDENTITY PRIMARY KEY, x int)";
+    let count = |condition: &str| {
+        let sql = format!("SELECT 1 FROM sys.objects AS o WHERE {condition}");
+        database.execute(&sql).unwrap()
+    };
+    let now = |second: u32| database.set_now(&format!("2026-01-01T10:00:0{second}")).unwrap();
+    now(1);
+    database.execute(&format!("{table}; INSERT INTO dbo.T (x) VALUES (1), (2)")).unwrap();
+    let first = "o.object_id = 1000000001 AND o.object_id = OBJECT_ID(N'dbo.T') \
+                 AND CONVERT(nvarchar(33), o.create_date, 126) = N'2026-01-01T10:00:01'";
+    assert_eq!(count(first), 1);
+    now(2);
+    database.execute("TRUNCATE TABLE dbo.T; INSERT INTO dbo.T (x) VALUES (3)").unwrap();
+    assert_eq!(count(first), 1);
+    assert_eq!(database.execute("SELECT id FROM dbo.T WHERE id = 1 AND x = 3").unwrap(), 1);
+    database.execute(&format!("DROP TABLE dbo.T; {table}")).unwrap();
+    assert_eq!(count("o.object_id = OBJECT_ID(N'dbo.T') AND o.object_id > 1000000001"), 1);
+    assert_eq!(count("CONVERT(nvarchar(33), o.create_date, 126) = N'2026-01-01T10:00:02'"), 2);
+}
+
+#[test]
 fn a_bulk_insert_keeps_all_rows_or_none() {
     let database = Database::in_memory().unwrap();
     database.execute("CREATE SCHEMA sales").unwrap();

@@ -61,6 +61,36 @@ fn versions(session: &mut dyn Session) -> String {
 }
 
 #[test]
+fn tracking_that_is_turned_on_again_begins_at_the_current_version() {
+    for database in databases() {
+        let mut one = session(&database);
+        let begin = |one: &mut dyn Session| {
+            ask(
+                one,
+                "SELECT k.begin_version, k.min_valid_version, i.object_id \
+                 FROM sys.change_tracking_tables AS k JOIN sys.internal_tables AS i \
+                 ON i.parent_object_id = k.object_id AND i.internal_type = 209",
+            )
+            .remove(0)
+        };
+        let first = begin(&mut *one);
+        assert!(first.starts_with("0 0 "), "{first}");
+        ask(&mut *one, "INSERT INTO dbo.T VALUES (1, 'k', 10)");
+        ask(&mut *one, "ALTER TABLE dbo.T DISABLE CHANGE_TRACKING");
+        ask(&mut *one, "INSERT INTO dbo.T VALUES (2, 'k', 20)");
+        ask(&mut *one, "ALTER TABLE dbo.T ENABLE CHANGE_TRACKING");
+        let second = begin(&mut *one);
+        assert!(second.starts_with("1 1 "), "{second}");
+        let object = |text: &str| text.rsplit(' ').next().map(str::to_owned);
+        assert_ne!(object(&first), object(&second));
+        ask(&mut *one, "INSERT INTO dbo.T VALUES (3, 'k', 30); TRUNCATE TABLE dbo.T");
+        assert_eq!(changes(&mut *one, "0"), [""; 0]);
+        let after = begin(&mut *one);
+        assert!(after.starts_with("1 2 "), "{after}");
+    }
+}
+
+#[test]
 fn each_changed_key_comes_once_with_the_version_of_its_last_commit() {
     for database in databases() {
         let mut one = session(&database);

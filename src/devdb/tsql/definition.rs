@@ -1,7 +1,7 @@
 //! CREATE, ALTER, DROP and TRUNCATE.
 
 use super::{
-    Definition, Statement, Write,
+    Definition,
     coerce::{Class, Collation, class},
     expression::same_name,
     lexer::Token,
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::devdb::{
     codepage::CodePage,
-    types::{Command, Named, SqlError, Type},
+    types::{Named, SqlError, Type},
 };
 
 /// A table to be made.
@@ -310,19 +310,13 @@ impl Parser<'_> {
     }
 
     /// `TRUNCATE TABLE table`.
-    pub(crate) fn truncate(&mut self) -> Result<Statement, SqlError> {
+    pub(crate) fn truncate(&mut self) -> Result<Definition, SqlError> {
         self.expect("TRUNCATE")?;
         self.expect("TABLE")?;
         let name = self.table_name()?;
         self.table_columns(&name)?;
         let sql = format!("DELETE FROM dbo.{}", quoted(&name));
-        Ok(Statement::Write(Write {
-            command: Command::Other,
-            table: name,
-            sql,
-            returning: Vec::new(),
-            identity: None,
-        }))
+        Ok(Definition::Truncate { name, sql })
     }
 
     fn eat_if_exists(&mut self) -> Result<bool, SqlError> {
