@@ -109,6 +109,9 @@ const CELLS = "src/source/mssql/cells.rs";
 const CONNECT = "src/mssql/connect.rs";
 const UNIQUE_KEY = "src/source/mssql/unique_key.rs";
 const SCHEMA = "src/source/mssql/schema.rs";
+const IDENTITY = "src/source/mssql/identity.rs";
+const LOSS = "src/poller/loss.rs";
+const STATE_LOSS = "src/state/loss.rs";
 const DESCRIBE = "src/source/mssql/describe.rs";
 const FILTER = "src/config/filter.rs";
 const TSQL = "src/config/tsql.rs";
@@ -179,7 +182,7 @@ const BREAKS = [
   ["own write not recognised", WRITE, "if found.document.write_id == write_id\n                || ", "if "],
   ["retry reads another range", BATCH, "&& in_flight.after == document.checkpoint.cursor", "&& false"],
   ["rest of a batch begins where the whole did", PART, "let after = Position::under(document, Some(front.upto.clone()));", "let after = Position::under(document, self.after.clone());"],
-  ["checkpoint of another source used", MEMORY, "if snapshot.document.source_fingerprint != *configured {", "if false && snapshot.document.source_fingerprint != *configured {"],
+  ["checkpoint of another source used", MEMORY, "if snapshot.document.source_fingerprint != shape.fingerprint {", "if false && snapshot.document.source_fingerprint != shape.fingerprint {"],
   ["cut batch remembered as whole", BATCH, "rows.remember.filter(|_| whole)", "rows.remember.filter(|_| whole || true)"],
   ["finished work waits for a read that is tried again", BATCH, "Reading::Behind => self.source.fetch_at_once(window).await,", "Reading::Behind => self.source.fetch(window).await,"],
   ["range read again remembered as all", BATCH, " && !again;", ";"],
@@ -225,7 +228,12 @@ const BREAKS = [
   ["another encoding taken for UTF-16", CONNECT, "(bytes != expected).then(", "(bytes.len() > usize::MAX - expected.len()).then("],
   ["two rows at one position delivered", UNIQUE_KEY, "if !is_same {", "if !is_same || is_same {"],
   ["part told from a variant's value without its type", PARTITION, "variant::expression(&value)", "value"],
-  ["columns remembered before rows had them", SCHEMA, "                if delivered { Some(Json", "                if delivered || true { Some(Json"],
+  ["table that was replaced read on", IDENTITY, "if differences.is_empty() {", "if differences.is_empty() || true {"],
+  ["table forgotten by what the mode keeps", IDENTITY, "remember.state.extend(facts.into_iter()", "remember.state.extend(facts.into_iter().take(0)"],
+  ["table of an earlier checkpoint replaced", IDENTITY, "let table = earlier.table.or_else(|| self.table.clone());", "let table = self.table.clone().or(earlier.table);"],
+  ["loss not refused once the source looks right", LOSS, "match document.lost_position() {", "match document.lost_position().filter(|_| false) {"],
+  ["loss kept by a reset to a copy", STATE_LOSS, "state.remove(LOST);", "state.remove(\"\");"],
+  ["columns remembered before rows had them", SCHEMA, "match if delivered { fact } else", "match if delivered || true { fact } else"],
   ["flag of deleted rows not read", DESCRIBE, 'Ok(format!("{column} <> 0"))', 'Ok(format!("{column} IS NOT NULL"))'],
   ["choice forgotten", CHOICE, "if let Some(Reasoned { choice, .. }) = before {", "if let Some(Reasoned { choice, .. }) = before.filter(|_| false) {"],
   ["late rows move the checkpoint", TRANSITIONS, "if commit.audit == AuditStep::ReadAgain {", "if false && commit.audit == AuditStep::ReadAgain {"],

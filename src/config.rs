@@ -63,7 +63,7 @@ pub use self::sql_connection::{Encrypt, SqlAuth, SqlConnection, connection_keys_
 pub use self::state::StateConfig;
 pub(crate) use self::storage_connection::{DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY};
 pub use self::storage_connection::{IdentityParts, StorageConnection, StorageService};
-pub(crate) use self::tsql::{check_database, check_query, connected_database};
+pub(crate) use self::tsql::{check_database, check_query, connected_database, without_literals};
 pub(crate) use self::unknown::closest;
 pub use self::vars::{LocalSettings, LocalSettingsError, ProcessVars, Vars};
 

@@ -4,6 +4,7 @@
 //! module compares is the leading part, whose text is normalised so that its order is plain. Keys
 //! are never compared here: SQL Server's order of strings and identifiers is not Rust's.
 
+mod definition;
 mod key;
 
 use std::cmp::Ordering;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+pub use self::definition::SourceDefinition;
 pub use self::key::KeyValues;
 
 /// How a source orders its rows.

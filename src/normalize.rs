@@ -224,6 +224,7 @@ mod tests {
             mode,
             key: vec!["a".to_owned(), "b".to_owned()],
             fingerprint: SourceFingerprint::of(&[]),
+            definition: crate::cursor::SourceDefinition::default(),
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use thiserror::Error;
 
-use crate::cursor::{Cursor, CursorMode, SourceFingerprint, SourceState};
+use crate::cursor::{Cursor, CursorMode, SourceDefinition, SourceFingerprint, SourceState};
 use crate::error::ErrorKind;
 use crate::event::SourceLabel;
 
@@ -26,6 +26,8 @@ pub struct SourceShape {
     pub key: Vec<String>,
     /// What gives a checkpoint its meaning.
     pub fingerprint: SourceFingerprint,
+    /// The same in plain text, for messages.
+    pub definition: SourceDefinition,
 }
 
 /// Which rows are wanted.
@@ -82,6 +84,15 @@ pub struct Remember {
     pub at_once: bool,
 }
 
+/// What is to be kept with a checkpoint that an operator sets or confirms.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Anchor {
+    /// Takes the place of all that was remembered.
+    pub state: SourceState,
+    /// How the source differs from the one that was read so far, for people.
+    pub changes: Vec<String>,
+}
+
 /// The source could not be read. The handler is not called, and the next tick tries again.
 #[derive(Debug, Error)]
 #[error("{reason}")]
@@ -93,6 +104,8 @@ pub struct FetchError {
     /// Whether the source no longer has what follows the checkpoint: going on would skip rows, so
     /// nothing is read until somebody decides.
     pub position_lost: bool,
+    /// Whether rows may be lost even if the source looks right again: nothing is read before a reset.
+    pub final_loss: bool,
     /// Whether the columns have changed and nothing is read until somebody has looked at them.
     pub schema_changed: bool,
     /// The driver's error.
@@ -107,6 +120,7 @@ impl FetchError {
             kind,
             reason: reason.into(),
             position_lost: false,
+            final_loss: false,
             schema_changed: false,
             source: None,
         }
@@ -115,6 +129,11 @@ impl FetchError {
     /// Returns the error of a source that no longer has what follows the checkpoint.
     pub fn position_lost(reason: impl Into<String>) -> Self {
         Self { position_lost: true, ..Self::new(ErrorKind::Data, reason) }
+    }
+
+    /// Returns the error of a source that has lost rows after the checkpoint for good, whatever it shows later.
+    pub fn rows_lost(reason: impl Into<String>) -> Self {
+        Self { final_loss: true, ..Self::position_lost(reason) }
     }
 
     /// Returns the error of a source whose columns have changed, where that is a reason to stop.
@@ -154,6 +173,18 @@ pub trait Source: fmt::Debug + Send + Sync {
     async fn present(&self) -> Result<Option<Cursor>, FetchError> {
         let reason = "this source cannot start at its present end: start it at the `beginning`";
         Err(FetchError::new(ErrorKind::Configuration, reason))
+    }
+
+    /// Returns what to keep with a checkpoint that an operator sets or confirms: which object is read from now
+    /// on. `kept` is what was kept so far if the position stays, and what still holds of it is part of the
+    /// answer.
+    ///
+    /// # Errors
+    ///
+    /// [`FetchError`] if the source cannot be read.
+    async fn anchor(&self, kept: Option<&SourceState>) -> Result<Anchor, FetchError> {
+        let state = kept.cloned().unwrap_or_default();
+        Ok(Anchor { state, changes: Vec::new() })
     }
 
     /// Returns the row that has the key of `at` as it is now, with the position under which it is

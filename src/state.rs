@@ -12,6 +12,7 @@ mod audit;
 mod fence;
 mod format;
 mod lease_record;
+mod loss;
 mod partition;
 mod range;
 mod steps;
@@ -46,6 +47,7 @@ pub use self::format::{
 };
 pub use self::lease_record::{LeaseRecord, ReleasedGrants};
 pub use self::logged::LoggedStore;
+pub(crate) use self::loss::forgiven;
 pub use self::memory::MemoryStore;
 pub use self::partition::{NoBound, RepartitionRecord, common_bound, seed_position};
 pub use self::range::RangeRecord;
@@ -57,7 +59,7 @@ pub use self::store::{
 pub use self::transitions::{
     Acquire, AfterCommit, Commit, EndOfTick, Failure, LeaseAge, Refusal, Standing, TOKEN_MAX,
 };
-use crate::cursor::{Cursor, SourceFingerprint};
+use crate::cursor::{Cursor, SourceDefinition, SourceFingerprint};
 use crate::event::{BatchId, Digested};
 use crate::partition::Partition;
 
@@ -118,6 +120,9 @@ pub struct StateDocument {
     pub poller_name: String,
     /// Hash of the source definition that gives the checkpoint its meaning.
     pub source_fingerprint: SourceFingerprint,
+    /// The source definition in plain text, for messages; absent in documents made before the field existed.
+    #[serde(default, skip_serializing_if = "SourceDefinition::is_empty")]
+    pub source_definition: SourceDefinition,
     /// When the document was begun; 0 in blank ones, and in those made before the field existed.
     #[serde(default)]
     pub generation: Generation,
@@ -188,6 +193,7 @@ impl StateDocument {
             version: VERSION,
             poller_name: poller.to_owned(),
             source_fingerprint: fingerprint,
+            source_definition: SourceDefinition::default(),
             generation,
             write_id: String::new(),
             requires: Vec::new(),
@@ -238,6 +244,17 @@ impl StateDocument {
             next.source_fingerprint = fingerprint.clone();
         }
         next
+    }
+
+    /// Returns how the source with the fingerprint and definition given differs from the one of this document.
+    pub fn source_differences(
+        &self,
+        fingerprint: &SourceFingerprint,
+        definition: &SourceDefinition,
+    ) -> String {
+        self.source_definition.differences(definition).unwrap_or_else(|| {
+            format!("its fingerprint was `{}`, is now `{fingerprint}`", self.source_fingerprint)
+        })
     }
 
     /// Returns the newest grant as one of `owner_id`.

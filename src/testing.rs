@@ -19,7 +19,9 @@ use time::OffsetDateTime;
 pub use self::broken::{Fault, PanickingHandler};
 use self::pace::Pace;
 pub use self::store::{Call, Calls, FaultyStore};
-use crate::cursor::{Cursor, CursorMode, KeyValues, RowVersion, SourceFingerprint};
+use crate::cursor::{
+    Cursor, CursorMode, KeyValues, RowVersion, SourceDefinition, SourceFingerprint,
+};
 use crate::error::ErrorKind;
 use crate::event::{BatchId, Operation, SourceLabel};
 use crate::handler::{Delivery, Handler, HandlerError};
@@ -75,6 +77,7 @@ impl TableSource {
             mode: CursorMode::RowVersion,
             key: vec!["id".to_owned()],
             fingerprint: SourceFingerprint::of(&[("object", object)]),
+            definition: SourceDefinition::of(&[("object", object)]),
         };
         Self { shape, state: Mutex::default() }
     }

@@ -70,7 +70,8 @@ impl Patient {
         findings.extend(document.map(|document| sizing::judge(document, self.poller.lease.ttl)));
         // Where the mode is left to choose, what it is of is known only now.
         if let Some(document) = document.filter(|_| self.source.is_decided()) {
-            findings.push(state::fingerprint(document, &self.source.shape().fingerprint));
+            let shape = self.source.shape();
+            findings.push(state::fingerprint(document, &shape.fingerprint, &shape.definition));
         }
         findings.extend(of_source);
         findings

@@ -38,7 +38,7 @@ pub(super) struct Options {
     /// Agree that the rows on the way are never delivered.
     #[arg(long)]
     skip_rows: bool,
-    /// Agree that the settings name another source than the state document.
+    /// Accept that the settings name another source than the state document.
     #[arg(long)]
     new_source: bool,
     /// Print the plan, and write nothing.
@@ -64,15 +64,21 @@ enum To {
     /// To where a copy of the document stands, as `state export` or an earlier reset has kept it.
     #[value(name = "to-checkpoint")]
     Checkpoint,
+    /// Keep the position, and accept the source as it is now; needs `--new-source`.
+    #[value(name = "keep")]
+    Keep,
 }
 
 /// What is printed.
 #[derive(Serialize)]
 struct Report<'a> {
     poller: &'a str,
-    /// Whether the checkpoint was moved.
+    /// Whether the checkpoint was moved, or another source accepted.
     changed: bool,
-    /// `null` for the beginning, and where it cannot be told.
+    /// How the source differs from the one that was read so far.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    source_changes: &'a [String],
+    /// `null` for the beginning, and where nothing is stored.
     from: Option<&'a Cursor>,
     /// `null` for the beginning.
     to: Option<&'a Cursor>,
@@ -104,7 +110,8 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     }
     if !plan.changes() {
         let report = report(name, &plan);
-        say(&options.form.output.one(&report, || format!("{name}: stands there already")));
+        let text = if plan.keeps { "the source has not changed" } else { "stands there already" };
+        say(&options.form.output.one(&report, || format!("{name}: {text}")));
         return Ok(Exit::Done);
     }
     let reason = options.asked.reason().inspect_err(|_| tell(&text))?;
@@ -125,9 +132,13 @@ fn target<'a>(
         (To::Now, None, _) => Ok(ResetTo::Now),
         (To::Cursor, Some(text), _) => Ok(ResetTo::Cursor(text)),
         (To::Checkpoint, Some(_), Some(copy)) => Ok(ResetTo::Document(copy)),
-        (To::Beginning | To::Now, Some(_), _) => {
-            Err(usage("`to-beginning` and `to-now` take no position: `to-cursor CURSOR` does"))
+        (To::Keep, None, _) if options.new_source => Ok(ResetTo::Keep),
+        (To::Keep, None, _) => {
+            Err(usage("`keep` does nothing but accept a changed source: add `--new-source`"))
         }
+        (To::Beginning | To::Now | To::Keep, Some(_), _) => Err(usage(
+            "`to-beginning`, `to-now` and `keep` take no position: `to-cursor CURSOR` does",
+        )),
         (To::Cursor, None, _) => Err(usage("to which position? `to-cursor CURSOR`")),
         (To::Checkpoint, ..) => Err(usage("to which copy? `to-checkpoint FILE`")),
     }
@@ -154,6 +165,15 @@ async fn reset(
         ..report(name, plan)
     };
     say(&options.form.output.one(&report, || {
+        if plan.keeps {
+            let saved =
+                report.saved.as_ref().map(|key| format!(" Previous state saved as `{key}`."));
+            return format!(
+                "{name}: Accepted the source. Ticks continue after {}.{}\n  {SEEN_LATER}",
+                place(report.to),
+                saved.unwrap_or_default()
+            );
+        }
         let saved = report.saved.as_ref().map(|key| format!("; what was there is kept as `{key}`"));
         format!(
             "{name}: ticks go on behind {}{}\n  {SEEN_LATER}",
@@ -196,6 +216,7 @@ fn report<'a>(poller: &'a str, plan: &'a ResetPlan) -> Report<'a> {
     Report {
         poller,
         changed: false,
+        source_changes: &plan.source_changes,
         from: plan.from.as_ref(),
         to: plan.to.as_ref(),
         rows_again: rows(again),
@@ -216,19 +237,31 @@ fn plan_text(name: &str, plan: &ResetPlan) -> String {
     let from = match &plan.present.document {
         Err(error) => format!("a document that cannot be read: {}", chain(error)),
         Ok(None) => "no document".to_owned(),
-        Ok(Some(_)) if plan.other_source => "a position of another source".to_owned(),
+        Ok(Some(_)) if plan.other_source && !plan.keeps => {
+            format!("{}, a position of another source", place(plan.from.as_ref()))
+        }
         Ok(Some(_)) => place(plan.from.as_ref()),
     };
-    let mut lines =
-        vec![format!("{name}: from {from}"), format!("  to {}", place(plan.to.as_ref()))];
-    lines.extend(weight_lines(&plan.weight, plan.to.as_ref()));
+    let mut lines = Vec::new();
+    if plan.keeps {
+        lines.push(format!("{name}: keeps its position {from}"));
+    } else {
+        lines.push(format!("{name}: from {from}"));
+        lines.push(format!("  to {}", place(plan.to.as_ref())));
+    }
+    lines.extend(plan.source_changes.iter().map(|change| format!("  source: {change}")));
+    if !plan.keeps {
+        lines.extend(weight_lines(&plan.weight, plan.to.as_ref()));
+    }
     if let Some(by) = plan.paused_by() {
         lines
             .push(format!("  it is paused by {by}: no tick runs before `highwater resume {name}`"));
     }
+    let kept = "  Rows that the source has up to this position are not delivered. The lease gets a new generation and \
+                token; the in-flight batch, quarantined rows and counts stay. The previous state is saved.";
     let end = "  under a new generation and token: a target does not take rows that come again for known; a batch \
                in hand is forgotten, rows that were set aside stay so; what is stored now is kept beside it";
-    lines.push(end.to_owned());
+    lines.push(if plan.keeps { kept } else { end }.to_owned());
     lines.join("\n")
 }
 
@@ -252,6 +285,7 @@ fn failed(error: ResetError) -> Failed {
     match error {
         ResetError::Position(error) => Failed::new(Exit::Usage, error.to_string()),
         error @ (ResetError::OtherSource { .. }
+        | ResetError::NothingToKeep
         | ResetError::OtherDocument
         | ResetError::Dividing { .. }) => {
             Failed::new(Exit::Failed, format!("{error}; nothing was done"))

@@ -61,6 +61,29 @@ pub(crate) fn tokens(text: &str) -> Result<Vec<Token<'_>>, String> {
     Ok(found)
 }
 
+/// Returns `text` without comments and without what its string and binary literals hold, which may be
+/// secret; nothing of a text that cannot be read.
+pub(crate) fn without_literals(text: &str) -> String {
+    let Ok(tokens) = tokens(text) else { return "…".to_owned() };
+    let mut shown = String::new();
+    let mut end = 0;
+    for token in tokens {
+        if !shown.is_empty() && token.at > end {
+            shown.push(' ');
+        }
+        end = token.at + token.text.len();
+        let is_string = token.kind == Kind::Quoted && token.text.starts_with('\'');
+        let is_binary =
+            token.kind == Kind::Word && token.text.to_ascii_lowercase().starts_with("0x");
+        shown.push_str(match token.text {
+            _ if is_string => "'…'",
+            _ if is_binary => "0x…",
+            other => other,
+        });
+    }
+    shown
+}
+
 /// Checks that a text can stand between parentheses: it closes all that it opens, and is one part of a
 /// statement.
 ///
@@ -313,6 +336,19 @@ mod tests {
         ] {
             let error = check_query(text).unwrap_err();
             assert!(error.contains(expected), "`{text}`: {error}");
+        }
+    }
+
+    #[test]
+    fn literals_and_comments_are_left_out_and_names_are_not() {
+        for (text, shown) in [
+            ("t.a = N'it''s secret'  AND t.n = 5", "t.a = N'…' AND t.n = 5"),
+            ("t.[it's] = 'secret' OR t.\"o'clock\" = 'x'", "t.[it's] = '…' OR t.\"o'clock\" = '…'"),
+            ("t.b=0xDEADBEEF -- it's secret", "t.b=0x…"),
+            ("t.a IN (@one,/* secret */@two)", "t.a IN (@one, @two)"),
+            ("t.a = 'not closed", "…"),
+        ] {
+            assert_eq!(without_literals(text), shown);
         }
     }
 

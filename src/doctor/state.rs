@@ -6,7 +6,7 @@ use time::format_description::well_known::Rfc3339;
 use super::Finding;
 use super::clock::{self, Reading};
 use crate::clock::Clock;
-use crate::cursor::SourceFingerprint;
+use crate::cursor::{SourceDefinition, SourceFingerprint};
 use crate::error::{chain, restore_state};
 use crate::event::counted;
 use crate::state::{
@@ -74,20 +74,26 @@ pub async fn examine(
 }
 
 /// Judges whether the checkpoint is of the source that settings describe.
-pub fn fingerprint(document: &StateDocument, configured: &SourceFingerprint) -> Finding {
+pub fn fingerprint(
+    document: &StateDocument,
+    configured: &SourceFingerprint,
+    definition: &SourceDefinition,
+) -> Finding {
     let check = "fingerprint";
-    let stored = &document.source_fingerprint;
+    let (stored, name) = (&document.source_fingerprint, &document.poller_name);
     if stored == configured || (document.is_blank() && document.checkpoint.cursor.is_none()) {
         return Finding::ok(check, "the state belongs to the source that the settings describe");
     }
     Finding::error(
         check,
-        format!("the state is of another source: `{stored}`, the settings describe `{configured}`"),
         format!(
-            "restore the settings that give a checkpoint its meaning (server, database, table, mode, \
-             cursor, key, filter), or accept the new source with `highwater reset {} to-beginning \
-             --new-source --reason \"source changed\"`, which delivers all of it",
-            document.poller_name
+            "source no longer matches the checkpoint: {}",
+            document.source_differences(configured, definition)
+        ),
+        format!(
+            "revert the setting, or accept the new source: `highwater reset {name} keep --new-source --reason \
+             \"same rows\"` keeps the position, `highwater reset {name} to-beginning --new-source --reason \
+             \"other rows\"` delivers everything"
         ),
     )
 }
@@ -289,6 +295,17 @@ fn trouble(document: &StateDocument) -> Vec<Finding> {
                 counted(batch.crashes.into(), "crash")
             ),
             "mend the handler or its target; the rows are tried again, and none behind them before",
+        ));
+    }
+    if let Some(reason) = document.lost_position() {
+        let name = &document.poller_name;
+        findings.push(Finding::error(
+            "lost position",
+            reason,
+            format!(
+                "deliver everything again with `highwater reset {name} to-beginning --reason \"position \
+                 lost\"`; no tick continues before a reset"
+            ),
         ));
     }
     findings

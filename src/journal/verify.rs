@@ -83,6 +83,7 @@ impl Verdict {
 /// gives it a number and an entry, or a healthy poller would look as if somebody else had written.
 const UNRECORDED: &[&str] = &[
     "/write_id",
+    "/source_definition",
     "/observed",
     "/lease/heartbeat_at",
     "/lease/expires_at",

@@ -26,7 +26,12 @@ impl Poller {
     ) -> Result<TickOutcome, TickError> {
         let mut batches = 0;
         loop {
-            let end = Box::pin(self.run_once(memory, seen)).await;
+            let end = match Box::pin(self.run_once(memory, seen)).await {
+                Err(TickError::Fetch(error)) if error.position_lost => {
+                    return Err(TickError::Fetch(self.lost(memory, error).await));
+                }
+                end => end,
+            };
             let goes_on = match &end {
                 Err(TickError::Fetch(error)) => self.reads_on(error, batches, seen),
                 Err(_) => false,

@@ -13,7 +13,7 @@ use crate::error::chain;
 use crate::journal::Happened;
 use crate::lease::{Lease, Snapshot};
 use crate::poller::Skipped;
-use crate::source::{Lag, Remember};
+use crate::source::{Lag, Remember, SourceShape};
 use crate::state::{
     FencingToken, Generation, Marker, Observed, OnMissingState, Precondition, Standing,
     StateDocument, StateKey, StoreError, decode_marker, encode, encode_marker,
@@ -164,15 +164,26 @@ impl Poller {
             snapshot = Box::pin(self.begin(snapshot, begins)).await?;
         }
         self.refuse_division_of(&snapshot.document)?;
-        let configured = &self.source.shape().fingerprint;
-        if snapshot.document.source_fingerprint != *configured {
-            return Err(TickError::Fingerprint {
-                poller: self.name.clone(),
-                stored: snapshot.document.source_fingerprint.to_string(),
-                configured: configured.to_string(),
-            });
+        let shape = self.source.shape();
+        if snapshot.document.source_fingerprint != shape.fingerprint {
+            return Err(self.other_source(&snapshot.document));
+        }
+        // Documents made before the field existed get it with their next write.
+        if snapshot.document.source_definition != shape.definition {
+            snapshot.document_mut().source_definition.clone_from(&shape.definition);
         }
         Ok(snapshot)
+    }
+
+    pub(super) fn differences_from(&self, document: &StateDocument) -> String {
+        let SourceShape { fingerprint, definition, .. } = self.source.shape();
+        document.source_differences(fingerprint, definition)
+    }
+
+    /// Returns the error of a document that is of another source than the settings.
+    pub(super) fn other_source(&self, document: &StateDocument) -> TickError {
+        let poller = self.range_of.as_ref().unwrap_or(&self.name).clone();
+        TickError::Fingerprint { poller, differences: self.differences_from(document) }
     }
 
     /// Lets the source choose what its settings leave open; it stays with what it chose before.

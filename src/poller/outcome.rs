@@ -73,17 +73,15 @@ pub enum TickError {
     Load(#[from] LoadError),
     /// The checkpoint belongs to another source.
     #[error(
-        "source has changed: its fingerprint is `{configured}`, the checkpoint's is `{stored}`; \
-         restore the source settings, or accept the new source with `highwater reset {poller} to-beginning \
-         --new-source --reason \"source changed\"`, which delivers all of it (`to-now`: only what comes from now on)"
+        "source no longer matches the checkpoint: {differences}; revert the setting, or accept the new source: \
+         `highwater reset {poller} keep --new-source --reason \"same rows\"` keeps the position, `highwater \
+         reset {poller} to-beginning --new-source --reason \"other rows\"` delivers everything"
     )]
     Fingerprint {
         /// The poller.
         poller: String,
-        /// Of the checkpoint.
-        stored: String,
-        /// Of the settings.
-        configured: String,
+        /// How the settings differ from the source of the checkpoint.
+        differences: String,
     },
     /// The keys are divided into other parts than those that have run.
     #[error(

@@ -95,7 +95,8 @@ impl Poller {
                 rows_max: self.limits.batch_rows_max,
                 state: &base.document.source_state,
             };
-            let rows = self.source.fetch(window).await.map_err(TickError::Fetch)?;
+            let rows = self.source.fetch(window).await.map_err(TickError::Fetch);
+            let rows = rows.map_err(|error| self.with_remedy_of(error))?;
             let events = normalize(self.source.shape(), &rows).map_err(TickError::Normalize)?;
             peek.more = rows.more && !events.is_empty();
             peek.rows += u64::try_from(events.len()).unwrap_or(u64::MAX);

@@ -224,15 +224,10 @@ impl Poller {
     }
 
     fn same_source(&self, document: &StateDocument) -> Result<(), TickError> {
-        let configured = &self.source.shape().fingerprint;
-        if document.source_fingerprint == *configured {
+        if document.source_fingerprint == self.source.shape().fingerprint {
             return Ok(());
         }
-        Err(TickError::Fingerprint {
-            poller: self.name.clone(),
-            stored: document.source_fingerprint.to_string(),
-            configured: configured.to_string(),
-        })
+        Err(self.other_source(document))
     }
 
     async fn change_range(

@@ -17,7 +17,7 @@ use crate::range::{
     Direction, RangeError, is_first_reading, position, refuse_future, refuse_other_key,
 };
 use crate::source::FetchWindow;
-use crate::state::{Generation, StateDocument};
+use crate::state::{Generation, StateDocument, forgiven};
 
 /// Most rows that are counted for a plan; beyond it a plan says "at least".
 const COUNT_MAX: usize = 1_000_000;
@@ -33,6 +33,8 @@ pub enum ResetTo<'a> {
     Cursor(&'a str),
     /// Where a copy of the poller's document stands.
     Document(&'a StateDocument),
+    /// Where it is, in the source that the settings name now.
+    Keep,
 }
 
 /// How many rows there are, as far as that can be told.
@@ -86,7 +88,7 @@ impl Weight {
 /// A reset that was not made yet.
 #[derive(Debug)]
 pub struct ResetPlan {
-    /// Where the checkpoint is; `None` for the beginning, and where it cannot be told.
+    /// Where the checkpoint is; `None` for the beginning, and where nothing is stored.
     pub from: Option<Cursor>,
     /// Where it will be; `None` for the beginning.
     pub to: Option<Cursor>,
@@ -94,6 +96,10 @@ pub struct ResetPlan {
     pub weight: Weight,
     /// Whether the document is of another source than the settings.
     pub other_source: bool,
+    /// Whether the position is kept, and only the source accepted.
+    pub keeps: bool,
+    /// How the source differs from the one that was read so far.
+    pub source_changes: Vec<String>,
     /// What is stored, under whose tag the write will be made.
     pub present: Present,
     base: StateDocument,
@@ -106,7 +112,9 @@ pub struct ResetPlan {
 impl ResetPlan {
     /// Whether there is anything to write.
     pub fn changes(&self) -> bool {
-        !self.is_known || self.weight.direction != Direction::Stays
+        let is_lost = self.base.lost_position().is_some();
+        let moves = self.weight.direction != Direction::Stays;
+        !self.is_known || moves || is_lost || !self.source_changes.is_empty()
     }
 
     /// Returns who keeps ticks from running, also after the reset.
@@ -123,16 +131,18 @@ pub enum ResetError {
     Position(#[from] RangeError),
     /// The document is of another source.
     #[error(
-        "the settings name another source than the state document: its fingerprint is `{configured}`, the \
-         document's `{stored}`, so its position says nothing of it; restore the settings, or take the new \
-         source with `--new-source`"
+        "source no longer matches the checkpoint: {differences}; revert the setting, or accept the new source \
+         with `--new-source`"
     )]
     OtherSource {
-        /// Of the document.
-        stored: String,
-        /// Of the settings.
-        configured: String,
+        /// How the settings differ from the source of the document.
+        differences: String,
     },
+    /// There is no position.
+    #[error(
+        "there is no state document, so there is no position to keep: the next tick begins one"
+    )]
+    NothingToKeep,
     /// The copy is of another source.
     #[error(
         "the document in the file is of another source, so its position says nothing of this one"
@@ -185,17 +195,28 @@ impl Poller {
         let fingerprint = self.source.shape().fingerprint.clone();
         let other = stored.filter(|document| document.source_fingerprint != fingerprint);
         if let Some(other) = other.filter(|_| !new_source) {
-            return Err(ResetError::OtherSource {
-                stored: other.source_fingerprint.to_string(),
-                configured: fingerprint.to_string(),
-            });
+            return Err(ResetError::OtherSource { differences: self.differences_from(other) });
         }
         let other_source = other.is_some();
-        let known = stored.filter(|_| !other_source);
-        let from = known.and_then(|document| document.checkpoint.cursor.clone());
+        let keeps = matches!(to, ResetTo::Keep);
+        if keeps && stored.is_none() {
+            return Err(ResetError::NothingToKeep);
+        }
+        let mut source_changes: Vec<String> =
+            other.map(|other| self.differences_from(other)).into_iter().collect();
+        let known = stored.filter(|_| keeps || !other_source);
+        let from = stored.and_then(|document| document.checkpoint.cursor.clone());
         let (to, weight) = self.aim(to, from.as_ref(), known).await?;
         let Aim { cursor: to, state } = to;
-        let source_state = state.unwrap_or_default();
+        let source_state = if let Some(state) = state {
+            state
+        } else {
+            let kept = known.filter(|_| keeps);
+            let kept = kept.map(|document| forgiven(document.source_state.clone()));
+            let anchor = self.source.anchor(kept.as_ref()).await.map_err(TickError::Fetch)?;
+            source_changes.extend(anchor.changes);
+            anchor.state
+        };
         let fresh = || StateDocument::new(&self.name, fingerprint.clone(), Generation(0));
         let base = present.document.as_ref().ok().cloned().flatten().unwrap_or_else(fresh);
         let is_known = known.is_some();
@@ -204,6 +225,8 @@ impl Poller {
             to,
             weight,
             other_source,
+            keeps,
+            source_changes,
             present,
             base,
             fingerprint,
@@ -224,8 +247,13 @@ impl Poller {
         replay_id: String,
         operator: Operator<'_>,
     ) -> Result<Restored, RestoreError> {
-        let mut next = plan.base.reset(plan.to.clone(), replay_id)?;
+        let mut next = if plan.keeps {
+            plan.base.keep_position()?
+        } else {
+            plan.base.reset(plan.to.clone(), replay_id)?
+        };
         next.source_fingerprint = plan.fingerprint.clone();
+        next.source_definition.clone_from(&self.source.shape().definition);
         next.source_state.clone_from(&plan.source_state);
         next.partition = self.partition;
         if plan.present.bytes.is_none() {
@@ -263,7 +291,8 @@ impl Poller {
         Ok(Some(weighed.unwrap_or_else(uncounted)))
     }
 
-    /// Returns where to go, and what that means.
+    /// Returns where to go, and what that means. `from` is the stored position, which is of the same source
+    /// only if there is a `known` document.
     async fn aim(
         &self,
         to: ResetTo<'_>,
@@ -275,7 +304,7 @@ impl Poller {
             ResetTo::Beginning => (Aim::default(), false),
             ResetTo::Now => (Aim { cursor: self.end().await?, state: None }, true),
             ResetTo::Cursor(text) => {
-                let like = match from {
+                let like = match from.filter(|_| known.is_some()) {
                     Some(from) => from.clone(),
                     None => self.end().await?.unwrap_or_else(|| lowest(shape.mode)),
                 };
@@ -285,18 +314,25 @@ impl Poller {
                 return Err(ResetError::OtherDocument);
             }
             ResetTo::Document(copy) => {
-                let (cursor, state) = (copy.checkpoint.cursor.clone(), copy.source_state.clone());
-                (Aim { cursor, state: Some(state) }, false)
+                let state = forgiven(copy.source_state.clone());
+                (Aim { cursor: copy.checkpoint.cursor.clone(), state: Some(state) }, false)
             }
+            ResetTo::Keep => (Aim { cursor: from.cloned(), state: None }, false),
         };
         if let Some(cursor) = &aim.cursor {
+            if cursor.mode != shape.mode {
+                return Err(RangeError::OtherMode(cursor.mode, shape.mode).into());
+            }
             refuse_other_key(cursor, &shape.key)?;
         }
         let mut direction = match &aim.cursor {
+            // The same position, whichever source it is of: nothing is known to be skipped or to come again.
+            Some(cursor) if from == Some(cursor) => Direction::Stays,
             // What was delivered is not known, so all of it counts as what comes again.
             None if known.is_none() => Direction::Back,
-            cursor => Direction::between(from, cursor.as_ref())?,
+            cursor => Direction::between(from.filter(|_| known.is_some()), cursor.as_ref())?,
         };
+        let from = from.filter(|_| known.is_some());
         // A poller may stand behind what counts as now, by what its reads stay behind.
         if is_now && direction == Direction::Back && known.is_some() {
             direction = Direction::Stays;

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::info;
 
 use super::faults::{Chance, Luck, RaceStore};
-use crate::cursor::{CursorMode, SourceFingerprint};
+use crate::cursor::{CursorMode, SourceDefinition, SourceFingerprint};
 use crate::error::ErrorKind;
 use crate::event::{Operation, SourceLabel};
 use crate::handler::{Delivery, Handler, HandlerError};
@@ -251,7 +251,8 @@ impl OneRow {
         };
         let fingerprint = SourceFingerprint::of(&[("object", "dbo.orders")]);
         let key = vec!["id".to_owned()];
-        Self { shape: SourceShape { label, mode: CursorMode::RowVersion, key, fingerprint }, luck }
+        let (mode, definition) = (CursorMode::RowVersion, SourceDefinition::default());
+        Self { shape: SourceShape { label, mode, key, fingerprint, definition }, luck }
     }
 }
 

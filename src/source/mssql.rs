@@ -24,6 +24,7 @@ mod describe;
 mod examine;
 mod fetch;
 mod form;
+mod identity;
 mod key;
 mod limit;
 mod mark;
@@ -54,7 +55,7 @@ use tokio::sync::Mutex;
 use tokio::time::sleep;
 
 use crate::config::{Filter, OnSchemaChange, Relation, SourceClock, SqlConnection};
-use crate::cursor::{Cursor, CursorMode, SourceFingerprint};
+use crate::cursor::{Cursor, CursorMode, SourceFingerprint, SourceState};
 use crate::error::ErrorKind;
 use crate::metrics::DatabaseCalls;
 use crate::mssql::ident::quote;
@@ -62,9 +63,10 @@ use crate::mssql::{Connection, Param, Retries, RetryTerms, SqlError};
 use crate::partition::Partition;
 use crate::value::Value;
 
-use super::{FetchError, FetchWindow, Rows, Source, SourceShape};
+use super::{Anchor, FetchError, FetchWindow, Rows, Source, SourceShape};
 use choice::{Choice, Reasoned, Survey};
 use describe::Column;
+use identity::Identity;
 use origin::Origin;
 use plan::{Answer, Plan, Reading};
 
@@ -416,6 +418,17 @@ impl Source for Mssql {
         let (sql, params) = plan.present_statement();
         let answer = connection.query(&sql, &params, |row| Ok(values(&row))).await?;
         plan.present(answer.first().map(Vec::as_slice).unwrap_or_default())
+    }
+
+    async fn anchor(&self, kept: Option<&SourceState>) -> Result<Anchor, FetchError> {
+        let mut state = self.state.lock().await;
+        let (plan, connection) = self.plan(&mut state).await?;
+        let mut identity = Identity::default();
+        if let Some(sql) = &plan.identify {
+            let cells = connection.query(sql, &[], |row| Ok(values(&row))).await?;
+            identity = Identity::read(cells.first().map(Vec::as_slice).unwrap_or_default());
+        }
+        Ok(plan.anchor(&identity, kept))
     }
 
     async fn count(&self, window: FetchWindow<'_>) -> Result<u64, FetchError> {

@@ -374,6 +374,18 @@ impl StateDocument {
         Ok(next)
     }
 
+    /// Keeps the position while an operator accepts another source for it: clears the owner and raises the
+    /// token, so that nothing a former holder read from the old source can be committed.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::TokensExhausted`].
+    pub fn keep_position(&self) -> Result<Self, Refusal> {
+        let mut next = self.break_lease()?;
+        next.observed = None;
+        Ok(next)
+    }
+
     /// Takes the lease from whoever holds it, and raises the token.
     ///
     /// # Errors

@@ -64,6 +64,7 @@ pub(crate) fn shape() -> SourceShape {
         mode: CursorMode::RowVersion,
         key: vec!["id".to_owned()],
         fingerprint: SourceFingerprint::of(&[("object", "dbo.flights")]),
+        definition: highwater::cursor::SourceDefinition::default(),
     }
 }
 

@@ -155,7 +155,9 @@ async fn a_checkpoint_of_another_source_is_refused() {
     let mut setup = Setup::new().await;
     setup.tick().await.result.unwrap();
     setup.set("SOURCE__FILTER", "id > 0");
-    setup.refuses(&["source has changed", "sha256:", "--new-source"]).await;
+    let kept =
+        "`highwater reset orders keep --new-source --reason \"same rows\"` keeps the position";
+    setup.refuses(&["filter was not set, is now `id > 0`", kept]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

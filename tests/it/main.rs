@@ -36,6 +36,7 @@ mod source_current;
 mod source_deletes;
 mod source_encoding;
 mod source_faults;
+mod source_identity;
 mod source_integer;
 mod source_keys;
 mod source_partitions;

@@ -141,6 +141,7 @@ fn told() -> String {
         mode: CursorMode::RowVersion,
         key: settings().key,
         fingerprint: SourceFingerprint::of(&[]),
+        definition: highwater::cursor::SourceDefinition::default(),
     };
     let events = normalize(&shape, &rows).unwrap();
     let digest = Digested::of(&events);

@@ -56,7 +56,7 @@ async fn a_poller_stays_with_what_it_chose_when_the_table_gets_better() {
     // Asked for by name, the new column is another source, and no checkpoint fits it.
     ticks.settings.cursor_column = Some("rv".to_owned());
     let error = ticks.failure().await;
-    assert!(error.contains("source has changed"), "{error}");
+    assert!(error.contains("cursor was `id`, is now `rv`"), "{error}");
 }
 
 #[tokio::test]

@@ -72,8 +72,8 @@ async fn what_changes_is_followed_and_told() {
     assert_eq!(rows[0].to_string(), r#"{"id":1,"rv":"AAAAAAAAB9E=","b":"1.00","c":"new"}"#);
     assert!(log.contains("WARN") && log.contains("event=\"schema_changed\""), "{log}");
     assert!(
-        log.contains("`b` is decimal(9, 2), was int, `c` nvarchar(3)")
-            && log.contains("`a` was removed"),
+        log.contains("`b` was `int`, is now `decimal(9, 2)`; added: `c nvarchar(3)")
+            && log.contains("removed: `a`"),
         "{log}"
     );
     let (_, log) = logged(after(&source, None)).await;
@@ -124,7 +124,7 @@ async fn a_key_or_cursor_that_is_gone_or_orders_otherwise_always_stops() {
         ("rv, a, b", "key column `id` is not in `dbo.v`, which has `rv`, `a`, `b`", false),
         ("id, a, b", "cursor column `rv` is not in", false),
         ("id, CAST(rv AS bigint) AS rv", "mode `rowversion` needs a `rowversion` column", false),
-        ("CAST(id AS nvarchar(9)) AS id, rv", "`id` is nvarchar(9)", true),
+        ("CAST(id AS nvarchar(9)) AS id, rv", "`id` was `int`, is now `nvarchar(9)", true),
     ] {
         view(&world, "id, rv, a, b").await;
         let source = Mssql::new(settings.clone()).unwrap();
@@ -159,10 +159,7 @@ async fn a_poller_that_is_to_stop_does_until_the_columns_or_the_setting_change()
     for _ in 0..2 {
         let error = fetch(&source, None, 9).await.unwrap_err();
         assert!(error.schema_changed && !error.position_lost, "{error}");
-        assert!(
-            error.reason.contains("columns of `dbo.v` have changed (`b` int was added)"),
-            "{error}"
-        );
+        assert!(error.reason.contains("columns of `dbo.v` changed (added: `b int`)"), "{error}");
     }
     view(&world, "id, rv, a").await;
     assert_eq!(fetch(&source, None, 9).await.unwrap().rows.len(), 1);
@@ -194,7 +191,7 @@ async fn a_change_between_two_processes_is_noticed() {
             let report = ticks.report().await;
             assert_eq!(outcome_row(&report.result).event, "schema_changed", "{mode}");
         }
-        assert!(ticks.failure().await.contains("columns of `dbo.t` have changed"));
+        assert!(ticks.failure().await.contains("(added: `c int`)"));
         ticks.settings.on_schema_change = OnSchemaChange::Follow;
         let ((ids, _), log) = logged(ticks.tick()).await;
         assert_eq!(ids.last(), Some(&3), "{mode}");
@@ -222,7 +219,10 @@ async fn a_key_that_was_retyped_between_two_processes_stops() {
     let report = ticks.report().await;
     assert_eq!(outcome_row(&report.result).event, "position_lost");
     let text = highwater::error::chain(&report.result.unwrap_err());
-    assert!(text.contains("the key or cursor of `dbo.v` has changed"), "{text}");
+    assert!(
+        text.contains("the key or cursor of `dbo.v` changed (`id` was `int`, is now `nvarchar(9)"),
+        "{text}"
+    );
     ticks.recovers(&text).await;
 }
 
@@ -255,8 +255,8 @@ async fn a_warm_process_resumes_after_the_reset_that_a_retyped_key_asks_for() {
     view(&ticks.world, "CAST(id AS nvarchar(9)) AS id, rv").await;
     for _ in 0..3 {
         let error = warm(&poller).await.unwrap_err();
-        let command = "`highwater reset orders to-beginning --reason \"key changed\"`";
-        assert!(error.contains("`id` is nvarchar(9)") && error.contains(command), "{error}");
+        let command = "`highwater reset orders to-beginning --reason \"position lost\"`";
+        assert!(error.contains("is now `nvarchar(9)") && error.contains(command), "{error}");
     }
     assert_eq!(ticks.handler.received().len(), 1, "nothing is read by the other order");
     Box::pin(reset_to_beginning(&mut ticks)).await;

@@ -233,7 +233,7 @@ async fn tracking_that_is_off_or_was_off_is_an_error() {
     assert_eq!(ticks.changes().await, [1]);
     ticks.run("ALTER TABLE dbo.t DISABLE CHANGE_TRACKING").await;
     let error = ticks.failure().await;
-    assert!(error.contains("what changed meanwhile is not known"), "{error}");
+    assert!(error.contains("what changes while tracking is off is not known"), "{error}");
     ticks.run("INSERT INTO dbo.t VALUES (2, 'c')").await;
     ticks.run("ALTER TABLE dbo.t ENABLE CHANGE_TRACKING; INSERT INTO dbo.t VALUES (3, 'd')").await;
     // What changed in between stays unknown, however often it is asked for.

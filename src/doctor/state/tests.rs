@@ -17,6 +17,14 @@ fn source(name: &str) -> SourceFingerprint {
     SourceFingerprint::of(&[("object", name)])
 }
 
+fn definition(name: &str) -> SourceDefinition {
+    SourceDefinition::of(&[("object", name)])
+}
+
+fn judged(document: &StateDocument, name: &str) -> Finding {
+    fingerprint(document, &source(name), &definition(name))
+}
+
 fn document() -> StateDocument {
     let mut document = StateDocument::new("orders", source("t"), Generation(7));
     document.checkpoint.cursor = Some(Cursor::integer(42, KeyValues::new()));
@@ -139,10 +147,24 @@ fn a_lease_whose_holder_is_silent_is_a_warning() {
 
 #[test]
 fn a_checkpoint_of_another_source_is_an_error() {
-    assert_eq!(fingerprint(&document(), &source("t")).level, Level::Ok);
-    assert_eq!(fingerprint(&document(), &source("u")).level, Level::Error);
+    assert_eq!(judged(&document(), "t").level, Level::Ok);
+    let unnamed = judged(&document(), "u");
+    assert!(unnamed.level == Level::Error && unnamed.found.contains("sha256:"), "{unnamed:?}");
+    let named = StateDocument { source_definition: definition("t"), ..document() };
+    let named = judged(&named, "u");
+    assert!(named.found.ends_with("object was `t`, is now `u`"), "{named:?}");
     let blank = StateDocument::blank("orders", source("t"));
-    assert_eq!(fingerprint(&blank, &source("u")).level, Level::Ok);
+    assert_eq!(judged(&blank, "u").level, Level::Ok);
+}
+
+#[tokio::test]
+async fn a_position_that_was_lost_is_an_error_until_a_reset() {
+    let age = LeaseAge { since_write: std::time::Duration::ZERO, grain: std::time::Duration::ZERO };
+    let lost = document().losing_position("changes were cleaned up", age);
+    let store = store_of(Some(&encode(&lost)), Some(7)).await;
+    let (level, text) = found(&store, expected(), "lost position").await;
+    assert_eq!(level, Level::Error);
+    assert!(text.contains("`highwater reset orders to-beginning --reason"), "{text}");
 }
 
 #[test]

@@ -27,7 +27,7 @@ impl Journaled {
         Self { world: World::new(), journal: Arc::default(), mode }
     }
 
-    fn of(&self, poller: Poller) -> Poller {
+    pub(super) fn of(&self, poller: Poller) -> Poller {
         poller.with_journal(self.mode, self.journal.clone(), None)
     }
 

@@ -27,8 +27,7 @@ fn ends() -> Vec<(&'static str, Ended)> {
     let unreachable = StoreError::Unreachable { key: reason(), reason: reason() };
     let null = NormalizeError::NullKey { row: 0, column: reason() };
     let stale = StaleWrite { stale: Fence::default(), current: Fence::default() };
-    let changed =
-        TickError::Fingerprint { poller: reason(), stored: reason(), configured: reason() };
+    let changed = TickError::Fingerprint { poller: reason(), differences: reason() };
     let vanished = TickError::StateVanished { poller: reason(), ran_since: reason() };
     let (poller, current) = ("p".to_owned(), stale.current);
     let ahead = TickError::FenceAhead { poller, stale: stale.stale, current };

@@ -4,6 +4,7 @@ use super::journal::Journaled;
 use super::*;
 use crate::journal::{JournalMode, Verdict};
 use crate::range::{Direction, RangeError};
+use crate::source::FetchError;
 use crate::state::{FencingToken, Generation};
 
 const ANN: Operator<'_> = Operator { by: "ann@host", reason: "the target was lost" };
@@ -173,11 +174,117 @@ async fn another_source_is_taken_only_when_that_is_asked_for() {
     let refused = poller.plan_reset(ResetTo::Beginning, false).await.unwrap_err();
     assert!(matches!(refused, ResetError::OtherSource { .. }), "{refused}");
     let plan = poller.plan_reset(ResetTo::Beginning, true).await.unwrap();
-    assert_eq!((rows(&plan.weight.again), plan.from.as_ref()), (3, None));
+    let stored = world.document().await.checkpoint.cursor;
+    assert_eq!((rows(&plan.weight.again), &plan.from), (3, &stored));
+    assert_eq!(plan.source_changes, ["object was `dbo.t`, is now `dbo.other`"]);
+    // The same position skips nothing that is known of, whatever the source was.
+    let same = serde_json::to_string(&stored).unwrap();
+    let same = poller.plan_reset(ResetTo::Cursor(&same), true).await.unwrap();
+    assert_eq!((same.weight.direction, same.weight.skips()), (Direction::Stays, false));
+    assert!(same.changes());
     assert!(poller.plan_reset(ResetTo::Now, true).await.unwrap().weight.skips());
     poller.reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
     tick(&poller).await.unwrap();
     assert_eq!(world.handler.ids(), [0, 1, 2, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_source_can_be_accepted_at_the_position_that_was_reached() {
+    let journaled = Journaled::new(JournalMode::Commits);
+    let poller = delivered(&journaled).await;
+    let before = journaled.world.document().await;
+    assert!(!poller.plan_reset(ResetTo::Keep, true).await.unwrap().changes(), "nothing to accept");
+
+    let source = Arc::new(TableSource::with_fingerprint("p", "dbo.other"));
+    source.fill(7);
+    let renamed = journaled.of(journaled.world.instance_of("b", source));
+    let error = tick(&renamed).await.unwrap_err();
+    let text = chain(&error);
+    assert!(text.contains("object was `dbo.t`, is now `dbo.other`"), "{text}");
+    assert!(
+        text.contains("`highwater reset p keep --new-source --reason \"same rows\"`"),
+        "{text}"
+    );
+    let plan = renamed.plan_reset(ResetTo::Keep, true).await.unwrap();
+    assert!(plan.changes() && !plan.weight.skips());
+    assert_eq!((&plan.from, &plan.to), (&before.checkpoint.cursor, &before.checkpoint.cursor));
+    let done = renamed.reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
+    assert!(done.saved.is_some());
+    let after = journaled.world.document().await;
+    assert_eq!(after.checkpoint, before.checkpoint);
+    assert_eq!((&after.replay_id, after.source_definition.is_empty()), (&before.replay_id, false));
+    assert!(after.generation > before.generation);
+    assert!(after.lease.fencing_token > before.lease.fencing_token);
+    assert!(journaled.events().await.contains(&Happened::Reset));
+    tick(&renamed).await.unwrap();
+    assert_eq!(journaled.world.handler.ids(), [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(journaled.verdict().await, Verdict::Agrees);
+    // What was the source before is another one now.
+    assert!(matches!(tick(&journaled.instance("c")).await, Err(TickError::Fingerprint { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_position_of_another_mode_or_of_nothing_is_not_kept() {
+    let world = World::new();
+    let poller = world.instance("a");
+    let nothing = poller.plan_reset(ResetTo::Keep, true).await.unwrap_err();
+    assert!(matches!(nothing, ResetError::NothingToKeep), "{nothing}");
+    let poller = world.seasoned("a").await;
+    let mut document = world.document().await;
+    let cursor = document.checkpoint.cursor.as_mut().unwrap();
+    *cursor = Cursor::integer(7, cursor.key.clone());
+    world.overwrite(&encode(&document)).await;
+    let other = poller.plan_reset(ResetTo::Keep, true).await.unwrap_err();
+    assert!(matches!(other, ResetError::Position(RangeError::OtherMode(..))), "{other}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_final_loss_is_written_once_and_only_a_reset_ends_it() {
+    for (to, expected) in
+        [(ResetTo::Beginning, &[1, 2, 3, 4, 5, 6, 7][..]), (ResetTo::Keep, &[7][..])]
+    {
+        let journaled = Journaled::new(JournalMode::Commits);
+        let poller = delivered(&journaled).await;
+        journaled.world.source.put(7, "new");
+        journaled.world.store.take_calls();
+        journaled.world.source.fail_with(FetchError::rows_lost("numbers were taken back"));
+        let mut texts = Vec::new();
+        // The source looks right again after the first tick, also to another process.
+        for process in [&poller, &poller, &journaled.instance("b"), &poller] {
+            let error = tick(process).await.unwrap_err();
+            let ended = Err(error);
+            assert_eq!(outcome_row(&ended).event, "position_lost");
+            texts.push(chain(&ended.unwrap_err()));
+        }
+        assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
+        assert!(texts[0].contains("numbers were taken back; deliver everything again with"));
+        let calls = journaled.world.store.take_calls();
+        assert_eq!((calls.puts, calls.refused), (1, 0), "one write for the loss, none for a tick");
+        assert_eq!(journaled.verdict().await, Verdict::Agrees);
+
+        let plan = journaled.instance("cli").plan_reset(to, true).await.unwrap();
+        assert!(plan.changes());
+        journaled.instance("cli").reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
+        let calls = journaled.world.handler.received().len();
+        tick(&poller).await.unwrap();
+        tick(&poller).await.unwrap();
+        assert_eq!(ids_after(&journaled.world, calls), expected, "the same process goes on");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_with_a_loss_is_accepted_by_a_reset_to_it() {
+    let journaled = Journaled::new(JournalMode::Off);
+    let poller = delivered(&journaled).await;
+    journaled.world.source.fail_with(FetchError::rows_lost("numbers were taken back"));
+    tick(&poller).await.unwrap_err();
+    let copy = journaled.world.document().await;
+    assert_eq!(copy.lost_position(), Some("numbers were taken back"));
+    let plan = poller.plan_reset(ResetTo::Document(&copy), false).await.unwrap();
+    assert!(plan.changes());
+    poller.reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
+    assert_eq!(journaled.world.document().await.lost_position(), None);
+    tick(&poller).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,6 +16,7 @@ use crate::source::{EncodedColumns, Row};
 use crate::value::{Value, push_utf16};
 
 use super::describe::{self, Column};
+use super::identity::Identity;
 use super::limit::Cut;
 use super::plan::{Answer, Plan};
 use super::{decode, values, variant};
@@ -75,12 +76,16 @@ impl CellForm {
 impl Plan {
     /// Adds a row of the server's answer.
     pub(super) fn read(&self, row: tiberius::Row, answer: &mut Answer) -> Result<(), SqlError> {
-        if row.result_index() == 0 {
+        let Some(result) = row.result_index().checked_sub(answer.is_identified.into()) else {
+            answer.identity = Identity::read(&values(&row));
+            return Ok(());
+        };
+        if result == 0 {
             answer.head = values(&row);
             return Ok(());
         }
         let tracked = self.cursor.is_none();
-        if if tracked { answer.tail.is_some() } else { row.result_index() > 1 } {
+        if if tracked { answer.tail.is_some() } else { result > 1 } {
             answer.described.push(describe::column(row)?);
             return Ok(());
         }

@@ -6,13 +6,14 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::config::OnSchemaChange;
-use crate::error::{ErrorKind, reset_to_beginning};
+use crate::error::ErrorKind;
 use crate::mssql::SqlError;
 use crate::source::{FetchError, FetchWindow, Rows};
 
 use super::describe::{self, Column};
 use super::plan::{Answer, Plan};
 use super::schema::Known;
+use super::tracking::lost_tracking;
 use super::{Mssql, State, traced, values};
 
 /// Errors after which the columns are described again at once, so that the same fetch can succeed: a name
@@ -67,7 +68,7 @@ impl Mssql {
         let (plan, connection) = self.plan(state).await?;
         self.check_known(&plan, window, is_new)?;
         let (sql, params) = plan.whole_statement(window)?;
-        let mut answer = Answer::of(window);
+        let mut answer = Answer { is_identified: plan.identify.is_some(), ..Answer::of(window) };
         let take = |row| {
             // Not before: until there are rows, the buffer may be in use for those before them.
             if answer.json.capacity() == 0 {
@@ -78,6 +79,7 @@ impl Mssql {
         let read = connection.query(&sql, &params, take).await;
         // Before its consequences.
         plan.check_encoding(connection)?;
+        answer.identity.check(&self.origin, window)?;
         if let Err(error) = read
             && !answer.is_cut()
         {
@@ -98,8 +100,10 @@ impl Mssql {
         }
         state.refused_at = None;
         state.rows_fit = plan.rows_that_fit(&answer).or(state.rows_fit);
+        let identity = std::mem::take(&mut answer.identity);
         let mut rows = plan.finish(answer, window)?;
         rows.remember = plan.schema.kept(rows.remember, window.state, !rows.rows.is_empty());
+        rows.remember = identity.kept(rows.remember, window);
         Ok(Some(rows))
     }
 
@@ -127,7 +131,7 @@ impl Mssql {
         error: SqlError,
     ) -> Result<(), FetchError> {
         if error.number() == Some(NOT_TRACKED) {
-            return Err(plan.lost_tracking(&error.to_string()));
+            return Err(lost_tracking(&error.to_string()));
         }
         if !error.number().is_some_and(|number| TABLE_CHANGED.contains(&number)) {
             return Err(error.into());
@@ -182,9 +186,9 @@ impl Mssql {
     ) -> Result<(), FetchError> {
         let stops = self.settings.on_schema_change == OnSchemaChange::Stop;
         match plan.schema.known(window.state) {
-            Known::Reordered => Err(self.reordered("they are not those that the checkpoint is of")),
+            Known::Reordered => Err(self.reordered(&plan.schema.changes_since(window.state))),
             Known::Changed if is_new || stops => {
-                self.changed("they are not those that the poller delivered last")
+                self.changed(&plan.schema.changes_since(window.state))
             }
             Known::Same | Known::Changed => Ok(()),
         }
@@ -195,7 +199,7 @@ impl Mssql {
         let poller = self.settings.poller.as_str();
         if self.settings.on_schema_change == OnSchemaChange::Stop {
             return Err(FetchError::schema_changed(format!(
-                "the columns of `{}` have changed ({changes}), and `SOURCE__ON_SCHEMA_CHANGE` is `stop`: \
+                "columns of `{}` changed ({changes}), and `SOURCE__ON_SCHEMA_CHANGE` is `stop`: \
                  change them back, or set it to `follow` until the poller has delivered rows",
                 self.origin
             )));
@@ -204,7 +208,7 @@ impl Mssql {
             event = "schema_changed",
             poller.name = poller,
             changes,
-            "Columns of `{}`, which poller `{poller}` reads, have changed: {changes}",
+            "Columns of `{}`, which poller `{poller}` reads, changed ({changes})",
             self.origin
         );
         Ok(())
@@ -212,10 +216,9 @@ impl Mssql {
 
     fn reordered(&self, changes: &str) -> FetchError {
         FetchError::position_lost(format!(
-            "the key or cursor of `{}` has changed ({changes}), by which rows may lie in another order than \
-             when the checkpoint was made: change it back, or start over with {}",
-            self.origin,
-            reset_to_beginning(&self.settings.poller, "key changed")
+            "the key or cursor of `{}` changed ({changes}), so rows may be in another order than when the \
+             checkpoint was made: change it back",
+            self.origin
         ))
     }
 }

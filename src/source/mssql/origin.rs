@@ -8,9 +8,10 @@
 use std::fmt;
 
 use crate::config::{
-    Filter, FilterProblem, Relation, SqlConnection, check_database, check_query, connected_database,
+    Filter, FilterProblem, Relation, SqlConnection, check_database, check_query,
+    connected_database, without_literals,
 };
-use crate::cursor::SourceFingerprint;
+use crate::cursor::{SourceDefinition, SourceFingerprint};
 use crate::event::SourceLabel;
 use crate::mssql::ident::{QualifiedName, literal, quote};
 use crate::partition::whole_of;
@@ -128,7 +129,33 @@ impl Origin {
             mode: choice.mode,
             key: settings.key.clone(),
             fingerprint: self.fingerprint(settings, filter, choice),
+            definition: self.definition(settings, filter, choice),
         }
+    }
+
+    /// Returns what the fingerprint is made of, for people: without what literals and parameters hold.
+    fn definition(
+        &self,
+        settings: &SourceSettings,
+        filter: Option<&Filter>,
+        choice: &Choice,
+    ) -> SourceDefinition {
+        let object = match self {
+            Self::Table(table) => table.to_string(),
+            Self::Query(text) => without_literals(text),
+        };
+        let filter = filter.map(|filter| without_literals(filter.text())).unwrap_or_default();
+        let partition = settings.partition.map(|partition| partition.to_string());
+        SourceDefinition::of(&[
+            ("server", &shown_server(&settings.connection)),
+            ("database", settings.connection.database.as_deref().unwrap_or_default()),
+            (if self.table().is_some() { "object" } else { "query" }, &object),
+            ("mode", choice.mode.as_str()),
+            ("cursor", choice.cursor.as_deref().unwrap_or_default()),
+            ("key", &settings.key.join(", ")),
+            ("filter", &filter),
+            ("partition", partition.as_deref().unwrap_or_default()),
+        ])
     }
 
     fn fingerprint(
@@ -137,9 +164,7 @@ impl Origin {
         filter: Option<&Filter>,
         choice: &Choice,
     ) -> SourceFingerprint {
-        let SqlConnection { host, instance, port, database, .. } = &settings.connection;
-        let instance = instance.as_deref().unwrap_or_default();
-        let server = format!("{host}\\{instance},{port}").to_lowercase();
+        let server = server(&settings.connection);
         let key = settings.key.iter().map(|column| quote(column)).collect::<Vec<_>>().join(",");
         let object = match self {
             Self::Table(table) => ("object", table.quoted()),
@@ -148,7 +173,7 @@ impl Origin {
         let values = filter.map(Filter::values_text).unwrap_or_default();
         let mut parts = vec![
             ("server", server.as_str()),
-            ("database", database.as_deref().unwrap_or_default()),
+            ("database", settings.connection.database.as_deref().unwrap_or_default()),
             (object.0, &object.1),
             ("mode", choice.mode.as_str()),
             ("cursor", choice.cursor.as_deref().unwrap_or_default()),
@@ -163,6 +188,18 @@ impl Origin {
         parts.extend(partition.as_deref().map(|partition| ("partition", partition)));
         SourceFingerprint::of(&parts)
     }
+}
+
+fn shown_server(connection: &SqlConnection) -> String {
+    let SqlConnection { host, instance, port, .. } = connection;
+    let instance = instance.as_ref().map(|name| format!("\\{name}")).unwrap_or_default();
+    format!("{host}{instance},{port}").to_lowercase()
+}
+
+fn server(connection: &SqlConnection) -> String {
+    let SqlConnection { host, instance, port, .. } = connection;
+    let instance = instance.as_deref().unwrap_or_default();
+    format!("{host}\\{instance},{port}").to_lowercase()
 }
 
 /// The name for people.

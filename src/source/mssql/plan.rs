@@ -5,23 +5,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::config::{Filter, SourceClock};
-use crate::cursor::{Cursor, CursorError, CursorMode, RowVersion};
-use crate::error::{ErrorKind, reset_to_beginning};
+use crate::cursor::{Cursor, CursorError, CursorMode, RowVersion, SourceState};
+use crate::error::ErrorKind;
 use crate::mssql::Param;
 use crate::partition::Partition;
-use crate::source::{Columns, FetchError, FetchWindow, Lag, Remember, Row, Rows};
+use crate::source::{Anchor, Columns, FetchError, FetchWindow, Lag, Remember, Row, Rows};
 use crate::value::Value;
 
 use super::cells::CellForm;
 use super::choice::{self, Choice};
 use super::columns;
 use super::describe::Column;
+use super::identity::{self, Identity};
 use super::limit::{Cut, Guard};
 use super::mark::{Marks, Seen};
 use super::origin::Origin;
 use super::query::{Bases, Bounds, Read};
-use super::schema::Schema;
-use super::{SourceSettings, decode, unique_key, zone};
+use super::schema::{Known, Schema};
+use super::{SourceSettings, decode, tracking, unique_key, zone};
 
 /// What is read, and how it is ordered.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +71,8 @@ pub(super) struct Plan {
     pub(super) clock: SourceClock,
     /// The statement that describes the columns.
     describe: String,
+    /// The statement that asks which table it is; `None` for what is none.
+    pub(super) identify: Option<String>,
     /// The statements of fetches, as far as they have been made.
     statements: Mutex<BTreeMap<Bounds, Arc<str>>>,
     /// Set by tests that show what the upper bound is for.
@@ -79,6 +82,9 @@ pub(super) struct Plan {
 /// What a fetch has read so far.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
+    /// Whether the first result says which table it is.
+    pub(super) is_identified: bool,
+    pub(super) identity: Identity,
     /// What the server says of itself.
     pub(super) head: Vec<Value>,
     pub(super) rows: Vec<Row>,
@@ -201,6 +207,7 @@ impl Plan {
             filter: filter.cloned(),
             partition: settings.partition,
             describe: origin.describe(),
+            identify: identity::statement(origin, mode),
             statements: Mutex::default(),
             unbounded: false,
         })
@@ -227,13 +234,17 @@ impl Plan {
         Ok((self.text(&read, Bounds::of(window)), self.params(window)?))
     }
 
-    /// Returns the same with a statement behind it that tells the columns by which the rows were read. Where
-    /// the text depends on bounds alone, it is made once for all windows that have them.
+    /// Returns the same with a statement ahead of it that says which table it is, and one after it that
+    /// describes the columns by which the rows were read. Where the text depends on bounds alone, it is made once for all windows that have them.
     pub(super) fn whole_statement(
         &self,
         window: FetchWindow<'_>,
     ) -> Result<(Arc<str>, Vec<Param>), FetchError> {
-        let whole = |sql: &str| Arc::from(format!("{sql}\n{}", self.describe));
+        let whole = |sql: &str| {
+            let identify = self.identify.iter().flat_map(|identify| [identify.as_str(), "\n"]);
+            let parts = identify.chain([sql, "\n", &self.describe]);
+            Arc::from(parts.collect::<String>())
+        };
         let Some(read) = self.untracked() else {
             let (sql, params) = self.tracked_statement(window)?;
             return Ok((whole(&sql), params));
@@ -341,7 +352,7 @@ impl Plan {
         }
         let remember = match self.mode {
             CursorMode::RowVersion => {
-                self.check_version(&answer.head, window)?;
+                check_version(&answer.head, window)?;
                 None
             }
             CursorMode::IntegerPk => self.marks_after(&answer.head, window)?,
@@ -354,6 +365,28 @@ impl Plan {
         let more = answer.has_more();
         let (json, rows) = (answer.json, answer.rows);
         Ok(Rows { columns: Arc::clone(&self.columns), json, rows, more, lag, remember })
+    }
+
+    /// Returns what to keep with a position that an operator sets, or confirms where there is something `kept`.
+    pub(super) fn anchor(&self, identity: &Identity, kept: Option<&SourceState>) -> Anchor {
+        let mut anchor = Anchor::default();
+        if let Some(kept) = kept {
+            anchor.changes = identity.changes_since(kept);
+            if self.schema.known(kept) != Known::Same {
+                let changes = self.schema.changes_since(kept);
+                anchor.changes.push(format!("columns changed ({changes})"));
+            }
+            if self.mode == CursorMode::ChangeTracking {
+                anchor.state = tracking::anchored(kept);
+            }
+            // Marks are forgotten: they go by the clock of the server that they were taken from.
+            let schema = self.schema.facts().into_iter();
+            let schema = schema.filter_map(|(name, fact)| Some((name.to_owned(), fact?)));
+            anchor.state.extend(schema);
+        }
+        let facts = identity.facts().into_iter();
+        anchor.state.extend(facts.map(|(name, fact)| (name.to_owned(), fact)));
+        anchor
     }
 
     /// Moves the marks on, unless the table's numbers were taken back.
@@ -370,11 +403,10 @@ impl Plan {
         if let (Some(at), Some(last)) = (at, number(last))
             && at > last
         {
-            return Err(FetchError::position_lost(format!(
+            return Err(FetchError::rows_lost(format!(
                 "the checkpoint is at `{at}`, the last identity of `{}` is `{last}`: the table was \
-                 emptied, reseeded or restored, and rows could be missed; start over with {}",
-                self.table,
-                reset_to_beginning(&self.poller, "table was reseeded")
+                 emptied, reseeded or restored, and rows could be missed",
+                self.table
             )));
         }
         // Of the past nothing is noted.
@@ -384,23 +416,22 @@ impl Plan {
         let seen = Seen { hi: number(hi), max: number(max), now };
         Ok(Marks::of(window.state).after(&seen))
     }
+}
 
-    /// Checks that the database has not gone back behind the checkpoint.
-    fn check_version(&self, head: &[Value], window: FetchWindow<'_>) -> Result<(), FetchError> {
-        let Some(after) = window.after else { return Ok(()) };
-        let [_, Value::Int(last)] = head else {
-            return Err(unexpected(head, "its last rowversion"));
-        };
-        let last = RowVersion(u64::from_be_bytes(last.to_be_bytes()));
-        match after.value.parse::<RowVersion>() {
-            Ok(version) if version > last => Err(FetchError::position_lost(format!(
-                "the checkpoint is at rowversion `{version}`, the database's last one is \
-                 `{last}`: it was restored or replaced, and rows could be missed; start over with {}",
-                reset_to_beginning(&self.poller, "database was restored")
-            ))),
-            // A cursor that cannot be read has been refused before the statement was sent.
-            Ok(_) | Err(_) => Ok(()),
-        }
+/// Checks that the database has not gone back behind the checkpoint.
+fn check_version(head: &[Value], window: FetchWindow<'_>) -> Result<(), FetchError> {
+    let Some(after) = window.after else { return Ok(()) };
+    let [_, Value::Int(last)] = head else {
+        return Err(unexpected(head, "its last rowversion"));
+    };
+    let last = RowVersion(u64::from_be_bytes(last.to_be_bytes()));
+    match after.value.parse::<RowVersion>() {
+        Ok(version) if version > last => Err(FetchError::rows_lost(format!(
+            "the checkpoint is at rowversion `{version}`, the database's last one is \
+             `{last}`: it was restored or replaced, and rows could be missed"
+        ))),
+        // A cursor that cannot be read has been refused before the statement was sent.
+        Ok(_) | Err(_) => Ok(()),
     }
 }
 

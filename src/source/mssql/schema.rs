@@ -6,8 +6,9 @@
 //! delivered in the old one, since that row may not change again. So the server describes the columns
 //! behind the rows of each fetch, and rows that were read by another description are read anew.
 //!
-//! A hash of the columns is kept in the state document, so that a change is noticed across restarts. A
-//! second one is of what orders the rows: to read on by a key or cursor that orders differently than when
+//! A hash of the columns is kept in the state document, so that a change is noticed across restarts, and the
+//! columns by name and type, as far as they have room, so that a message can name the change. A second hash
+//! is of what orders the rows: to read on by a key or cursor that orders differently than when
 //! the checkpoint was made could skip rows, whatever the settings say.
 
 use serde_json::Value as Json;
@@ -21,6 +22,14 @@ use super::describe::Column;
 const COLUMNS: &str = "columns";
 /// Hash of what orders the rows.
 const ORDER: &str = "order";
+/// Names and types of the columns that were last delivered, for messages.
+const LIST: &str = "column_types";
+/// How many of them are not listed.
+const UNLISTED: &str = "columns_unlisted";
+/// About how many bytes of a state document the list may take.
+const LIST_BYTES_MAX: usize = 4_096;
+/// What a line of the list has beside a name and a type.
+const LINE_BYTES: usize = 16;
 
 /// What is read, as far as a change of it matters.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,26 +79,35 @@ impl Schema {
 
     /// Returns in words how this differs from `earlier`; empty where it does not.
     pub(super) fn changes_from(&self, earlier: &Self) -> String {
-        let find = |columns: &[(String, String)], name: &str| {
-            columns.iter().find(|(other, _)| other == name).map(|(_, declared)| declared.clone())
+        changes(&earlier.columns, &self.columns, 0)
+    }
+
+    /// Returns in words how this differs from what a state document says was delivered last.
+    pub(super) fn changes_since(&self, state: &SourceState) -> String {
+        let Some(Json::Object(listed)) = state.get(LIST) else {
+            return "the earlier ones are not known by name".to_owned();
         };
-        let mut changes = Vec::new();
+        let text = |declared: &Json| declared.as_str().unwrap_or_default().to_owned();
+        let listed: Vec<_> =
+            listed.iter().map(|(name, declared)| (name.clone(), text(declared))).collect();
+        let unlisted = state.get(UNLISTED).and_then(Json::as_u64).unwrap_or(0);
+        changes(&listed, &self.columns, unlisted)
+    }
+
+    /// Returns the columns by name and type for a state document, as many as have room there, and how
+    /// many have none.
+    fn listed(&self) -> (Json, u64) {
+        let mut list = serde_json::Map::new();
+        let mut room = LIST_BYTES_MAX;
         for (name, declared) in &self.columns {
-            match find(&earlier.columns, name) {
-                None => changes.push(format!("`{name}` {declared} was added")),
-                Some(before) if before != *declared => {
-                    changes.push(format!("`{name}` is {declared}, was {before}"));
-                }
-                Some(_) => {}
-            }
+            let Some(left) = room.checked_sub(name.len() + declared.len() + LINE_BYTES) else {
+                break;
+            };
+            room = left;
+            list.insert(name.clone(), declared.as_str().into());
         }
-        let removed =
-            earlier.columns.iter().filter(|(name, _)| find(&self.columns, name).is_none());
-        changes.extend(removed.map(|(name, _)| format!("`{name}` was removed")));
-        if changes.is_empty() && self.columns != earlier.columns {
-            changes.push("their order".to_owned());
-        }
-        changes.join(", ")
+        let unlisted = u64::try_from(self.columns.len() - list.len()).unwrap_or(u64::MAX);
+        (Json::Object(list), unlisted)
     }
 
     /// Returns what to remember, with this beside what the mode asks for: once rows are `delivered` by it
@@ -100,23 +118,66 @@ impl Schema {
         known: &SourceState,
         delivered: bool,
     ) -> Option<Remember> {
-        let hashes = [(COLUMNS, &self.columns_hash), (ORDER, &self.order_hash)];
-        let is_news = delivered
-            && hashes
-                .iter()
-                .any(|(name, hash)| known.get(*name).and_then(Json::as_str) != Some(hash.as_str()));
+        let facts = self.facts();
+        let is_news =
+            delivered && facts.iter().any(|(name, fact)| known.get(*name) != fact.as_ref());
         let mut remember = match remember {
             Some(remember) => remember,
             None if is_news => Remember { state: known.clone(), at_once: false },
             None => return None,
         };
-        for (name, hash) in hashes {
-            let kept =
-                if delivered { Some(Json::from(hash.as_str())) } else { known.get(name).cloned() };
-            remember.state.extend(kept.map(|kept| (name.to_owned(), kept)));
+        for (name, fact) in facts {
+            match if delivered { fact } else { known.get(name).cloned() } {
+                Some(kept) => drop(remember.state.insert(name.to_owned(), kept)),
+                None => drop(remember.state.remove(name)),
+            }
         }
         Some(remember)
     }
+
+    /// Returns what a state document keeps of this; `None` for what it must not have.
+    pub(super) fn facts(&self) -> [(&'static str, Option<Json>); 4] {
+        let (list, unlisted) = self.listed();
+        [
+            (COLUMNS, Some(self.columns_hash.as_str().into())),
+            (ORDER, Some(self.order_hash.as_str().into())),
+            (LIST, Some(list)),
+            (UNLISTED, (unlisted > 0).then(|| unlisted.into())),
+        ]
+    }
+}
+
+/// Returns in words how columns have changed, of which `unlisted` more are not known by name.
+fn changes(before: &[(String, String)], after: &[(String, String)], unlisted: u64) -> String {
+    let find = |columns: &[(String, String)], name: &str| {
+        columns.iter().find(|(other, _)| other == name).map(|(_, declared)| declared.clone())
+    };
+    let (mut added, mut retyped) = (Vec::new(), Vec::new());
+    for (name, declared) in after {
+        match find(before, name) {
+            // It may be one of those that are not listed.
+            None if unlisted > 0 => {}
+            None => added.push(format!("`{name} {declared}`")),
+            Some(earlier) if earlier != *declared => {
+                retyped.push(format!("`{name}` was `{earlier}`, is now `{declared}`"));
+            }
+            Some(_) => {}
+        }
+    }
+    let removed = before.iter().filter(|(name, _)| find(after, name).is_none());
+    let removed: Vec<String> = removed.map(|(name, _)| format!("`{name}`")).collect();
+    let mut parts = retyped;
+    for (label, names) in [("added", added), ("removed", removed)] {
+        if !names.is_empty() {
+            parts.push(format!("{label}: {}", names.join(", ")));
+        }
+    }
+    if parts.is_empty() && unlisted > 0 {
+        parts.push(format!("among the {unlisted} columns after the first {}", before.len()));
+    } else if parts.is_empty() && before != after {
+        parts.push("their order".to_owned());
+    }
+    parts.join("; ")
 }
 
 fn hash(columns: &[(String, String)]) -> String {
@@ -157,13 +218,42 @@ mod tests {
         ]);
         assert_eq!(
             after.changes_from(&before),
-            "`id` is bigint, was int, `a` is nvarchar(20) COLLATE Latin1_General_CI_AS, was nvarchar(9) \
-             COLLATE Latin1_General_CI_AS, `c` xml was added, `b` was removed"
+            "`id` was `int`, is now `bigint`; `a` was `nvarchar(9) COLLATE Latin1_General_CI_AS`, is now \
+             `nvarchar(20) COLLATE Latin1_General_CI_AS`; added: `c xml`; removed: `b`"
         );
         assert_eq!(before.changes_from(&before.clone()), "");
         let turned =
             schema(&[column("id", "int", 4), column("b", "date", 3), column("a", "nvarchar", 18)]);
         assert_eq!(turned.changes_from(&before), "their order");
+    }
+
+    #[test]
+    fn changes_are_named_across_processes_as_far_as_columns_have_room() {
+        let kept = |schema: &Schema| schema.kept(None, &SourceState::new(), true).unwrap().state;
+        let before = schema(&[column("id", "int", 4), column("b", "date", 3)]);
+        let after = schema(&[column("id", "int", 4), column("c", "int", 4)]);
+        assert_eq!(after.changes_since(&kept(&before)), "added: `c int`; removed: `b`");
+        let mut old = kept(&before);
+        old.remove(LIST);
+        assert_eq!(after.changes_since(&old), "the earlier ones are not known by name");
+        // The document of an earlier version gets the list with its next write.
+        assert!(before.kept(None, &old, true).unwrap().state.contains_key(LIST));
+        let wide = |type_name: &str, last: &str| {
+            let many = (0..1_000).map(|n| column(&format!("c{n}"), type_name, 4));
+            schema(&many.chain([column(last, "int", 4)]).collect::<Vec<_>>())
+        };
+        let listed = kept(&wide("int", "a"));
+        let bytes = serde_json::to_string_pretty(&listed).unwrap().len();
+        assert!(bytes < LIST_BYTES_MAX + 512, "{bytes}");
+        let text = wide("int", "b").changes_since(&listed);
+        assert!(
+            text.starts_with("among the ") && text.contains("columns after the first "),
+            "{text}"
+        );
+        let text = wide("bigint", "a").changes_since(&listed);
+        assert!(text.starts_with("`c0` was `int`, is now `bigint`; "), "{text}");
+        // A list that has room again has no remainder.
+        assert!(!before.kept(None, &listed, true).unwrap().state.contains_key(UNLISTED));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use serde_json::Value as Json;
 
 use crate::config::Filter;
 use crate::cursor::{Cursor, CursorError, CursorMode, SourceState, TrackedPhase, TrackedPosition};
-use crate::error::{ErrorKind, reset_to_beginning};
+use crate::error::ErrorKind;
 use crate::mssql::Param;
 use crate::mssql::ident::literal;
 use crate::source::{FetchError, FetchWindow, Lag, Remember, Rows};
@@ -298,7 +298,7 @@ impl Plan {
                     self.table
                 ),
             )),
-            Verdict::TakenBack(at) => Err(self.taken_back(at, *current)),
+            Verdict::TakenBack(at) => Err(Self::taken_back(at, *current)),
         }
     }
 
@@ -341,7 +341,7 @@ impl Plan {
         match verdict(range, current, kept_since) {
             Verdict::Good => {}
             Verdict::Expired(since) => return Err(self.expired(since, kept_since)),
-            Verdict::TakenBack(at) => return Err(self.taken_back(at, current)),
+            Verdict::TakenBack(at) => return Err(Self::taken_back(at, current)),
         }
         // A batch that is read again has the positions that it had.
         let started = range.after.or(range.upto).map_or(current, |at| at.version);
@@ -381,19 +381,17 @@ impl Plan {
     }
 
     fn expired(&self, since: i64, kept_since: i64) -> FetchError {
-        FetchError::position_lost(format!(
+        FetchError::rows_lost(format!(
             "changes of `{}` were delivered up to version `{since}`, and are kept from version `{kept_since}` on only: \
-             some were cleaned up before they were read; start over with {}, and raise `CHANGE_RETENTION`",
-            self.table,
-            reset_to_beginning(&self.poller, "changes were cleaned up")
+             some were cleaned up before they were read; raise `CHANGE_RETENTION`",
+            self.table
         ))
     }
 
-    fn taken_back(&self, at: i64, current: i64) -> FetchError {
-        FetchError::position_lost(format!(
+    fn taken_back(at: i64, current: i64) -> FetchError {
+        FetchError::rows_lost(format!(
             "the checkpoint is at version `{at}` of the changes, the database's current one is `{current}`: it was \
-             restored or replaced, and rows could be missed; start over with {}",
-            reset_to_beginning(&self.poller, "database was restored")
+             restored or replaced, and rows could be missed"
         ))
     }
 
@@ -402,17 +400,8 @@ impl Plan {
         let advice = self.tracking_advice();
         match range.after {
             None => FetchError::new(ErrorKind::Configuration, advice),
-            Some(_) => self.lost_tracking(&advice),
+            Some(_) => lost_tracking(&advice),
         }
-    }
-
-    /// Says that changes are no longer tracked.
-    pub(super) fn lost_tracking(&self, reason: &str) -> FetchError {
-        FetchError::position_lost(format!(
-            "{reason}; what changed meanwhile is not known: start over with {}, which reads the whole table \
-             again",
-            reset_to_beginning(&self.poller, "tracking was off")
-        ))
     }
 
     fn tracking_advice(&self) -> String {
@@ -422,6 +411,13 @@ impl Plan {
             self.table, self.quoted
         )
     }
+}
+
+/// Reports that changes are no longer tracked.
+pub(super) fn lost_tracking(reason: &str) -> FetchError {
+    FetchError::rows_lost(format!(
+        "{reason}; what changes while tracking is off is not known, also after it is on again"
+    ))
 }
 
 /// Whether there can be more although no row says so: changes are read after the table's rows only.
@@ -475,6 +471,12 @@ fn noted(
         (NOTED_AT.to_owned(), now.into()),
     ]);
     Some(Remember { state, at_once: is_empty && due })
+}
+
+/// Returns what stays true of `kept` while the position stays.
+pub(super) fn anchored(kept: &SourceState) -> SourceState {
+    let known = kept.iter().filter(|(name, _)| [COMPLETE_TO, NOTED_AT].contains(&name.as_str()));
+    known.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 fn known(state: &SourceState) -> Option<i64> {

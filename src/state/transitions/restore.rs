@@ -88,6 +88,7 @@ impl StateDocument {
             updated_at: self.checkpoint.updated_at,
             ..Checkpoint::default()
         };
+        next.source_definition.clone_from(&self.source_definition);
         next.source_state.clone_from(&self.source_state);
         next
     }

@@ -1,7 +1,7 @@
 use tiberius::{ColumnData, TokenRow};
 
 use crate::config::{Relation, SqlConnection};
-use crate::cursor::{KeyValues, SourceState};
+use crate::cursor::KeyValues;
 use crate::source::mssql::SizeLimits;
 
 use super::*;
@@ -183,7 +183,8 @@ fn the_text_of_a_fetch_is_made_once_for_each_kind_of_window() {
         let window = FetchWindow { after, upto, rows_max: 10, state: &NOTHING };
         let (sql, params) = plan.statement(window).unwrap();
         let [first, again] = [(); 2].map(|()| plan.whole_statement(window).unwrap());
-        assert_eq!(*first.0, format!("{sql}\n{}", plan.describe));
+        let identify = plan.identify.as_ref().unwrap();
+        assert_eq!(*first.0, format!("{identify}\n{sql}\n{}", plan.describe));
         assert!(Arc::ptr_eq(&first.0, &again.0));
         assert_eq!((&first.1, &again.1), (&params, &params));
         texts.insert(sql);
@@ -331,7 +332,7 @@ fn a_key_value_with_a_type_of_its_own_has_a_statement_of_its_own() {
         let cast = format!("t.[any] > CAST(CAST(@P3 AS {declared}) AS sql_variant)");
         assert!(sql.contains(&cast), "{sql}");
         let (alone, _) = plan.statement(window(&at(value), None)).unwrap();
-        assert!(sql.starts_with(&alone), "{alone}");
+        assert!(sql.contains(&alone), "{alone}");
     }
     let error = plan.whole_statement(window(&at("int:5)"), None)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Data);

@@ -1,0 +1,104 @@
+//! The definition of a source in plain text, next to its fingerprint, so that a message can name what differs.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
+
+/// Longest text of a part, in characters: a state document stays small whatever a filter or query has.
+const PART_CHARS_MAX: usize = 500;
+
+/// The parts of a source's definition, by name, in the order in which they are reported.
+///
+/// It is for people: whether two sources are the same is decided by the fingerprint alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SourceDefinition(Map<String, Json>);
+
+impl SourceDefinition {
+    /// Returns the definition with these parts, which must not hold secrets. Long parts are cut.
+    pub fn of(parts: &[(&str, &str)]) -> Self {
+        let part = |(name, text): &(&str, &str)| ((*name).to_owned(), shown(text).into());
+        Self(parts.iter().filter(|(_, text)| !text.is_empty()).map(part).collect())
+    }
+
+    /// Whether it has no parts, as in documents that were written before it existed.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns how `now` differs from this one, as in "database was `Shop`, is now `Store`".
+    ///
+    /// `None` if this one is not known.
+    pub fn differences(&self, now: &Self) -> Option<String> {
+        if self.is_empty() {
+            return None;
+        }
+        let added = now.0.keys().filter(|name| !self.0.contains_key(*name));
+        let names = self.0.keys().chain(added);
+        let text = |of: &Self, name: &str| match of.0.get(name) {
+            Some(Json::String(text)) => format!("`{text}`"),
+            Some(_) | None => "not set".to_owned(),
+        };
+        let differences: Vec<String> = names
+            .filter(|name| self.0.get(*name) != now.0.get(*name))
+            .map(|name| format!("{name} was {}, is now {}", text(self, name), text(now, name)))
+            .collect();
+        Some(if differences.is_empty() {
+            "a literal or a parameter value of the filter or query, or text beyond its first 500 \
+             characters, has changed"
+                .to_owned()
+        } else {
+            differences.join("; ")
+        })
+    }
+}
+
+fn shown(text: &str) -> String {
+    match text.char_indices().nth(PART_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn definition(database: &str, filter: &str) -> SourceDefinition {
+        SourceDefinition::of(&[("server", "db"), ("database", database), ("filter", filter)])
+    }
+
+    #[test]
+    fn what_differs_is_named_with_both_values() {
+        let shop = definition("Shop", "");
+        let store = definition("Store", "t.region = @region");
+        assert_eq!(
+            shop.differences(&store).unwrap(),
+            "database was `Shop`, is now `Store`; filter was not set, is now `t.region = @region`"
+        );
+        assert_eq!(SourceDefinition::default().differences(&shop), None, "it is not known");
+    }
+
+    #[test]
+    fn a_difference_in_what_is_not_kept_is_still_reported() {
+        let same = definition("Shop", "t.token = N'…'");
+        let found = same.differences(&same.clone()).unwrap();
+        assert!(found.starts_with("a literal or a parameter value"), "{found}");
+    }
+
+    #[test]
+    fn long_parts_are_cut() {
+        let long = definition("Shop", &"x".repeat(100_000));
+        assert!(serde_json::to_string(&long).unwrap().len() < 1_000);
+    }
+
+    #[test]
+    fn parts_of_other_versions_are_kept() {
+        let text = r#"{"server":"db","later":[1]}"#;
+        let read: SourceDefinition = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), text);
+        assert_eq!(
+            read.differences(&SourceDefinition::of(&[("server", "db")])).unwrap(),
+            "later was not set, is now not set"
+        );
+    }
+}
