@@ -147,8 +147,9 @@ struct State {
     plan: Option<Arc<Plan>>,
     /// Whether the columns must be described again before the plan is used: the last read failed.
     in_doubt: bool,
-    /// Position whose rows were refused because the columns had changed since the plan was made.
-    refused_at: Option<Cursor>,
+    /// Position whose rows were refused because the columns had changed since the plan was made, and what was
+    /// remembered with it.
+    refused_at: Option<(Cursor, SourceState)>,
     /// How many rows a batch holds, judged by those read last.
     rows_fit: Option<usize>,
     /// Whether it was said what is known of a view, or cannot be known of a query.

@@ -269,6 +269,29 @@ async fn a_warm_process_resumes_after_the_reset_that_a_retyped_key_asks_for() {
 }
 
 #[tokio::test]
+async fn a_warm_process_resumes_at_its_position_after_an_operator_has_accepted_the_key() {
+    let mut ticks = ticks(RowVersion).await;
+    ticks.run("CREATE VIEW dbo.v AS SELECT id, rv FROM dbo.t").await;
+    ticks.settings = ticks.world.settings("v", RowVersion, "rv");
+    let poller = ticks.process();
+    warm(&poller).await.unwrap();
+    ticks.run("INSERT INTO dbo.t (id) VALUES (2)").await;
+    // The same values under another type, which the position can be read as too.
+    view(&ticks.world, "CAST(id AS bigint) AS id, rv").await;
+    let error = warm(&poller).await.unwrap_err();
+    let command = "`highwater reset orders keep --new-source --reason \"no row is missing\"`";
+    assert!(error.contains("is now `bigint`") && error.contains(command), "{error}");
+    let cli = ticks.process();
+    let plan = cli.plan_reset(ResetTo::Keep, true).await.unwrap();
+    let operator = Operator { by: "ann", reason: "no row is missing" };
+    cli.reset(&plan, "reset-1".to_owned(), operator).await.unwrap();
+    assert_eq!(warm(&poller).await, Ok(TickOutcome::Committed { more: false }));
+    assert_eq!(warm(&poller).await, Ok(TickOutcome::Idle));
+    let delivered = ticks.handler.received().into_iter().flat_map(|batch| batch.event_ids);
+    assert_eq!(delivered.count(), 1 + 1, "the position was kept");
+}
+
+#[tokio::test]
 async fn columns_are_described_again_after_any_refusal_whatever_its_number() {
     let world = World::start(TABLE).await;
     world.database.execute("CREATE VIEW dbo.v AS SELECT id, rv, a, b FROM dbo.t").unwrap();

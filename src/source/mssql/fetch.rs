@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::config::OnSchemaChange;
+use crate::cursor::{Cursor, SourceState};
 use crate::error::ErrorKind;
 use crate::mssql::SqlError;
 use crate::source::{FetchError, FetchWindow, Rows};
@@ -146,9 +147,9 @@ impl Mssql {
 
     /// Reads by changed columns from now on, unless the poller has to stop.
     ///
-    /// A refusal keeps the old plan, and holds for the position it was made at. A fetch from another
-    /// position comes after an operator has moved the checkpoint, so the columns are accepted as in a
-    /// new process, where only the state document decides.
+    /// A refusal keeps the old plan, and holds for the position it was made at and what was remembered with it.
+    /// A fetch where one of them differs comes after an operator has reset the poller, so the columns are
+    /// accepted as in a new process, where only the state document decides.
     fn adopt(
         &self,
         state: &mut State,
@@ -156,7 +157,10 @@ impl Mssql {
         window: FetchWindow<'_>,
         described: &[Column],
     ) -> Result<(), FetchError> {
-        let moved = state.refused_at.as_ref().is_some_and(|at| window.after != Some(at));
+        let stays = |(at, known): &(Cursor, SourceState)| {
+            window.after == Some(at) && window.state == known
+        };
+        let moved = state.refused_at.as_ref().is_some_and(|refused| !stays(refused));
         if described.is_empty() || moved {
             (state.plan, state.refused_at) = (None, None);
             return Ok(());
@@ -169,7 +173,7 @@ impl Mssql {
             _ => self.changed(&changes).err(),
         };
         if let Some(refusal) = refusal {
-            state.refused_at = window.after.cloned();
+            state.refused_at = window.after.map(|after| (after.clone(), window.state.clone()));
             return Err(refusal);
         }
         state.plan = Some(Arc::new(new));
