@@ -406,7 +406,9 @@ mod tests {
             .map(|entry| entry.unwrap().path())
             .collect();
         assert!(files.contains(&path), "{files:?}");
-        files.iter().for_each(|file| assert_eq!(mode(file), 0o600, "{}", file.display()));
+        for file in files {
+            assert_eq!(mode(&file), 0o600, "{}", file.display());
+        }
 
         // What an older version left open is closed by the next write; the folder is the operator's.
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
