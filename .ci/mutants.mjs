@@ -22,6 +22,9 @@ import { cpSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs"
 import { join } from "node:path";
 
 const POLLER = "src/poller.rs";
+const REDACTION = "src/redaction.rs";
+const EXEC_SETTINGS = "src/config/handler/exec.rs";
+const STATE_LOCAL = "src/state/local.rs";
 const ENTRY = "src/journal/entry.rs";
 const RECORD = "src/journal/record.rs";
 const FOLD = "src/journal/fold.rs";
@@ -255,8 +258,8 @@ const BREAKS = [
   ["missing state folder created", FILE_STORE, "self.folder.parent().filter(|state| !state.is_dir())?", "self.folder.parent().filter(|state| !state.is_dir() && false)?"],
   ["failing process keeps its document", POLLER, "                if result.is_err() {\n                    memory.forget();", "                if false {\n                    memory.forget();"],
   ["columns not described again after a refusal", MSSQL_SOURCE, "self.in_doubt |= !error.is_outage();", ""],
-  ["refused order accepted at the next read", MSSQL_FETCH, "is_some_and(|at| window.after != Some(at))", "is_some()"],
-  ["refused order never accepted", MSSQL_FETCH, "is_some_and(|at| window.after != Some(at))", "is_some_and(|at| window.after != Some(at) && false)"],
+  ["refused order accepted at the next read", MSSQL_FETCH, "is_some_and(|refused| !stays(refused))", "is_some()"],
+  ["refused order never accepted", MSSQL_FETCH, "is_some_and(|refused| !stays(refused))", "is_some_and(|refused| false && !stays(refused))"],
   ["marker ignored", MEMORY, "match self.limits.on_missing_state {", "match OnMissingState::Recreate {"],
   ["generation not above the marker's", MEMORY, "let floor = marker.map_or(1, |marker| marker.generation.0 + 1);", "let floor = u64::from(marker.is_none());"],
   ["document begun without a generation", STATE, "self.generation == Generation(0)", "false && self.generation == Generation(0)"],
@@ -273,7 +276,7 @@ const BREAKS = [
   ["token never replaced", TOKEN, "&& rest > REFRESH_BEFORE", "&& rest > Duration::ZERO"],
   ["token used to its end", TOKEN, "if rest > REST_MIN =>", "if rest > Duration::ZERO =>"],
   ["service asked before its pause is over", USER, "                self.left_alone.keep_for(pause);\n", ""],
-  ["password told by a refusal", REFUSAL, 'text.replace(password, "[redacted]")', "text.to_owned()"],
+  ["password told by a refusal", REFUSAL, "hold_token(user.password.expose_secret());", ""],
   ["blob named without its content", BLOB, "_{last}_{}.ndjson\", delivery.poller, delivery.batch_id)", "_{last}.ndjson\", delivery.poller)"],
   ["native lease taken for a blob that is there", BLOB, "412 => answer.code == \"ConditionNotMet\",", "412 => true,"],
   ["message larger than a queue takes", MESSAGE, "if self.text_bytes(json.len() + 1 + next.len() + end) > TEXT_BYTES_MAX {", "if self.text_bytes(json.len() + next.len()) > TEXT_BYTES_MAX {"],
@@ -446,7 +449,12 @@ const BREAKS = [
   ["step accepts for the chain", HANDLE, "call.step.is_none() && self.may_be", "self.may_be"],
   ["throttled token endpoint asked again", PATIENT, "Some(rest) if rest > PAUSE_MAX => return Err(left_alone(request, rest)),", "Some(rest) if rest > PAUSE_MAX => {}"],
   ["pause of a token endpoint forgotten with who waited", PATIENT, "            self.left_alone.keep_for(pause);\n", ""],
-  ["secret of a token request told", PATIENT, "text.replace(secret, \"[redacted]\")", "text.replace(secret, secret)"],
+  ["secret of a token request told", PATIENT, "fields.for_each(|(_, value)| hold_token(&value));", "drop(fields);"],
+  ["secret left in a text", REDACTION, "redacted.push_str(MARK);", "redacted.push_str(text.get(start..end).unwrap_or_default());"],
+  ["escaped secret not found", REDACTION, "if text.bytes().any(begins_escape) {", "if false {"],
+  ["secret cut before it is searched for", REDACTION, "text.trim().chars().take(chars_max).map(plain).collect()", "redact(&String::from_utf8_lossy(bytes).trim().chars().take(chars_max).map(plain).collect::<String>()).into_owned()"],
+  ["child process inherits the environment", EXEC_SETTINGS, "names.retain(is_inherited);", ""],
+  ["state file open to others", STATE_LOCAL, "FILE_MODE: u32 = 0o600", "FILE_MODE: u32 = 0o644"],
   ["newer C library packed", ELF, "Some(numbers) if numbers <= GLIBC_MAX => ", "Some(numbers) if numbers <= GLIBC_MAX || true => "],
   ["steps share the batch id", EVENT, "        update_sized(&mut hash, step.as_bytes());\n", ""],
   ["rows of other parts read", QUERY, "self.partition.map(|partition| partition::condition(partition, self.key, \"t\"))", "self.partition.map(|_| partition::condition).and(None)"],

@@ -47,12 +47,13 @@ use std::time::Duration;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use tokio::runtime::Runtime;
 
-use self::output::{Exit, Failed, end};
+use self::output::{Exit, Failed, end, tell};
 use crate::app::App;
-use crate::config::{LocalSettings, ProcessVars, Vars};
+use crate::config::{LocalSettings, ProcessVars, Vars, secrets};
 use crate::error::chain;
 use crate::partition::whole_of;
 use crate::poller::Poller;
+use crate::redaction;
 use crate::telemetry::flush_lines;
 
 /// A polling trigger for Microsoft SQL Server on Azure Functions.
@@ -157,19 +158,26 @@ pub fn main() -> ExitCode {
 }
 
 async fn run() -> ExitCode {
+    hold_secrets(&ProcessVars);
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
             // Help and version are answers, not mistakes; clap knows which stream is which.
-            let printed = error.print();
-            let exit = if error.use_stderr() { Exit::Usage } else { Exit::Done };
-            return if printed.is_ok() { exit } else { Exit::Failed }.into();
+            if error.use_stderr() {
+                // It repeats arguments.
+                tell(error.to_string().trim_end());
+                return Exit::Usage.into();
+            }
+            return if error.print().is_ok() { Exit::Done } else { Exit::Failed }.into();
         }
     };
     let vars: &dyn Vars = match &arguments.settings {
         None => &ProcessVars,
         Some(path) => match LocalSettings::read(path, ProcessVars) {
-            Ok(settings) => &settings.clone(),
+            Ok(settings) => {
+                hold_secrets(&settings);
+                &settings.clone()
+            }
             Err(error) => return end(Err(Failed::new(Exit::Settings, chain(&error)))),
         },
     };
@@ -218,6 +226,11 @@ async fn run() -> ExitCode {
             race.await.unwrap_or_else(|error| end(Err(failed(error))))
         }
     }
+}
+
+/// Registers every secret of the environment, before anything can be said about it.
+fn hold_secrets(vars: &dyn Vars) {
+    redaction::hold(secrets(vars).into_iter().map(|found| found.value));
 }
 
 /// Returns the poller of a name, put together as the settings say; nothing is connected to yet.

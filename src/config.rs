@@ -28,6 +28,7 @@ mod parse;
 mod poller;
 mod read;
 mod recovery;
+mod secrets;
 mod settings;
 mod source;
 mod sql_connection;
@@ -53,6 +54,7 @@ pub(crate) use self::parse::is_poller_name;
 pub use self::parse::parse_duration;
 pub use self::poller::{JournalConfig, LeaseConfig, LimitsConfig, PollerConfig};
 pub use self::recovery::{RecoveryConfig, RecoveryMode};
+pub use self::secrets::{FoundSecret, secrets};
 pub(crate) use self::settings::LOG_DEFAULT;
 pub use self::settings::{
     FENCE_TABLE_DEFAULT, Fallback, JOURNAL_TABLE_DEFAULT, LEDGER_TABLE_DEFAULT, SETTINGS,

@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::fmt::Write as _;
 
+use crate::redaction::redacted;
+
 /// What the operator has to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
@@ -30,7 +32,8 @@ impl ErrorKind {
 
 /// Returns an error with its causes, outermost first, as `a: b: c`.
 ///
-/// A cause that its parent's text already ends with is left out.
+/// A cause that its parent's text already ends with is left out. Whatever others say passes here on its way to
+/// logs, replies and state documents, so the secrets of this process are taken out.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -42,7 +45,7 @@ pub fn chain(error: &dyn Error) -> String {
         }
         cause = error.source();
     }
-    text
+    redacted(text)
 }
 
 /// Returns the command that starts a poller over, for an error whose only remedy that is.
@@ -56,16 +59,6 @@ pub(crate) fn restore_state(poller: &str) -> String {
         "rebuild it from the journal with `highwater state rebuild {poller} --reason \"state was lost\"`, or \
          restore a copy with `highwater state import copy.json {poller} --reason \"state was lost\"`"
     )
-}
-
-/// Shortest rest of a word that may be a token.
-const TOKEN_MIN: usize = 16;
-
-/// Returns what of a word comes before something that looks like a token; `None` where nothing does.
-pub(crate) fn before_token(word: &str) -> Option<&str> {
-    // How the JSON of a token's head begins in base64.
-    let (before, token) = word.split_once("eyJ")?;
-    (token.len() >= TOKEN_MIN).then_some(before)
 }
 
 #[cfg(test)]

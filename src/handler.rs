@@ -26,6 +26,7 @@ use thiserror::Error;
 use time::OffsetDateTime;
 
 use crate::event::{BatchId, ChangeEvent, SourceLabel};
+use crate::redaction::redact;
 use crate::state::{FencingToken, Generation, StaleWrite};
 
 /// One batch on its way to a handler.
@@ -190,7 +191,8 @@ fn named_step(step: &str) -> String {
 
 /// Whether the text of an error says that it comes from this step of a handler chain.
 pub(crate) fn is_of_step(error: &str, step: &str) -> bool {
-    error.contains(&named_step(step))
+    // The text of the error was redacted too, should a secret be part of the step's name.
+    error.contains(redact(&named_step(step)).as_ref())
 }
 
 impl HandlerError {

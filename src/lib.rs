@@ -49,7 +49,7 @@
 //! | engine | [`poller`], [`lease`], [`journal::Appender`], [`journal::History`], [`metrics`], [`doctor`], [`recovery`], [`repartition`], [`status`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`], [`journal::JournalStore`] | vocabulary |
 //! | pure rules | [`config`], [`policy`], [`quarantine`], [`range`], [`schedule`], [`state`], [`journal`], [`normalize`] | vocabulary |
-//! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`], [`partition`], [`trace`] | each other |
+//! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`], [`partition`], [`redaction`], [`trace`] | each other |
 //!
 //! Imports point downwards only; `tests/it/tidy.rs` enforces the map.
 //!
@@ -88,6 +88,7 @@ pub mod cursor;
 pub mod error;
 pub mod event;
 pub mod partition;
+pub mod redaction;
 pub mod trace;
 pub mod value;
 

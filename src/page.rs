@@ -29,6 +29,7 @@ use url::form_urlencoded;
 pub use self::guard::Authority;
 use self::markup::Html;
 pub use self::server::{Served, serve};
+use crate::redaction::{redact, redact_json};
 use crate::status::{Asked, Board, BoardError, Report};
 
 /// Name of the function that the Functions host calls it by.
@@ -149,13 +150,14 @@ fn told(report: &Report, question: Question<'_>) -> Answer {
     });
     let title = question.html.then(|| title(report, view.poller));
     let body = serde_json::to_string(&Told { report, title, html });
-    Answer { status: 200, content_type: JSON, body: body.expect("a report has only string keys") }
+    let body = body.expect("a report has only string keys");
+    Answer { status: 200, content_type: JSON, body: redact_json(&body).into_owned() }
 }
 
 /// Returns an answer that says what went wrong.
 pub fn failed(status: u16, text: &str, question: Question<'_>) -> Answer {
     if !question.page {
-        let body = serde_json::json!({ "error": text }).to_string();
+        let body = serde_json::json!({ "error": redact(text) }).to_string();
         return Answer { status, content_type: JSON, body };
     }
     let view = View { poller: None, code: question.code, offer: None };

@@ -24,6 +24,7 @@ mod lines;
 mod post;
 mod prometheus;
 mod reader;
+mod redacting;
 mod resource;
 mod settings;
 
@@ -41,6 +42,7 @@ use uuid::Uuid;
 use self::export::{Exporter, Parts};
 use self::lines::Streams;
 use self::reader::Reader;
+use self::redacting::Redacting;
 use self::settings::{Settings, Signal};
 use crate::clock::SystemClock;
 use crate::config::{Vars, metrics_address};
@@ -151,7 +153,7 @@ where
         .with_current_span(true)
         .with_span_list(false)
         .with_target(false)
-        .with_writer(Streams)
+        .with_writer(Redacting(Streams))
         // It would be told by `eprintln!`, which panics where the host is gone with both pipes.
         .log_internal_errors(false)
         .with_filter(targets(filter).and(filter_fn(|metadata| !is_span_to_export(metadata))))

@@ -18,6 +18,7 @@ use tokio::sync::Mutex;
 
 use super::failure::describe;
 use crate::clock::Clock;
+use crate::redaction::hold_token;
 
 /// How long before its end a token is replaced: as the identity library does it.
 const REFRESH_BEFORE: Duration = Duration::minutes(5);
@@ -70,6 +71,7 @@ impl TokenCredential for KeptToken {
         }
         match (self.credential.get_token(scopes, options).await, old) {
             (Ok(token), _) => {
+                hold_token(token.token.secret());
                 let scopes = scopes.iter().map(|scope| (*scope).to_owned()).collect();
                 *kept = Some(Kept { scopes, token: token.clone() });
                 Ok(token)

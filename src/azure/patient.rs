@@ -25,8 +25,8 @@ use serde_json::Value as Json;
 use tokio::time::sleep;
 use url::form_urlencoded;
 
-use super::failure::scrub;
 use super::left_alone::LeftAlone;
+use crate::redaction::{hold_token, scrub};
 
 /// Longest pause that is waited for while somebody wants to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -156,23 +156,21 @@ fn refused(request: &Request, status: StatusCode, body: &[u8]) -> Error {
     let words = words.lines().next().unwrap_or_default();
     let words = words.strip_prefix(&code).unwrap_or(words).trim_start_matches([':', ' ']);
     let text = if code.is_empty() { words.to_owned() } else { format!("{code}: {words}") };
-    let text = without_secrets(request, &text);
+    hold_secrets(request);
     let text: String = scrub(&text).chars().take(WORDS_MAX).collect();
     let (host, number) = (host(request), u16::from(status));
     let text = format!("`{host}` answered HTTP {number} {text}");
     answered(status, text.trim_end_matches([':', ' ', '.']).to_owned())
 }
 
-fn without_secrets(request: &Request, text: &str) -> String {
-    let mut secrets = Vec::new();
+/// Registers what the request proves itself with: an answer may repeat it, and not all of it is in a setting.
+fn hold_secrets(request: &Request) {
     if let Body::Bytes(form) = request.body() {
         let fields = form_urlencoded::parse(form);
         let fields = fields.filter(|(name, _)| SECRETS.contains(&name.as_ref()));
-        secrets.extend(fields.map(|(_, value)| value.into_owned()));
+        fields.for_each(|(_, value)| hold_token(&value));
     }
-    secrets.extend(request.headers().get_optional_str(&IDENTITY_HEADER).map(str::to_owned));
-    let secrets = secrets.iter().filter(|secret| !secret.is_empty());
-    secrets.fold(text.to_owned(), |text, secret| text.replace(secret, "[redacted]"))
+    request.headers().get_optional_str(&IDENTITY_HEADER).into_iter().for_each(hold_token);
 }
 
 /// What is wrong with the answer is not told: it may hold the token.

@@ -3,6 +3,7 @@
 use super::output::Exit;
 use crate::doctor::{Finding, Level, Verdict, verdict};
 use crate::event::counted;
+use crate::redaction::redact;
 
 /// Returns what people read of findings, each under a heading: a line for each, the fix below it, and
 /// a last line with the sum.
@@ -35,7 +36,7 @@ pub(super) fn text<'a>(found: impl IntoIterator<Item = (String, &'a Finding)>) -
 
 /// Some of it are a server's own words, which must not command a terminal.
 fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    redact(text).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// Returns the exit code that findings come to.

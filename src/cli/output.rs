@@ -4,11 +4,13 @@
 //! Nothing is coloured, on a terminal or off it. A reader that has closed its end of a pipe has seen
 //! what it wanted, so that is no failure.
 
+use std::borrow::Cow;
 use std::io;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use serde::de::IgnoredAny;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -16,6 +18,7 @@ use crate::app::BuildError;
 use crate::error::{ErrorKind, chain};
 use crate::lease::LeaseError;
 use crate::poller::{LoadError, TickError};
+use crate::redaction::{redact, redact_json};
 use crate::state::{FormatError, Refusal, StoreError};
 
 /// Widest cell of a table; a longer one is cut, since the JSON forms have it whole.
@@ -235,7 +238,7 @@ fn table(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
 /// Returns cells that fit on one line and cannot command a terminal: some hold a target's own words.
 fn printable(cells: Vec<String>) -> Vec<String> {
     let cell = |text: String| {
-        let plain = plain(&text);
+        let plain = plain(&redact(&text));
         if plain.chars().count() <= CELL_CHARS_MAX {
             return plain;
         }
@@ -255,14 +258,22 @@ pub(super) fn time_text(at: OffsetDateTime) -> String {
     at.format(&Rfc3339).unwrap_or_else(|_| at.to_string())
 }
 
-/// Prints a command's data; nothing at all where there is none.
+/// Prints a command's data, without secrets; nothing at all where there is none.
 pub(super) fn say(text: &str) {
     if !text.is_empty() {
-        write_line(&mut io::stdout(), text);
+        write_line(&mut io::stdout(), &clean(text));
     }
 }
 
-/// Prints data as it is stored.
+/// Returns a command's data without secrets; what is JSON stays JSON.
+fn clean(text: &str) -> Cow<'_, str> {
+    let is_json = |text: &str| serde_json::from_str::<IgnoredAny>(text).is_ok();
+    let is_structured =
+        text.starts_with(['{', '[']) && (is_json(text) || text.lines().all(is_json));
+    if is_structured { redact_json(text) } else { redact(text) }
+}
+
+/// Prints data as it is stored: a copy that differs could not be restored.
 pub(super) fn say_bytes(bytes: &[u8]) {
     let mut stream = io::stdout();
     // Nobody is left who could be told of an error.
@@ -273,7 +284,7 @@ pub(super) fn say_bytes(bytes: &[u8]) {
 
 /// Prints what is not data: progress, warnings, questions.
 pub(super) fn tell(text: &str) {
-    write_line(&mut io::stderr(), text);
+    write_line(&mut io::stderr(), &redact(text));
 }
 
 /// Prints why a command ends, and returns its exit code.

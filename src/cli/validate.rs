@@ -10,12 +10,13 @@ use super::findings;
 use super::from::FromOption;
 use super::output::{Exit, Output, OutputOption, Record, say};
 use crate::app::App;
-use crate::config::{Config, Vars};
+use crate::config::{Config, FoundSecret, Vars, secrets};
 use crate::doctor::Finding;
 use crate::error::chain;
 use crate::page;
 use crate::project::{self, Function};
 use crate::recovery;
+use crate::redaction::SECRET_BYTES_MIN;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -83,6 +84,9 @@ fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
             None
         }
     };
+    for short in secrets(vars).iter().filter(|found| found.is_ours && found.is_short()) {
+        add("settings", short_secret(short));
+    }
     let host = project::host(from);
     add("host.json", host_finding(host, config.as_ref()));
     let folder = project::functions_folder(from);
@@ -111,6 +115,18 @@ fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
         }
     }
     found
+}
+
+fn short_secret(found: &FoundSecret) -> Finding {
+    let FoundSecret { setting, .. } = found;
+    Finding::warning(
+        "secret",
+        format!(
+            "`{setting}` holds a secret of fewer than {SECRET_BYTES_MIN} characters, too short to be \
+             recognised in logs and errors"
+        ),
+        format!("replace it by one of at least {SECRET_BYTES_MIN} characters"),
+    )
 }
 
 fn host_finding(

@@ -4,6 +4,8 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::redaction::looks_like;
+
 /// Longest value that a mistake shows.
 const VALUE_CHARS_MAX: usize = 120;
 
@@ -53,19 +55,38 @@ pub enum Shown {
     Value(String),
     /// There is a value, which is or may be a secret.
     Secret,
+    /// There is a value that looks like a secret: its length and what it looks like are all that is shown.
+    LooksSecret(String),
+    /// There is a URL that cannot be read as one, whose parts cannot be told apart: its scheme.
+    Scheme(String),
     /// The name itself is the mistake.
     Unknown,
 }
 
 impl Shown {
-    /// Returns a value as it may be shown: not at all where it looks as if a connection string or
-    /// a URL with a key had ended up in the wrong setting.
+    /// Returns a value as it may be shown: only its form where it looks as if a secret had ended up in the
+    /// wrong setting, and only its scheme where it is an address.
     pub(super) fn of(text: &str) -> Self {
-        let lower = text.to_ascii_lowercase();
-        let is_list = lower.contains('=') && lower.contains([';', '?']);
-        let has_secret =
-            ["key=", "password=", "pwd=", "sig="].iter().any(|key| lower.contains(key));
-        if is_list || has_secret { Self::Secret } else { Self::Value(text.to_owned()) }
+        if let Some(kind) = looks_like(text) {
+            return Self::LooksSecret(format!(
+                "{} characters, looks like {kind}",
+                text.chars().count()
+            ));
+        }
+        Self::Value(text.to_owned())
+    }
+
+    /// Returns an address as it may be shown: its scheme, since the parts
+    /// of one that cannot be read cannot be told apart.
+    pub(super) fn of_address(text: &str) -> Self {
+        let is_scheme = |text: &str| {
+            text.starts_with(|c: char| c.is_ascii_alphabetic())
+                && text.chars().all(|c| c.is_ascii_alphanumeric() || "+.-".contains(c))
+        };
+        match text.split_once("://") {
+            Some((scheme, _)) if is_scheme(scheme) => Self::Scheme(scheme.to_owned()),
+            Some(_) | None => Self::Secret,
+        }
     }
 }
 
@@ -75,6 +96,8 @@ impl fmt::Display for Shown {
             Self::Missing => formatter.write_str("is not set"),
             Self::Value(value) => write!(formatter, "is `{}`", printable(value, VALUE_CHARS_MAX)),
             Self::Secret => formatter.write_str("is `(not shown)`"),
+            Self::LooksSecret(form) => write!(formatter, "is `(not shown)` ({form})"),
+            Self::Scheme(scheme) => write!(formatter, "is `{scheme}://…`"),
             Self::Unknown => formatter.write_str("is unknown"),
         }
     }

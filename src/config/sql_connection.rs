@@ -196,6 +196,11 @@ impl SqlConnection {
     }
 }
 
+/// Returns the keys of a connection string with their values, as far as it can be read.
+pub(super) fn pairs(text: &str) -> impl Iterator<Item = (String, String)> + use<> {
+    text::split(text).0.into_iter().map(|pair| (pair.key, pair.value))
+}
+
 /// Returns the keys of connection strings and what each does, as a table in Markdown.
 pub fn connection_keys_table() -> String {
     keys::table()

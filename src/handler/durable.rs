@@ -32,7 +32,6 @@ use reqwest::{Method, RequestBuilder};
 use secrecy::ExposeSecret as _;
 use thiserror::Error;
 use url::Url;
-use url::form_urlencoded::byte_serialize;
 
 use self::reply::{Received, Start};
 use super::tries::Tries;
@@ -61,8 +60,6 @@ pub struct ClientError(#[source] reqwest::Error);
 pub struct Durable {
     client: reqwest::Client,
     config: DurableConfig,
-    /// What an error must not repeat, longest first.
-    secrets: Vec<String>,
 }
 
 impl fmt::Debug for Durable {
@@ -88,7 +85,7 @@ impl Durable {
             .timeout(config.timeout)
             .build()
             .map_err(ClientError)?;
-        Ok(Self { client, config: config.clone(), secrets: secrets(config) })
+        Ok(Self { client, config: config.clone() })
     }
 
     /// Returns the address of a part of the API, with the key in it.
@@ -143,7 +140,6 @@ impl Durable {
             retry_after: retry_after.and_then(|it| it.to_str().ok()?.trim().parse().ok()),
             body: Vec::new(),
             is_cut: false,
-            secrets: self.secrets.clone(),
         };
         // Each round adds at least a byte or ends.
         while !received.is_cut
@@ -155,21 +151,6 @@ impl Durable {
         }
         Ok(received)
     }
-}
-
-/// Returns the texts that must not be repeated: the key, and what the address's query holds, each as
-/// it is and as it is sent.
-fn secrets(config: &DurableConfig) -> Vec<String> {
-    /// Shorter values are no secrets and would tear holes into any text.
-    const LENGTH_MIN: usize = 6;
-    let key = config.system_key.as_ref().map(|key| key.expose_secret().to_owned());
-    let values = config.url.query_pairs().map(|(_, value)| value.into_owned()).chain(key);
-    let mut secrets: Vec<String> = values.collect();
-    let sent = |secret: &String| byte_serialize(secret.as_bytes()).collect::<String>();
-    secrets.extend(secrets.iter().map(sent).collect::<Vec<_>>());
-    secrets.retain(|secret| secret.len() >= LENGTH_MIN);
-    secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-    secrets
 }
 
 #[async_trait]

@@ -80,6 +80,7 @@ use crate::azure::Tokens;
 use crate::clock::Clock;
 use crate::config::{BodyForm, HttpConfig, redacted};
 use crate::error::chain;
+use crate::redaction;
 
 mod auth;
 mod body;
@@ -269,7 +270,6 @@ impl Http {
         let mut request = prepared.request();
         request.headers_mut().extend(self.date_and_signature(prepared, part));
         let proof = self.auth.prove(self.timeout).await?;
-        let target = self.target.hiding(proof.as_ref().map(|proof| proof.secret.as_str()));
         request.headers_mut().extend(proof.map(|proof| (proof.name, proof.value)));
         let span = traced::span(&self.url, tries);
         // The receiver's spans lie in the one of this try.
@@ -281,7 +281,7 @@ impl Http {
                 Ok(response) => {
                     traced::note_status(response.status());
                     let received = self.receive(response).await;
-                    reply::judge(&target, &received, &part.events, self.clock.now())
+                    reply::judge(&self.target, &received, &part.events, self.clock.now())
                 }
                 Err(error) => Err(HandlerError::Retryable(self.failed(error))),
             }
@@ -329,7 +329,7 @@ impl Http {
     }
 
     fn failed(&self, error: reqwest::Error) -> String {
-        self.target.hide(&format!("POST {}: {}", self.target.shown, cause(error)))
+        redaction::redacted(format!("POST {}: {}", self.target.shown, cause(error)))
     }
 
     /// Returns how long to wait before trying again; `None` where that is for a later tick.

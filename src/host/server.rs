@@ -26,6 +26,7 @@ use crate::error::chain;
 use crate::metrics::{Invocations, Trigger};
 use crate::poller::{Poller, StopSignal, TickReport, TickRequest, outcome_row};
 use crate::recovery::Controller;
+use crate::redaction::{redact, redact_json};
 use crate::status::Board;
 use crate::telemetry::Telemetry;
 
@@ -321,11 +322,13 @@ fn answer(report: &TickReport) -> Response<Body> {
 
 /// Builds a reply that the host can judge; on failure the text is the reason phrase too.
 fn reply(status: StatusCode, text: &str) -> Response<Body> {
-    respond(status, text, &InvocationResponse::new(text))
+    let text = redact(text);
+    respond(status, &text, &InvocationResponse::new(text.as_ref()))
 }
 
 fn respond(status: StatusCode, text: &str, response: &InvocationResponse) -> Response<Body> {
-    let mut response = Response::new(Body::from(response.to_json()));
+    let body = response.to_json();
+    let mut response = Response::new(Body::from(redact_json(&body).into_owned()));
     *response.status_mut() = status;
     let json = header::HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);

@@ -5,7 +5,8 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::config::Encrypt;
-use crate::error::{ErrorKind, before_token, chain};
+use crate::error::{ErrorKind, chain};
+use crate::redaction::scrub;
 
 use super::dial::DialError;
 use super::number::{Again, class};
@@ -286,19 +287,7 @@ const CRATE_NOISE: &str = "failed to execute `reqwest` request: ";
 
 /// Returns what a credential says and why, without the queries of addresses.
 fn told(error: &azure_core::Error) -> String {
-    let text = chain(error).replace(CRATE_NOISE, "");
-    let word = |word: &str| match word.split_once('?') {
-        // What is no answer of a token's endpoint may still hold one.
-        _ if before_token(word).is_some() => {
-            format!("{}[redacted]", before_token(word).unwrap_or_default())
-        }
-        Some((address, query)) if query.contains('=') => {
-            let kept = query.trim_end_matches([')', ':', ',', '.']).len();
-            format!("{address}?…{}", query.get(kept..).unwrap_or_default())
-        }
-        Some(_) | None => word.to_owned(),
-    };
-    text.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
+    scrub(&chain(error).replace(CRATE_NOISE, ""))
 }
 
 fn certificate(action: &str, text: &str, encrypt: Encrypt) -> SqlError {
@@ -393,7 +382,7 @@ mod tests {
         assert!(error.is_about_token());
         assert_eq!(
             chain(&error),
-            "get a token: sending to (https://login.example/token?…): connection refused"
+            "get a token: sending to (https://login.example/token[redacted]): connection refused"
         );
         assert!(!SqlError::new(ErrorKind::Transient, "x").is_about_token());
     }

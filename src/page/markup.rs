@@ -3,7 +3,10 @@
 //! Names of elements and attributes are constants of this program; all else is escaped, wherever it
 //! goes. What could reorder or hide the text around it is written out as its code point.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
+
+use crate::redaction::redact;
 
 /// A piece of a page.
 #[derive(Debug, Default)]
@@ -47,15 +50,17 @@ impl Html {
             self.text.push(' ');
             self.text.push_str(name);
             self.text.push_str("=\"");
-            escape(&mut self.text, value);
+            // A link may hold the key that the reader came with.
+            let value = if *name == "href" { Cow::Borrowed(*value) } else { redact(value) };
+            escape(&mut self.text, &value);
             self.text.push('"');
         }
         self.text.push('>');
     }
 
-    /// Adds a text of our own, or part of one.
+    /// Adds a text of our own, or part of one; without secrets, as all that is shown.
     pub(super) fn text(&mut self, text: &str) {
-        escape(&mut self.text, text);
+        escape(&mut self.text, &redact(text));
     }
 
     /// Adds a text of somebody else's, whose direction of writing ends with it.

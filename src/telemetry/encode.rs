@@ -12,6 +12,7 @@ use opentelemetry_sdk::Resource;
 use time::OffsetDateTime;
 use tracing::Level;
 
+use crate::redaction::redacted;
 use crate::trace::{FinishedSpan, LogRecord, SpanKind};
 
 /// Schema of the attributes' names.
@@ -65,9 +66,17 @@ fn message(resource: &Resource) -> ResourceMessage {
 fn attribute(pair: opentelemetry::KeyValue) -> KeyValue {
     KeyValue {
         key: pair.key.to_string(),
-        value: Some(AnyValue::from(pair.value)),
+        value: Some(AnyValue::from(clean(pair.value))),
         ..KeyValue::default()
     }
+}
+
+/// Returns a value without the secrets of this process.
+fn clean(value: opentelemetry::Value) -> opentelemetry::Value {
+    if let opentelemetry::Value::String(text) = value {
+        return redacted(text.into()).into();
+    }
+    value
 }
 
 fn span(span: FinishedSpan) -> Span {
@@ -82,7 +91,7 @@ fn span(span: FinishedSpan) -> Span {
         span_id: span.context.span_id.to_vec(),
         parent_span_id: span.parent.map(|id| id.to_vec()).unwrap_or_default(),
         flags: u32::from(span.context.sampled),
-        name: span.name,
+        name: redacted(span.name),
         kind: kind.into(),
         start_time_unix_nano: nanos(span.began_at),
         end_time_unix_nano: nanos(span.ended_at),
@@ -106,7 +115,7 @@ fn record(record: LogRecord) -> Record {
         observed_time_unix_nano: nanos(record.at),
         severity_number: number,
         severity_text: text.to_owned(),
-        body: Some(AnyValue::from(opentelemetry::Value::from(record.text))),
+        body: Some(AnyValue::from(opentelemetry::Value::from(redacted(record.text)))),
         attributes: record.attributes.into_iter().map(attribute).collect(),
         flags: record.context.map_or(0, |context| u32::from(context.sampled)),
         trace_id: record.context.map(|context| context.trace_id.to_vec()).unwrap_or_default(),
@@ -118,4 +127,35 @@ fn record(record: LogRecord) -> Record {
 
 fn nanos(at: OffsetDateTime) -> u64 {
     u64::try_from(at.unix_timestamp_nanos()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redaction::{MARK, hold};
+    use crate::trace::TraceContext;
+
+    #[test]
+    fn what_is_exported_holds_no_secret() {
+        let secret = "exported-5ecret-of-this-test";
+        hold([secret]);
+        let resource = Resource::builder_empty().build();
+        let attributes = vec![opentelemetry::KeyValue::new("error", format!("{secret} is bad"))];
+        let at = OffsetDateTime::UNIX_EPOCH;
+        let span = FinishedSpan {
+            context: TraceContext { trace_id: [1; 16], span_id: [2; 8], sampled: true },
+            parent: None,
+            name: format!("POST {secret}"),
+            kind: SpanKind::Client,
+            began_at: at,
+            ended_at: at,
+            attributes: attributes.clone(),
+            failed: true,
+        };
+        let text = format!("target said {secret}");
+        let record =
+            LogRecord { at, level: Level::WARN, event: None, text, attributes, context: None };
+        let sent = format!("{:?}{:?}", spans(&resource, vec![span]), logs(&resource, vec![record]));
+        assert!(!sent.contains(secret) && sent.matches(MARK).count() == 4, "{sent}");
+    }
 }

@@ -8,6 +8,7 @@ use opentelemetry_sdk::Resource;
 
 use super::settings::pairs;
 use crate::config::Vars;
+use crate::redaction::redacted;
 
 /// Version of the OpenTelemetry SDK that aggregates metrics.
 const SDK_VERSION: &str = "0.33.1";
@@ -42,7 +43,7 @@ pub(super) fn resource(vars: &dyn Vars, instance: &str) -> Resource {
         get("OTEL_RESOURCE_ATTRIBUTES")
             .iter()
             .flat_map(|text| pairs(text))
-            .map(|(key, value)| KeyValue::new(Key::from(key), value)),
+            .map(|(key, value)| KeyValue::new(Key::from(key), redacted(value))),
     );
     attributes.extend(get("OTEL_SERVICE_NAME").map(|name| KeyValue::new("service.name", name)));
     Resource::builder_empty().with_attributes(attributes).build()

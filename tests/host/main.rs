@@ -34,6 +34,7 @@ mod requests;
 mod reset;
 mod responses;
 mod runs;
+mod secrets;
 mod stalled;
 mod standalone;
 mod start;

@@ -13,7 +13,8 @@ use std::process::Command;
 const MAP: &[(&str, &[&str], &[&str])] = &[
     // Vocabulary.
     ("clock", &[], &[]),
-    ("error", &[], &[]),
+    ("redaction", &[], &["base64"]),
+    ("error", &["redaction"], &[]),
     ("value", &[], &["base64", "itoa"]),
     ("partition", &[], &[]),
     ("cursor", &[], &["sha2"]),
@@ -26,13 +27,13 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("journal", &["cursor", "event", "state", "trace"], &[]),
     (
         "config",
-        &["cursor", "journal", "partition", "policy", "state"],
+        &["cursor", "journal", "partition", "policy", "redaction", "state"],
         &["base64", "secrecy", "tracing_subscriber", "url"],
     ),
     ("source", &["cursor", "error", "event", "value"], &[]),
     ("range", &["cursor"], &[]),
     ("quarantine", &["cursor", "event", "state"], &[]),
-    ("handler", &["event", "state"], &[]),
+    ("handler", &["event", "redaction", "state"], &[]),
     ("normalize", &["cursor", "event", "source", "value"], &[]),
     // Engine.
     ("metrics", &[], &["opentelemetry"]),
@@ -91,7 +92,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("state::file", &["clock", "cursor"], &["sha2"]),
     (
         "azure",
-        &["clock", "config", "error"],
+        &["clock", "config", "error", "redaction"],
         &[
             "azure_*",
             "base64",
@@ -109,7 +110,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("state::conformance", &["event"], &["tokio::spawn", "tokio::task"]),
     (
         "mssql",
-        &["config", "error"],
+        &["config", "error", "redaction"],
         &["azure_core", "futures_util", "secrecy", "tiberius", "tokio::net", "tokio_util"],
     ),
     (
@@ -152,16 +153,31 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["azure", "config", "event", "handler"],
         &["azure_core", "azure_storage_queue", "base64", "tokio::sync"],
     ),
-    ("handler::durable", &["config", "error", "event", "handler"], &["reqwest", "secrecy", "url"]),
+    (
+        "handler::durable",
+        &["config", "error", "event", "handler", "redaction"],
+        &["reqwest", "secrecy", "url"],
+    ),
     (
         "handler::exec",
-        &["config", "event", "handler"],
+        &["config", "event", "handler", "redaction"],
         &["rustix", "tokio::io", "tokio::process", "tokio::signal"],
     ),
     ("handler::fanout", &["handler"], &[]),
     (
         "handler::http",
-        &["azure", "clock", "config", "cursor", "error", "event", "handler", "state", "trace"],
+        &[
+            "azure",
+            "clock",
+            "config",
+            "cursor",
+            "error",
+            "event",
+            "handler",
+            "redaction",
+            "state",
+            "trace",
+        ],
         &[
             "base64",
             "flate2",
@@ -185,7 +201,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     // Edges.
     (
         "telemetry",
-        &["clock", "config", "error", "metrics", "trace"],
+        &["clock", "config", "error", "metrics", "redaction", "trace"],
         &[
             "axum",
             "flate2",
@@ -204,7 +220,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "page",
-        &["cursor", "error", "event", "poller", "state", "status"],
+        &["cursor", "error", "event", "poller", "redaction", "state", "status"],
         &["axum", "base64", "sha2", "tokio::net", "tokio::spawn", "tokio::sync", "url", "uuid"],
     ),
     (
@@ -216,6 +232,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
             "page",
             "poller",
             "recovery",
+            "redaction",
             "status",
             "telemetry",
             "trace",

@@ -10,6 +10,7 @@ use secrecy::ExposeSecret as _;
 use serde::Deserialize;
 
 use super::User;
+use crate::redaction::{hold_token, redacted};
 
 const INSTEAD: &str =
     "use `Active Directory Managed Identity` or `Active Directory Service Principal`";
@@ -89,14 +90,15 @@ pub(super) fn error(status: StatusCode, body: &[u8], user: &User) -> Error {
     let refused: Refused = serde_json::from_slice(body).unwrap_or_default();
     let code = refused.error_codes.first().copied();
     let told = code.map_or_else(|| refused.error.clone(), |code| format!("AADSTS{code}"));
-    let told = without_password(&told, user);
+    hold_token(user.password.expose_secret());
+    let told = redacted(told);
     let reason = match code.and_then(Meaning::of) {
         Some(Meaning::SecondFactor) => {
             format!("{}: {INSTEAD}", Meaning::SecondFactor.words())
         }
         Some(meaning) => format!("{} {INSTEAD}", meaning.words()),
         None => {
-            let words = without_password(&refused.error_description, user);
+            let words = redacted(refused.error_description);
             let words = words.split(" Trace ID:").next().unwrap_or_default();
             let words = words.lines().next().unwrap_or_default();
             let words = words.strip_prefix(&told).unwrap_or(words).trim_start_matches([':', ' ']);
@@ -119,10 +121,4 @@ pub(super) fn left_alone(rest: Duration) -> Error {
 
 fn code_text(code: Option<u32>) -> Option<String> {
     code.map(|code| code.to_string())
-}
-
-/// The service has no reason to repeat the password; what stands in for it might.
-fn without_password(text: &str, user: &User) -> String {
-    let password = user.password.expose_secret();
-    if password.is_empty() { text.to_owned() } else { text.replace(password, "[redacted]") }
 }

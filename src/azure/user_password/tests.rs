@@ -142,13 +142,13 @@ async fn a_token_is_kept_and_replaced_before_its_end() {
     let credential = UserPassword::new(user(), entra.clone(), clock.clone()).unwrap();
     let kept = KeptToken::new(Arc::new(credential), clock);
     entra.grants("first", 3600);
-    entra.grants("second", 3600);
+    entra.grants("a-second-token", 3600);
     assert_eq!(token(&kept).await.unwrap(), "first");
     tokio::time::advance(Duration::from_secs(54 * 60)).await;
     assert_eq!(token(&kept).await.unwrap(), "first");
     assert_eq!(entra.asked(), 1);
     tokio::time::advance(Duration::from_secs(61)).await;
-    assert_eq!(token(&kept).await.unwrap(), "second");
+    assert_eq!(token(&kept).await.unwrap(), "a-second-token");
     assert_eq!(entra.asked(), 2);
 }
 

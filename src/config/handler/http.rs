@@ -339,7 +339,7 @@ pub(super) fn target_url(text: &str, allow_http: bool, permission: &str) -> Resu
         } else {
             error.to_string()
         };
-        expected().hint(hint).shown(shown_unparsed(text))
+        expected().hint(hint).shown(Shown::of_address(text))
     })?;
     let shown = || Shown::Value(redacted(&url));
     match url.scheme() {
@@ -348,7 +348,7 @@ pub(super) fn target_url(text: &str, allow_http: bool, permission: &str) -> Resu
         "http" => Err(Expected::new("an `https` URL, as the host is not this machine")
             .hint(format!("set `{permission}` to `true` to send rows without encryption"))
             .shown(shown())),
-        _ => Err(expected().shown(shown_unparsed(text))),
+        _ => Err(expected().shown(Shown::of_address(text))),
     }
 }
 
@@ -359,14 +359,6 @@ fn is_loopback(url: &Url) -> bool {
         Some(Host::Ipv4(address)) => address.is_loopback(),
         Some(Host::Ipv6(address)) => address.is_loopback(),
         None => false,
-    }
-}
-
-/// Returns what may be shown of a text that should have been a URL.
-fn shown_unparsed(text: &str) -> Shown {
-    match text.split(['?', '#']).next() {
-        Some(start) if !start.contains('@') => Shown::Value(start.to_owned()),
-        Some(_) | None => Shown::Secret,
     }
 }
 

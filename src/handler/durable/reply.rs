@@ -20,6 +20,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::handler::HandlerError;
+use crate::redaction::excerpt;
 
 /// Longest part of a reply's body that an error repeats.
 const EXCERPT_CHARS_MAX: usize = 200;
@@ -37,8 +38,6 @@ pub(super) struct Received {
     pub(super) body: Vec<u8>,
     /// Whether the body is longer than that.
     pub(super) is_cut: bool,
-    /// What an error must not repeat, longest first.
-    pub(super) secrets: Vec<String>,
 }
 
 /// What a start came to.
@@ -143,10 +142,7 @@ impl Received {
     }
 
     fn said(&self, asked: &str) -> String {
-        let body = String::from_utf8_lossy(&self.body).into_owned();
-        let body = self.secrets.iter().fold(body, |body, secret| body.replace(secret, "…"));
-        let plain = |c: char| if c.is_control() { ' ' } else { c };
-        let excerpt: String = body.trim().chars().take(EXCERPT_CHARS_MAX).map(plain).collect();
+        let excerpt = excerpt(&self.body, EXCERPT_CHARS_MAX);
         let said = format!("{}, {asked}, answered {}", self.from, self.status);
         if excerpt.is_empty() { said } else { format!("{said}: {excerpt}") }
     }

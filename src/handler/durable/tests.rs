@@ -181,6 +181,7 @@ async fn a_status_may_be_longer_than_what_is_read_of_it() {
 
 /// Returns what an answer leads to, without the port.
 async fn after(method: &'static str, status: u16, body: &str) -> String {
+    crate::redaction::hold([KEY, "s3crets3cret"]);
     let (app, config) = serve().await;
     for _ in 0..config.tries_max {
         app.answer_instead(method, status, body);
@@ -241,8 +242,8 @@ async fn every_reply_has_a_meaning() {
         POST 404 Misconfigured("URL/, asked to start, answered 404; check that the app has an orchestrator `Load` and the Durable Functions extension")
         POST 413 TooLarge("URL/, asked to start, answered 413")
         POST 429 Throttled { reason: "URL/, asked to start, answered 429", retry_after: None }
-        POST 500 Retryable("URL/, asked to start, answered 500: at /x?code=… or …")
-        Misconfigured("URL/, asked to start, answered 400: The function 'Other' doesn't exist; code=…; check that the app has an orchestrator `Other` and the Durable Functions extension")
+        POST 500 Retryable("URL/, asked to start, answered 500: at /x?code=[redacted] or [redacted]")
+        Misconfigured("URL/, asked to start, answered 400: The function 'Other' doesn't exist; code=[redacted]; check that the app has an orchestrator `Other` and the Durable Functions extension")
         Misconfigured("URL/, asked for a status, answered 401; check the system key `durabletask_extension`")
         Misconfigured("URL/elsewhere, asked to start, answered 404; check that the app has an orchestrator `Load` and the Durable Functions extension")
     "#]].assert_eq(&(texts.join("\n") + "\n"));

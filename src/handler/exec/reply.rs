@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::event::ChangeEvent;
 use crate::handler::HandlerError;
+use crate::redaction::excerpt_of_end;
 
 /// Longest line that is read; more failures than it holds can be told in several.
 const LINE_BYTES_MAX: usize = 1 << 20;
@@ -211,13 +212,8 @@ impl Tail {
 
     /// Returns `what`, and what the process said last.
     pub(super) fn after(&self, what: &str) -> String {
-        let text = String::from_utf8_lossy(&self.0);
-        let text = text.trim();
-        let skipped = text.chars().count().saturating_sub(TAIL_CHARS_MAX);
-        let plain = |c: char| if c.is_control() { ' ' } else { c };
-        let said: String = text.chars().skip(skipped).map(plain).collect();
-        let cut = if skipped > 0 { "…" } else { "" };
-        if said.is_empty() { what.to_owned() } else { format!("{what}: {cut}{said}") }
+        let said = excerpt_of_end(&self.0, TAIL_CHARS_MAX);
+        if said.is_empty() { what.to_owned() } else { format!("{what}: {said}") }
     }
 }
 

@@ -23,11 +23,10 @@ pub(super) enum Auth {
     Bearer(Option<Tokens>),
 }
 
-/// A header that proves a request, and the part of it that must not be repeated.
+/// A header that proves a request.
 pub(super) struct Proof {
     pub(super) name: HeaderName,
     pub(super) value: HeaderValue,
-    pub(super) secret: String,
 }
 
 impl Auth {
@@ -46,22 +45,19 @@ impl Auth {
 
     /// Returns the proof of the next request; a token is waited for at most `limit`.
     pub(super) async fn prove(&self, limit: Duration) -> Result<Option<Proof>, HandlerError> {
-        let (name, secret, text) = match self {
+        let (name, text) = match self {
             Self::None => return Ok(None),
-            Self::Static(name, secret) => {
-                let secret = secret.expose_secret().to_owned();
-                (name.clone(), secret.clone(), secret)
-            }
+            Self::Static(name, secret) => (name.clone(), secret.expose_secret().to_owned()),
             Self::Bearer(tokens) => {
                 let token = token(tokens.as_ref(), limit).await?;
-                (AUTHORIZATION, token.clone(), format!("Bearer {token}"))
+                (AUTHORIZATION, format!("Bearer {token}"))
             }
         };
         let mut value = HeaderValue::from_str(&text).map_err(|_invalid| {
             HandlerError::Misconfigured(format!("header `{name}` would hold a control character"))
         })?;
         value.set_sensitive(true);
-        Ok(Some(Proof { name, value, secret }))
+        Ok(Some(Proof { name, value }))
     }
 }
 

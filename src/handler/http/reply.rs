@@ -11,11 +11,10 @@ use url::Url;
 use crate::config::redacted;
 use crate::event::ChangeEvent;
 use crate::handler::HandlerError;
+use crate::redaction;
 
 /// Longest part of a reply's body that an error repeats.
 const EXCERPT_CHARS_MAX: usize = 200;
-/// Longest part of a reply's body that is searched for secrets before it is repeated.
-const EXCERPT_BYTES_MAX: usize = 16 << 10;
 /// Longest patience that a target is granted: beyond a day it is a slip or an attack.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -24,8 +23,6 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 pub(super) struct Target {
     /// The URL without user and query.
     pub(super) shown: String,
-    /// Texts that must not be repeated, longest first.
-    secrets: Vec<String>,
 }
 
 /// A reply as it came in.
@@ -102,7 +99,10 @@ fn judge_success(
     events: &[&ChangeEvent],
 ) -> Result<(), HandlerError> {
     let again = |why: &str| {
-        HandlerError::Retryable(target.hide(&format!("{}, but {why}", target.said(received))))
+        HandlerError::Retryable(redaction::redacted(format!(
+            "{}, but {why}",
+            target.said(received)
+        )))
     };
     if let Some(cut) = &received.cut {
         return Err(again(cut));
@@ -145,20 +145,7 @@ fn judge_success(
 
 impl Target {
     pub(super) fn of(url: &Url) -> Self {
-        Self { shown: redacted(url), secrets: secrets(url) }
-    }
-
-    /// Returns the same target, with one more text that must not be repeated.
-    pub(super) fn hiding(&self, secret: Option<&str>) -> Self {
-        let mut target = self.clone();
-        target.secrets.extend(secret.map(str::to_owned));
-        in_order(&mut target.secrets);
-        target
-    }
-
-    /// Returns `text` without the texts that must not be repeated.
-    pub(super) fn hide(&self, text: &str) -> String {
-        self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "…"))
+        Self { shown: redacted(url) }
     }
 
     fn said(&self, received: &Received) -> String {
@@ -167,10 +154,7 @@ impl Target {
 
     /// Returns what a target that did not take the batch said about it.
     fn reason(&self, received: &Received) -> String {
-        let body = received.body.get(..EXCERPT_BYTES_MAX).unwrap_or(&received.body);
-        let body = self.hide(&String::from_utf8_lossy(body));
-        let plain = |c: char| if c.is_control() { ' ' } else { c };
-        let excerpt: String = body.trim().chars().take(EXCERPT_CHARS_MAX).map(plain).collect();
+        let excerpt = redaction::excerpt(&received.body, EXCERPT_CHARS_MAX);
         if excerpt.is_empty() {
             return self.said(received);
         }
@@ -193,27 +177,6 @@ impl Received {
         };
         Some(asked.min(RETRY_AFTER_MAX))
     }
-}
-
-/// Returns the texts in a URL that must not be repeated, longest first.
-fn secrets(url: &Url) -> Vec<String> {
-    let query = url.query().unwrap_or_default();
-    // Also as sent, not only decoded: an echo of the address is not.
-    let raw_values = query.split('&').filter_map(|pair| Some(pair.split_once('=')?.1.to_owned()));
-    let values = url.query_pairs().map(|(_, value)| value.into_owned()).chain(raw_values);
-    let mut secrets: Vec<String> = values.collect();
-    secrets.extend([query, url.username(), url.password().unwrap_or_default()].map(str::to_owned));
-    in_order(&mut secrets);
-    secrets
-}
-
-/// Sorts secrets so that none is cut by one that is part of it.
-fn in_order(secrets: &mut Vec<String>) {
-    /// Shorter values, such as that of `v=1`, are no secrets and would tear holes into any text.
-    const LENGTH_MIN: usize = 6;
-    secrets.retain(|secret| secret.len() >= LENGTH_MIN);
-    secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
-    secrets.dedup();
 }
 
 /// Reads the form of date that HTTP sends, `Sun, 06 Nov 1994 08:49:37 GMT`.
@@ -367,6 +330,7 @@ mod tests {
 
     #[test]
     fn errors_say_where_and_what_and_no_secret() {
+        redaction::hold(["hunter22", "s3cret/s3cret"]);
         let long = "x".repeat(300);
         let mut texts = String::new();
         for received in [
@@ -389,8 +353,8 @@ mod tests {
         expect![[r"
             https://example.org/hook answered 500
             https://example.org/hook answered 500: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
-            https://example.org/hook answered 400: bad  line [31m at /hook?…, …
-            https://example.org/hook answered 401: code=… and …
+            https://example.org/hook answered 400: bad  line [31m at /hook?code=[redacted]&v=1, [redacted]
+            https://example.org/hook answered 401: code=[redacted] and [redacted]
             https://example.org/hook answered 302, a redirect to host `login.example.org`, which is not followed
             https://example.org/hook answered 301, a redirect within the same host, which is not followed
             https://example.org/hook answered 200, but its `batchItemFailures` names an event that is not in the batch

@@ -157,9 +157,8 @@ impl Mssql {
         window: FetchWindow<'_>,
         described: &[Column],
     ) -> Result<(), FetchError> {
-        let stays = |(at, known): &(Cursor, SourceState)| {
-            window.after == Some(at) && window.state == known
-        };
+        let stays =
+            |(at, known): &(Cursor, SourceState)| window.after == Some(at) && window.state == known;
         let moved = state.refused_at.as_ref().is_some_and(|refused| !stays(refused));
         if described.is_empty() || moved {
             (state.plan, state.refused_at) = (None, None);

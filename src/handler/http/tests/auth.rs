@@ -4,6 +4,7 @@ use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions}
 
 use super::*;
 use crate::config::HttpAuth;
+use crate::redaction::{hold, hold_token};
 
 /// Gives numbered tokens for one scope.
 #[derive(Debug, Default)]
@@ -38,6 +39,7 @@ fn with(auth: HttpAuth, url: &str) -> Http {
 
 #[tokio::test]
 async fn a_key_goes_into_its_header_and_nowhere_else() {
+    hold(["s3cret-key"]);
     for (auth, header) in [
         (HttpAuth::FunctionKey("s3cret-key".into()), "x-functions-key"),
         (
@@ -49,7 +51,10 @@ async fn a_key_goes_into_its_header_and_nowhere_else() {
         let (receiver, url) = Receiver::start(&[Reply(401, &[], echo)]).await;
         let handler = with(auth, &url);
         let error = handler.handle(Sample::new(1).delivery()).await.unwrap_err();
-        assert!(error.to_string().ends_with("answered 401: you sent … as the key"), "{error}");
+        assert!(
+            error.to_string().ends_with("answered 401: you sent [redacted] as the key"),
+            "{error}"
+        );
         assert!(!format!("{handler:?}").contains("s3cret"));
         let (headers, body) = receiver.requests().pop().unwrap();
         assert_eq!(headers[header], "s3cret-key");
@@ -59,12 +64,13 @@ async fn a_key_goes_into_its_header_and_nowhere_else() {
 
 #[tokio::test]
 async fn each_try_carries_a_token_that_is_good_then() {
+    hold_token("s3cret-1");
     let echo = "Bearer s3cret-1 expired".to_owned();
     let (receiver, url) = Receiver::start(&[status(500), Reply(401, &[], echo)]).await;
     let handler = with(identity(), &url);
     let handler = handler.with_tokens(Tokens::of(Arc::new(Identity::default()), "api://orders/"));
     let error = handler.handle(Sample::new(1).delivery()).await.unwrap_err();
-    assert!(error.to_string().ends_with("answered 401: Bearer … expired"), "{error}");
+    assert!(error.to_string().ends_with("answered 401: Bearer [redacted] expired"), "{error}");
     let requests = receiver.requests();
     let sent: Vec<&HeaderValue> =
         requests.iter().map(|(headers, _)| &headers["authorization"]).collect();

@@ -1,0 +1,41 @@
+//! Takes the secrets of this process out of log lines, just before they are written.
+
+use std::io::{self, Write};
+
+use tracing::Metadata;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::redaction::redact_json;
+
+/// Writes lines of JSON to the writers of another maker, without secrets.
+pub(super) struct Redacting<M>(pub(super) M);
+
+impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for Redacting<M> {
+    type Writer = RedactingWriter<M::Writer>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        RedactingWriter(self.0.make_writer())
+    }
+
+    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Self::Writer {
+        RedactingWriter(self.0.make_writer_for(metadata))
+    }
+}
+
+/// Expects each line in one piece, which is how the formatter writes it.
+pub(super) struct RedactingWriter<W>(W);
+
+impl<W: Write> Write for RedactingWriter<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match std::str::from_utf8(line) {
+            Ok(text) => self.0.write_all(redact_json(text).as_bytes())?,
+            // The formatter writes text; whatever else this is, it could hold anything.
+            Err(_not_text) => {}
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}

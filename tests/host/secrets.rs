@@ -1,0 +1,336 @@
+//! No secret leaves the process: a target that echoes what it was sent, settings that are right and wrong, every
+//! output of the real program, and every way in which a text may be encoded.
+
+#![expect(clippy::format_collect, reason = "texts of a test are short")]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use highwater::fakehost::{Outcome, Reply};
+use proptest::strategy::{Strategy, ValueTree as _};
+use proptest::test_runner::TestRunner;
+use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
+
+use crate::bench::Bench;
+
+/// What the target answers in each round with random secrets.
+const STATUSES: [u16; 3] = [500, 401, 422];
+
+/// Returns a text in every way in which it is searched for.
+fn forms(secret: &str) -> Vec<String> {
+    let bytes = || secret.bytes();
+    let json = serde_json::to_string(secret).unwrap();
+    vec![
+        secret.to_owned(),
+        json.trim_matches('"').to_owned(),
+        serde_json::to_string(&json).unwrap().trim_matches(['"', '\\']).to_owned(),
+        bytes().map(|byte| format!("%{byte:02X}")).collect(),
+        url::form_urlencoded::byte_serialize(secret.as_bytes()).collect(),
+        secret.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;"),
+        secret.replace('\'', "''"),
+        secret.replace('"', "\"\""),
+        bytes().map(|byte| format!("{byte:02x}")).collect(),
+        STANDARD.encode(secret),
+        STANDARD.encode(format!("svc:{secret}")),
+        URL_SAFE_NO_PAD.encode(format!("x{secret}")),
+    ]
+}
+
+/// Returns the texts that are hidden in an output as base64.
+fn decoded(text: &str) -> String {
+    let lenient = GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true);
+    let engine = GeneralPurpose::new(&alphabet::STANDARD, lenient);
+    let is_base64 = |c: char| c.is_ascii_alphanumeric() || "+/-_".contains(c);
+    let words = text.split(|c| !is_base64(c)).filter(|word| word.len() >= 8);
+    let mut found = String::new();
+    for word in words {
+        let word = word.replace('-', "+").replace('_', "/");
+        for skipped in 0..4 {
+            let part = &word.as_bytes()[skipped..];
+            let part = &part[..part.len() / 4 * 4];
+            found += &String::from_utf8_lossy(&engine.decode(part).unwrap_or_default());
+            found.push('\n');
+        }
+    }
+    found
+}
+
+fn holds_none(place: &str, text: &str, secrets: &[String]) {
+    let lower = format!("{text}\n{}", decoded(text)).to_lowercase();
+    for secret in secrets {
+        for form in forms(secret) {
+            assert!(
+                !lower.contains(&form.to_lowercase()),
+                "`{secret}`, written as `{form}`, is in {place}:\n{text}"
+            );
+        }
+    }
+}
+
+/// Returns everything that is stored below a folder, as text.
+fn stored(folder: &Path, text: &mut String) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            stored(&path, text);
+        } else {
+            *text += &String::from_utf8_lossy(&fs::read(path).unwrap());
+        }
+    }
+}
+
+/// A target that refuses whatever it is sent, and repeats its address, its headers, and more.
+struct Echo {
+    port: u16,
+    task: AbortHandle,
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Echo {
+    async fn start(status: u16, more: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let echo = async move |State(more): State<String>, uri: Uri, headers: HeaderMap| {
+            let mut text = format!("{more}\n{uri}\n");
+            for (name, value) in &headers {
+                writeln!(text, "{name}: {}", String::from_utf8_lossy(value.as_bytes())).unwrap();
+            }
+            (StatusCode::from_u16(status).unwrap(), text)
+        };
+        let router = Router::new().fallback(echo).with_state(more);
+        let served = tokio::spawn(async move { axum::serve(listener, router).await });
+        Self { port, task: served.abort_handle() }
+    }
+}
+
+/// Returns a reply: its reason phrase, headers and body.
+fn text_of(outcome: &Outcome) -> String {
+    let Some(Reply { reason, headers, body, .. }) = &outcome.reply else { panic!("{outcome:?}") };
+    format!("{reason}\n{headers:?}\n{}", String::from_utf8_lossy(body))
+}
+
+/// Returns random printable ASCII that begins and ends with a letter or digit.
+fn random(runner: &mut TestRunner, form: &str) -> String {
+    let strategy = proptest::string::string_regex(form).unwrap();
+    strategy.new_tree(runner).unwrap().current()
+}
+
+/// Runs the poller and the commands, and looks at all that they leave behind.
+async fn leaks_nothing(bench: &Bench, secrets: &[String]) {
+    let host = bench.host().await;
+    for _ in 0..3 {
+        let outcome = host.run().await;
+        holds_none("the verdict", &format!("{:?}", outcome.verdict), secrets);
+        holds_none("the reply", &text_of(&outcome), secrets);
+    }
+    host.stop().await.unwrap();
+    let mut log = String::new();
+    for record in host.journal().records() {
+        log += &record.message;
+        holds_none("the log", &record.message, secrets);
+    }
+    let mut text = String::new();
+    stored(&bench.folder.path().join("state"), &mut text);
+    stored(&bench.folder.path().join("journal"), &mut text);
+    holds_none("the state", &text, secrets);
+    // What the target said got that far.
+    assert!(log.contains("[redacted]") && text.contains("[redacted]"), "{log}\n{text}");
+    for command in [
+        &["tick", "nightly"][..],
+        &["validate"],
+        &["doctor"],
+        &["status"],
+        &["status", "--output", "json"],
+        &["state", "show", "nightly", "--output", "json"],
+        &["quarantine", "list", "nightly"],
+    ] {
+        let said = bench.command(command).await;
+        let place = command.join(" ");
+        holds_none(&place, &said.data, secrets);
+        holds_none(&place, &said.rest, secrets);
+    }
+}
+
+/// Whatever a target repeats of what it was sent, and of what it cannot know, is shown nowhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_that_echoes_everything_leaks_no_secret() {
+    let mut runner = TestRunner::deterministic();
+    for status in STATUSES {
+        // A header takes no control characters.
+        let any = "[A-Za-z0-9][ -~]{8,24}[A-Za-z0-9]";
+        let key = random(&mut runner, any);
+        let code = random(&mut runner, any);
+        let user = random(&mut runner, any);
+        let other = random(&mut runner, any);
+        let signing: Vec<u8> = random(&mut runner, "[ -~]{24,40}").into_bytes();
+        let signing = STANDARD.encode(signing);
+        let secrets = [key.clone(), code.clone(), user.clone(), other.clone(), signing.clone()];
+        let mut bench = Bench::with_rows(1..=1).await;
+        let more = secrets.iter().flat_map(|secret| forms(secret)).collect::<Vec<_>>().join(" | ");
+        let echo = Echo::start(status, more).await;
+        let mut url = url::Url::parse(&format!("http://127.0.0.1:{}/hook", echo.port)).unwrap();
+        url.set_username("svc").unwrap();
+        url.set_password(Some(&user)).unwrap();
+        url.query_pairs_mut().append_pair("code", &code);
+        bench.set("HANDLER__URL", url.as_str());
+        bench.set("HANDLER__AUTH", "header");
+        bench.set("HANDLER__AUTH_HEADER", "x-api-key");
+        bench.set("HANDLER__AUTH_SECRET", "HookKey");
+        bench.set_env("HookKey", &key);
+        bench.set("HANDLER__SIGNING_SECRETS", "HookSigning");
+        bench.set_env("HookSigning", &format!("whsec_{signing}"));
+        bench.set("RETRY_DELAY_MIN", "1ms");
+        bench.set("RETRY_DELAY_MAX", "1ms");
+        bench.set("ATTEMPTS_MAX", "2");
+        bench.set("ON_FAILURE", "quarantine");
+        bench.set("JOURNAL", "full");
+        // One that Highwater has and this poller does not use.
+        bench.set_env("AZURE_CLIENT_SECRET", &other);
+        leaks_nothing(&bench, &secrets).await;
+    }
+}
+
+/// A secret in the wrong place is known by its form, or because it is in the right place too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_in_the_wrong_setting_is_not_shown() {
+    let mut runner = TestRunner::deterministic();
+    let random = |runner: &mut TestRunner, bytes: &str| random(runner, bytes).into_bytes();
+    let account = STANDARD.encode(random(&mut runner, "[ -~]{64}"));
+    let function = URL_SAFE_NO_PAD.encode(random(&mut runner, "[ -~]{40}"));
+    let signing = format!("whsec_{}", STANDARD.encode(random(&mut runner, "[ -~]{32}")));
+    let known = "k9 \"quoted\" & <odd>%41\\n".to_owned();
+    let password = "Sup3rSecret#1".to_owned();
+    let token = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJzb21lYm9keSJ9.c2lnbmF0dXJl".to_owned();
+    for secret in [account, function, signing, known.clone(), password, token] {
+        for name in [
+            "HANDLER__AUTH",
+            "HANDLER__AUTH_SECRET",
+            "HANDLER__SIGNING_SECRETS",
+            "HANDLER__KIND",
+            "HANDLER__LANES",
+            "HANDLER__TIMEOUT",
+            "HANDLER__URL",
+            "HANDLER__GZIP",
+            "HANDLER__ENV",
+            "HANDLER__CONTAINER",
+            "SOURCE__CONNECTION",
+            "SOURCE__MODE",
+            "SOURCE__SETTLE",
+            "SOURCE__START",
+            "LEASE__TTL",
+        ] {
+            let mut bench = Bench::new().await;
+            bench.set("HANDLER__SYSTEM_KEY", &known);
+            bench.set(name, &secret);
+            let said = bench.command(&["validate"]).await;
+            assert_ne!(said.code, 0, "{name}: {said:?}");
+            let shown = [said.data, said.rest].concat();
+            holds_none(&format!("`validate` with {name}"), &shown, std::slice::from_ref(&secret));
+        }
+        let mut bench = Bench::new().await;
+        bench.set("HANDLER__SYSTEM_KEY", &known);
+        for global in
+            ["STATE__CONTAINER", "STATE__STORE", "FUNCTION_TIMEOUT", "LOG", "METRICS__ADDRESS"]
+        {
+            bench.set_env(&format!("HIGHWATER__{global}"), &secret);
+        }
+        let said = bench.command(&["validate"]).await;
+        holds_none("`validate`", &[said.data, said.rest].concat(), std::slice::from_ref(&secret));
+    }
+}
+
+/// A URL that cannot be read shows its scheme, in `validate`, in the log and in each reply.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_url_that_does_not_parse_shows_its_scheme_only() {
+    let mut bench = Bench::with_rows(1..=1).await;
+    bench.set("HANDLER__URL", "https://svc:Sup3rSecret#1@host/x");
+    let secrets = ["Sup3rSecret", "Secret#1", "svc:Sup3"].map(str::to_owned);
+    let said = bench.command(&["validate"]).await;
+    assert!(said.data.contains("HANDLER__URL` is `https://…`"), "{said:?}");
+    holds_none("`validate`", &[said.data, said.rest].concat(), &secrets);
+    let host = bench.host().await;
+    let outcome = host.run().await;
+    assert!(!outcome.verdict.is_success(), "{outcome:?}");
+    let reply = text_of(&outcome);
+    assert!(reply.contains("https://…"), "{reply}");
+    holds_none("the reply", &reply, &secrets);
+    host.stop().await.unwrap();
+    for record in host.journal().records() {
+        holds_none("the log", &record.message, &secrets);
+    }
+}
+
+/// The process of an `exec` handler gets what programs need to run, what it is told of the batch, and what
+/// `HANDLER__ENV` names.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_child_process_inherits_no_secret() {
+    let mut bench = Bench::with_rows(1..=1).await;
+    let path = bench.folder.path().join("environment");
+    for other in ["URL", "TRIES_MAX"] {
+        bench.env.remove(&format!("HIGHWATER__POLLERS__NIGHTLY__HANDLER__{other}"));
+    }
+    let command =
+        serde_json::json!(["/bin/sh", "-c", "/usr/bin/env > \"$0\"", path.to_str().unwrap()]);
+    bench.set("HANDLER__KIND", "exec");
+    bench.set("HANDLER__COMMAND", &command.to_string());
+    bench.set("HANDLER__ENV", "REGION, HOOK_TOKEN");
+    for (name, value) in [
+        ("AzureWebJobsStorage", "UseDevelopmentStorage=true"),
+        ("AZURE_CLIENT_SECRET", "secret-of-the-app"),
+        ("HOME", "/home/ann"),
+        ("HOOK_TOKEN", "token-of-the-hook"),
+        ("IDENTITY_HEADER", "header-of-the-host"),
+        ("LC_TIME", "de_DE"),
+        ("PATH", "/usr/bin:/bin"),
+        ("REGION", "west"),
+        ("TRACEPARENT", "00-of-another-process"),
+        ("TZ", "UTC"),
+    ] {
+        bench.set_env(name, value);
+    }
+    let host = bench.host().await;
+    let outcome = host.run().await;
+    assert!(outcome.verdict.is_success(), "{outcome:?}");
+    let text = fs::read_to_string(path).unwrap();
+    let pairs: BTreeMap<&str, &str> =
+        text.lines().filter_map(|line| line.split_once('=')).collect();
+    // A shell adds some of its own.
+    let own = |name: &&str| !["PWD", "OLDPWD", "SHLVL", "_"].contains(name);
+    let names: Vec<&str> = pairs.keys().copied().filter(own).collect();
+    assert_eq!(
+        names,
+        [
+            "HIGHWATER_ATTEMPT",
+            "HIGHWATER_BATCH_ID",
+            "HIGHWATER_FENCING_TOKEN",
+            "HIGHWATER_GENERATION",
+            "HIGHWATER_POLLER",
+            "HIGHWATER_ROWS",
+            "HIGHWATER_STARTED_AT",
+            "HOME",
+            "HOOK_TOKEN",
+            "LC_TIME",
+            "PATH",
+            "REGION",
+            "TZ",
+        ]
+    );
+    assert_eq!((pairs["REGION"], pairs["HOOK_TOKEN"]), ("west", "token-of-the-hook"));
+}
