@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use highwater::fakehost::EXIT_CODE_RESTART;
+use highwater::state::FencingToken;
 use tokio::time::Instant;
 
 use crate::ledger::{Call, End, Exit, Fault, Kind, Ledger, RowState, Term};
@@ -52,6 +53,7 @@ pub(crate) fn judge(ledger: &Ledger, table: &[RowState]) -> Judgement {
     check_order(ledger, &mut judgement);
     check_terms(ledger, &mut judgement);
     check_exits(ledger, &mut judgement);
+    check_lost_leases(ledger, &mut judgement);
     count_again(ledger, &mut judgement);
     measure_kills(ledger, &mut judgement);
     measure_stops(ledger, &mut judgement);
@@ -145,6 +147,29 @@ fn check_exits(ledger: &Ledger, judgement: &mut Judgement) {
             judgement.violations.push(format!("SIGTERM broke off batch `{id}`: {end:?}"));
         }
     }
+}
+
+/// An instance that reports a lost lease had not released it: else its last write landed, and nothing was lost.
+fn check_lost_leases(ledger: &Ledger, judgement: &mut Judgement) {
+    for failed in &ledger.failed {
+        let Some(Term { generation, token }) = lost_term(&failed.text) else { continue };
+        let was_released = ledger
+            .released
+            .iter()
+            .any(|(of, released)| *of == generation && released.contains(FencingToken(token)));
+        if was_released {
+            let text = format!("a lost lease was reported that had been released: {}", failed.text);
+            judgement.violations.push(text);
+        }
+    }
+}
+
+/// Returns the grant that a `LostLeaseError` says was superseded.
+fn lost_term(text: &str) -> Option<Term> {
+    let (_, held) = text.split_once("lease superseded: held token ")?;
+    let (token, rest) = held.split_once(" of generation ")?;
+    let generation = rest.split(',').next()?;
+    Some(Term { generation: generation.parse().ok()?, token: token.parse().ok()? })
 }
 
 fn count_again(ledger: &Ledger, judgement: &mut Judgement) {
@@ -248,7 +273,10 @@ fn measure_stops(ledger: &Ledger, judgement: &mut Judgement) {
 
 #[cfg(test)]
 mod tests {
+    use highwater::state::ReleasedGrants;
+
     use super::*;
+    use crate::ledger::Failed;
 
     /// Calls and faults at given milliseconds.
     struct History {
@@ -315,6 +343,23 @@ mod tests {
         history.call((0, 1), 0, &[1, 2], End::Answered);
         history.call((0, 1), 20, &[3], End::Dropped);
         assert_eq!(history.judge(&[2, 3]).lost, [RowState { key: 1, version: 3, token: 3 }]);
+    }
+
+    #[test]
+    fn a_lost_lease_that_had_been_released_is_a_false_report() {
+        let mut history = History::new();
+        let text = |token: u64| {
+            format!(
+                "LostLeaseError: lease lost: lease superseded: held token {token} of generation 7, document has 9 owned by `b`"
+            )
+        };
+        let released = serde_json::from_str(r#"[{"from": 2, "to": 4}]"#).unwrap();
+        history.ledger.released.push((7, released));
+        let at = history.at(0);
+        history.ledger.failed.push(Failed { worker: 0, at, text: text(5) });
+        assert_eq!(history.judge(&[]).violations, Vec::<String>::new());
+        history.ledger.failed.push(Failed { worker: 0, at, text: text(3) });
+        history.is_wrong("had been released");
     }
 
     #[test]
@@ -426,6 +471,7 @@ mod tests {
             owner: Some(owner.to_owned()),
             is_held: true,
             checkpoint,
+            released: ReleasedGrants::default(),
         };
         for (second, word) in [
             (sample(2, 4, "a"), "went back"),

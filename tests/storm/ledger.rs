@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use highwater::state::ReleasedGrants;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
@@ -107,6 +108,8 @@ pub(crate) struct Sample {
     pub(crate) is_held: bool,
     /// Row version of the checkpoint.
     pub(crate) checkpoint: u64,
+    /// The grants that the document lists as released by their holders.
+    pub(crate) released: ReleasedGrants,
 }
 
 /// What the timers of the copying poller saw.
@@ -137,6 +140,8 @@ pub(crate) struct Ledger {
     contents: BTreeMap<String, usize>,
     owners: BTreeMap<Term, String>,
     last: Sample,
+    /// Every list of released grants that was read, by the generation that it is of.
+    pub(crate) released: Vec<(u64, ReleasedGrants)>,
 }
 
 impl Ledger {
@@ -172,6 +177,10 @@ impl Ledger {
     /// Notes what the state document says; reads come in the order in which they were made.
     pub(crate) fn sample(&mut self, sample: Sample) {
         self.samples += 1;
+        let listed = (sample.term.generation, sample.released.clone());
+        if self.released.last() != Some(&listed) {
+            self.released.push(listed);
+        }
         let last = &self.last;
         if sample.checkpoint < last.checkpoint || sample.term < last.term {
             self.violations.push(format!("the state went back from {last:?} to {sample:?}"));

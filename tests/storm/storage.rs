@@ -118,6 +118,7 @@ impl Storage {
         let token = document.lease.fencing_token.0;
         Some(Sample {
             term: Term { generation: document.generation.0, token },
+            released: document.lease.released.clone(),
             is_held: document.lease.owner_id.is_some() && document.lease.released_at.is_none(),
             owner: document.lease.owner_id,
             checkpoint: document.checkpoint.cursor.map_or(0, version),
