@@ -299,7 +299,7 @@ impl Poller {
             if let Some(outcome) = self.hindrance(&base) {
                 return Ok(outcome);
             }
-            self.refuse_lost(&base.document)?;
+            loss::refuse_lost(&base.document)?;
             if self.limits.lease_first {
                 match Box::pin(self.run_lease_first(memory, &base, seen)).await? {
                     Some(outcome) => return Ok(outcome),

@@ -17,14 +17,6 @@ use crate::source::FetchError;
 use crate::state::{Precondition, StateDocument, StoreError, encode};
 
 impl Poller {
-    /// Fails if an earlier read found that rows after the checkpoint of `document` are lost.
-    pub(super) fn refuse_lost(&self, document: &StateDocument) -> Result<(), TickError> {
-        match document.lost_position() {
-            None => Ok(()),
-            Some(reason) => Err(TickError::Fetch(FetchError::position_lost(reason))),
-        }
-    }
-
     /// Completes the error of a tick whose source has lost the position: keeps a final loss, and adds the
     /// commands that end it.
     pub(super) async fn lost(&self, memory: &mut Memory, error: FetchError) -> FetchError {
@@ -50,12 +42,14 @@ impl Poller {
 
     /// Adds the commands to an error that reports a loss.
     pub(super) fn with_remedy_of(&self, error: TickError) -> TickError {
-        match error {
-            TickError::Fetch(error) if error.position_lost => {
-                TickError::Fetch(self.with_remedy(error))
-            }
-            other => other,
+        if let TickError::Fetch(error) = error {
+            return TickError::Fetch(if error.position_lost {
+                self.with_remedy(error)
+            } else {
+                error
+            });
         }
+        error
     }
 
     fn with_remedy(&self, error: FetchError) -> FetchError {
@@ -88,5 +82,13 @@ impl Poller {
             Err(error) => return Err(super::LoadError::Store(error).into()),
         }
         Ok(())
+    }
+}
+
+/// Fails if an earlier read found that rows after the checkpoint of `document` are lost.
+pub(super) fn refuse_lost(document: &StateDocument) -> Result<(), TickError> {
+    match document.lost_position() {
+        None => Ok(()),
+        Some(reason) => Err(TickError::Fetch(FetchError::position_lost(reason))),
     }
 }

@@ -1,5 +1,6 @@
 //! What a tick would deliver, read without a lease, a handler or a write.
 
+use super::loss::refuse_lost;
 use super::outcome::TickOutcome;
 use super::{Poller, TickError};
 use crate::cursor::Cursor;
@@ -47,7 +48,9 @@ pub struct HeldBack {
 impl Poller {
     /// Reads the state, and writes nothing.
     async fn base(&self) -> Result<Snapshot, TickError> {
-        Box::pin(self.read_to(false)).await
+        let base = Box::pin(self.read_to(false)).await?;
+        refuse_lost(&base.document).map_err(|error| self.with_remedy_of(error))?;
+        Ok(base)
     }
 
     /// Counts the rows after the checkpoint. After an idle tick, these are the ones that are held back.

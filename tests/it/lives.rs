@@ -21,6 +21,12 @@
 //! - Redelivered: all rows after document and marker vanished, if the process that ticks next has never
 //!   ticked, or if an operator's command created the document. Neither can know that the poller ran.
 
+#![expect(
+    clippy::large_futures,
+    clippy::wildcard_enum_match_arm,
+    reason = "a life is one future, and most operations are alike"
+)]
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use highwater::config::{ProcessVars, Relation, Vars as _};
@@ -135,6 +141,7 @@ struct Row {
     may_be_skipped: bool,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "independent facts of a life")]
 struct Life {
     ticks: Ticks,
     mode: CursorMode,

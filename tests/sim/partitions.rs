@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use highwater::cursor::{CursorMode, SourceFingerprint};
+use highwater::cursor::{CursorMode, SourceDefinition, SourceFingerprint};
 use highwater::event::{EventId, Operation, SourceLabel};
 use highwater::handler::{Delivery, Handler, HandlerError};
 use highwater::lease::{Instance, LeaseTerms};
@@ -241,7 +241,9 @@ fn poller(world: &Arc<World>, partition: Option<Partition>, owner: String) -> Po
     };
     let fingerprint = SourceFingerprint::of(&[("object", "dbo.t"), ("partition", &number)]);
     let key = vec!["id".to_owned()];
-    let shape = SourceShape { label, mode: CursorMode::RowVersion, key, fingerprint };
+    let definition = SourceDefinition::of(&[("object", "dbo.t"), ("partition", &number)]);
+    let mode = CursorMode::RowVersion;
+    let shape = SourceShape { label, mode, key, fingerprint, definition };
     let poller = Poller::new(PollerParts {
         name,
         source: Arc::new(PartSource { world: Arc::clone(world), partition, shape }),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use highwater::cursor::{
-    Cursor, CursorMode, KeyValues, RowVersion, SourceFingerprint, SourceState,
+    Cursor, CursorMode, KeyValues, RowVersion, SourceDefinition, SourceFingerprint, SourceState,
 };
 use highwater::error::ErrorKind;
 use highwater::event::{Operation, SourceLabel};
@@ -134,7 +134,9 @@ impl SimSource {
         };
         let fingerprint = SourceFingerprint::of(&[("object", "dbo.t")]);
         let key = vec!["id".to_owned()];
-        let shape = SourceShape { label, mode: CursorMode::RowVersion, key, fingerprint };
+        let definition = SourceDefinition::of(&[("object", "dbo.t")]);
+        let mode = CursorMode::RowVersion;
+        let shape = SourceShape { label, mode, key, fingerprint, definition };
         Self { world, slot, shape, connection: Mutex::default() }
     }
 }

@@ -136,7 +136,7 @@ impl Handler for SimHandler {
 /// Returns key and version of a row as its payload has them. The cursor is the engine's own and says
 /// nothing of what was delivered.
 fn row_of(event: &ChangeEvent) -> (i64, u64) {
-    let json: serde_json::Value = serde_json::from_str(&event.json.to_string()).unwrap();
+    let json: serde_json::Value = serde_json::from_str(event.json.as_ref()).unwrap();
     let row = &json["after"];
     let version = row["value"].as_str().and_then(|text| text.strip_prefix("state "));
     (row["id"].as_i64().unwrap(), version.unwrap().parse().unwrap())

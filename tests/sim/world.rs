@@ -308,12 +308,12 @@ impl Player {
             Op::LoseDocument => world.lose_document().await,
             Op::LoseForGood => operator::lose_for_good(&world).await,
             Op::Reset => {
-                if let Err(error) = operator::reset(&world).await {
+                if let Err(error) = Box::pin(operator::reset(&world)).await {
                     world.with(|state| state.note(format_args!("reset refused: {error}")));
                 }
             }
             Op::Copy => operator::copy(&world).await,
-            Op::Restore => operator::restore(&world).await,
+            Op::Restore => Box::pin(operator::restore(&world)).await,
             Op::CreationLands => {
                 let creation = world.with(|state| state.creation.clone());
                 if let Some(request) = creation {
@@ -473,7 +473,7 @@ impl Player {
             }
         });
         if world.with(|state| state.judge.has_vanished)
-            && let Err(error) = operator::reset(&world).await
+            && let Err(error) = Box::pin(operator::reset(&world)).await
         {
             world.with(|state| state.judge.object(format!("a lost document stays lost: {error}")));
         }
