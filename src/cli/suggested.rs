@@ -51,9 +51,9 @@ fn code(text: &str) -> String {
 
 /// Returns the commands in backticks, with values for what is filled in.
 fn commands(code: &str) -> Vec<String> {
-    let starts = code.match_indices("`highwater ").map(|(at, _)| at + 1);
-    let texts = starts.map(|at| code[at..].split('`').next().unwrap_or_default());
-    texts.map(filled_in).collect()
+    const START: &str = "`highwater ";
+    let texts = code.split(START).skip(1).filter_map(|rest| rest.split('`').next());
+    texts.map(|text| filled_in(&format!("highwater {text}"))).collect()
 }
 
 fn filled_in(text: &str) -> String {

@@ -316,9 +316,9 @@ async fn rows_that_share_a_cursor_are_not_torn_by_the_end_of_a_batch_or_a_failur
         for id in 1..=20 {
             let value = format!("row {id}");
             if id % 5 == 1 {
-                world.source.put(id, &value)
+                world.source.put(id, &value);
             } else {
-                world.source.put_tied(id, &value)
+                world.source.put_tied(id, &value);
             }
         }
         for failure in 0..6 {

@@ -310,7 +310,7 @@ mod tests {
             self.go_on.send(()).unwrap();
         }
 
-        fn dropped(&self) -> u64 {
+        fn dropped_total(&self) -> u64 {
             self.stream.lock().dropped_total
         }
     }
@@ -324,7 +324,7 @@ mod tests {
         let stalled = Stalled::full();
         stalled.push("dropped\n");
         stalled.push("dropped too\n");
-        assert_eq!(stalled.dropped(), 2);
+        assert_eq!(stalled.dropped_total(), 2);
         stalled.go_on();
         let written = stalled.written();
         assert!(written.starts_with("xxx") && !written.contains("dropped too"));
@@ -337,7 +337,7 @@ mod tests {
         stalled.push("after\n");
         stalled.go_on();
         assert_eq!(stalled.written(), "after\n");
-        assert_eq!(stalled.dropped(), 2);
+        assert_eq!(stalled.dropped_total(), 2);
     }
 
     #[test]
@@ -363,7 +363,7 @@ mod tests {
         urgent.join().unwrap();
         stalled.go_on();
         assert_eq!(stalled.written(), "urgent\n");
-        assert_eq!(stalled.dropped(), 0);
+        assert_eq!(stalled.dropped_total(), 0);
     }
 
     #[test]
@@ -372,7 +372,7 @@ mod tests {
         stalled.stream.push(b"waits in vain\n", Duration::from_millis(1));
         // The test would not end in time if it waited.
         stalled.stream.push(b"does not wait\n", LONG);
-        assert_eq!(stalled.dropped(), 2);
+        assert_eq!(stalled.dropped_total(), 2);
         stalled.go_on();
         assert_eq!(report(&stalled.written())["lines"], 2);
         stalled.go_on();

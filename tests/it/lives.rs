@@ -370,10 +370,10 @@ impl Life {
 
     async fn reset(&mut self, to: ResetTo<'_>) {
         let other = self.ticks.process();
-        let reset = match other.plan_reset(to, false).await {
+        let reset = match Box::pin(other.plan_reset(to, false)).await {
             Ok(plan) => {
                 let id = format!("reset-{}", self.log.len());
-                other.reset(&plan, id, ANN).await.map_err(|error| chain(&error))
+                Box::pin(other.reset(&plan, id, ANN)).await.map_err(|error| chain(&error))
             }
             Err(error) => Err(chain(&error)),
         };
@@ -517,7 +517,8 @@ impl Life {
 
 /// Returns the log of a life, and what was wrong with it.
 async fn play(mode: CursorMode, seed: u64) -> (Vec<String>, Result<(), String>) {
-    let mut rng = Rng(seed.wrapping_mul(7_919).wrapping_add(mode as u64));
+    let mut rng =
+        Rng(seed.wrapping_mul(7_919).wrapping_add(u64::from(mode.as_str().as_bytes()[0])));
     let mut life = Life::begin(mode, &mut rng).await;
     let mut result = Ok(());
     for _ in 0..10 + rng.below(14) {

@@ -153,10 +153,11 @@ impl Life {
         assert!(printed.contains("--reason \""), "{printed}");
         let to = if action == "keep" { ResetTo::Keep } else { ResetTo::Beginning };
         let command = self.process();
-        let plan = command.plan_reset(to, printed.contains("--new-source")).await.unwrap();
+        let plan =
+            Box::pin(command.plan_reset(to, printed.contains("--new-source"))).await.unwrap();
         assert!(plan.changes(), "{printed}");
         let by = Operator { by: "ann", reason: "printed" };
-        command.reset(&plan, "reset-1".to_owned(), by).await.unwrap();
+        Box::pin(command.reset(&plan, "reset-1".to_owned(), by)).await.unwrap();
     }
 
     fn forget_deliveries(&self) {

@@ -234,9 +234,9 @@ crate::ticks::also_cold![
 /// Runs the command that an error names, as an operator would in a process of its own.
 async fn reset_to_beginning(ticks: &mut Ticks) {
     let cli = ticks.process();
-    let plan = cli.plan_reset(ResetTo::Beginning, false).await.unwrap();
+    let plan = Box::pin(cli.plan_reset(ResetTo::Beginning, false)).await.unwrap();
     let operator = Operator { by: "ann", reason: "key changed" };
-    cli.reset(&plan, "reset-1".to_owned(), operator).await.unwrap();
+    Box::pin(cli.reset(&plan, "reset-1".to_owned(), operator)).await.unwrap();
 }
 
 async fn warm(poller: &Poller) -> Result<TickOutcome, String> {
@@ -282,9 +282,9 @@ async fn a_warm_process_resumes_at_its_position_after_an_operator_has_accepted_t
     let command = "`highwater reset orders keep --new-source --reason \"no row is missing\"`";
     assert!(error.contains("is now `bigint`") && error.contains(command), "{error}");
     let cli = ticks.process();
-    let plan = cli.plan_reset(ResetTo::Keep, true).await.unwrap();
+    let plan = Box::pin(cli.plan_reset(ResetTo::Keep, true)).await.unwrap();
     let operator = Operator { by: "ann", reason: "no row is missing" };
-    cli.reset(&plan, "reset-1".to_owned(), operator).await.unwrap();
+    Box::pin(cli.reset(&plan, "reset-1".to_owned(), operator)).await.unwrap();
     assert_eq!(warm(&poller).await, Ok(TickOutcome::Committed { more: false }));
     assert_eq!(warm(&poller).await, Ok(TickOutcome::Idle));
     let delivered = ticks.handler.received().into_iter().flat_map(|batch| batch.event_ids);

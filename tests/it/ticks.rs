@@ -249,9 +249,9 @@ impl Ticks {
             }
             [_, _, _, "to-beginning", ..] => {
                 let new_source = words.contains(&"--new-source");
-                let plan = other.plan_reset(ResetTo::Beginning, new_source).await;
+                let plan = Box::pin(other.plan_reset(ResetTo::Beginning, new_source)).await;
                 let plan = plan.map_err(|error| format!("`{command}`: {}", chain(&error)))?;
-                let reset = other.reset(&plan, id, operator).await;
+                let reset = Box::pin(other.reset(&plan, id, operator)).await;
                 reset.map_err(|error| format!("`{command}`: {}", chain(&error)))?;
             }
             _ => return Err(format!("a command that these tests cannot run: `{command}`")),

@@ -42,7 +42,7 @@ async fn a_renamed_app_stops_at_its_first_tick_and_names_both_paths_and_commands
     let cli = slot.instance("cli");
     let operator = Operator { by: "ann", reason: "app renamed" };
     let there = cli.under_app("app").unwrap();
-    let cloned = there.clone_to(&cli, true, operator).await.unwrap();
+    let cloned = Box::pin(there.clone_to(&cli, true, operator)).await.unwrap();
     assert!(cloned.document.generation > world.document().await.generation);
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
     assert_eq!(world.handler.ids(), [0, 1]);
