@@ -257,7 +257,7 @@ const BREAKS = [
   ["document without a cursor replayed", FORMAT, "(None, Some(batch_id)) = (&checkpoint.cursor, &checkpoint.last_successful_batch_id)", "(None, Some(batch_id)) = (&checkpoint.cursor, &checkpoint.last_successful_batch_id.clone().filter(|_| false))"],
   ["missing state folder created", FILE_STORE, "self.folder.parent().filter(|state| !state.is_dir())?", "self.folder.parent().filter(|state| !state.is_dir() && false)?"],
   ["failing process keeps its document", POLLER, "                if result.is_err() {\n                    memory.forget();", "                if false {\n                    memory.forget();"],
-  ["columns not described again after a refusal", MSSQL_SOURCE, "self.in_doubt |= !error.is_outage();", ""],
+  ["columns not described again after a refusal", MSSQL_SOURCE, "self.in_doubt |= error.is_refusal();", ""],
   ["refused order accepted at the next read", MSSQL_FETCH, "is_some_and(|refused| !stays(refused))", "is_some()"],
   ["refused order never accepted", MSSQL_FETCH, "is_some_and(|refused| !stays(refused))", "is_some_and(|refused| false && !stays(refused))"],
   ["marker ignored", MEMORY, "match self.limits.on_missing_state {", "match OnMissingState::Recreate {"],

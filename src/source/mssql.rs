@@ -492,19 +492,21 @@ impl Source for Mssql {
 }
 
 impl State {
-    /// Has the columns described again before the next read, unless the server was merely unavailable.
+    /// Has the columns described again before the next read, where the table may be another than the plan says.
     ///
     /// The plan itself is kept: only by comparison with it a changed key is noticed where the state
     /// document has no hash of it yet.
     fn doubt_after(&mut self, error: &FetchError) {
-        self.in_doubt |= !error.is_outage();
+        self.in_doubt |= error.is_refusal();
     }
 }
 
 impl FetchError {
-    /// Whether the server could not be reached, or was busy: this says nothing about the statement.
-    fn is_outage(&self) -> bool {
-        self.of_sql().is_some_and(|error| error.number().is_none() || error.again().is_some())
+    /// Whether the server refused the statement, or the table is not the one that was read before. A server that
+    /// cannot be reached or is busy says nothing about the statement.
+    fn is_refusal(&self) -> bool {
+        let refuses = |error: &SqlError| error.number().is_some() && error.again().is_none();
+        self.position_lost || self.schema_changed || self.of_sql().is_some_and(refuses)
     }
 
     /// Returns the error of the connection, where it is one.

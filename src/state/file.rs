@@ -320,6 +320,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let clock = Arc::new(SetClock::default());
         let store = FileStore::new(root.path(), "app", clock.clone());
+        store.prepare().await.unwrap();
         let mut tags = std::collections::BTreeSet::new();
         for life in 1..=3 {
             clock.0.store(life * 1_000, std::sync::atomic::Ordering::SeqCst);
@@ -372,7 +373,8 @@ mod tests {
     async fn a_write_of_a_child_process() {
         let vars = crate::config::ProcessVars;
         let Some(root) = crate::config::Vars::get(&vars, "FILE_STORE_FOLDER") else { return };
-        let store = store(Path::new(&root));
+        let store = FileStore::new(Path::new(&root), "app", Arc::new(SystemClock));
+        store.prepare().await.unwrap();
         let stored = store.load(&key()).await.unwrap().stored;
         let precondition =
             stored.map_or(Precondition::Absent, |stored| Precondition::Matches(stored.etag));
@@ -384,7 +386,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("made/by/the/store");
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        let path = store(&folder).path(&key()).unwrap();
+        let path = FileStore::new(&folder, "app", Arc::new(SystemClock)).path(&key()).unwrap();
         // The umask is one of the process, so it is another one that writes.
         let write = || {
             let test = "state::file::tests::a_write_of_a_child_process";

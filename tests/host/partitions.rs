@@ -119,7 +119,7 @@ async fn another_number_of_parts_is_refused_with_what_to_do() {
     bench.command(&["tick", "nightly__p1"]).await.done();
     assert_eq!(bench.receiver.taken().len(), 40);
     let advice = "set `HIGHWATER__POLLERS__NIGHTLY__PARTITIONS` to `2`, or run `highwater repartition \
-                  nightly --to 3`";
+                  nightly --to 3 --reason \"other partitions\"`";
     bench.set("PARTITIONS", "3");
     for part in ["nightly__p0", "nightly__p1", "nightly__p2"] {
         let said = bench.command(&["tick", part]).await;

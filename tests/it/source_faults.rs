@@ -104,6 +104,8 @@ async fn what_does_not_heal_by_itself_is_told_at_once() {
         (8114, ErrorKind::Data, 2),
         (50_000, ErrorKind::Transient, 1),
     ] {
+        // After a refusal the columns are described again.
+        fetch(&source, None, 10).await.unwrap();
         let before = faults.statements();
         faults.arm_matching("SELECT TOP", 9, Fault::Error(error(number, 14)));
         let failed = fetch(&source, None, 10).await.unwrap_err();
@@ -185,7 +187,7 @@ async fn packets_of_a_size_that_was_not_agreed_are_read_or_refused_and_never_mis
         faults.arm_matching("SELECT TOP", 1, Fault::PacketClaims(claimed));
         // Where the driver takes it for a connection that broke while it rested, it asks again.
         if let Ok(read) = fetch(&hasty, None, 100).await {
-            assert_eq!((read.rows, claimed <= 8), (whole.clone(), true), "{claimed}");
+            assert_eq!(read.rows, whole, "{claimed}");
         }
         assert_eq!(rows(&hasty).await, whole, "after a claim of {claimed}");
     }

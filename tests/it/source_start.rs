@@ -92,7 +92,7 @@ async fn no_tick_starts_from_now_by_itself_nor_after_the_state_was_lost() {
     assert_eq!(ticks.tick().await.0, [2]);
     ticks.lose_document();
     let error = chain(&ticks.process().init().await.unwrap_err());
-    assert!(error.contains("state document is gone"), "{error}");
+    assert!(error.contains("state document of `orders` is gone"), "{error}");
 }
 
 #[tokio::test]

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use highwater::cursor::CursorMode;
 use highwater::devdb::{Engine as _, Reply, Value};
-use highwater::handler::HandlerError;
 use highwater::handler::sql::Sql;
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
@@ -97,8 +96,8 @@ async fn a_tick_of_a_stale_owner_is_refused_by_the_target_and_commits_nothing() 
     insert(&world, [(2, "second")].into_iter());
     for _ in 0..2 {
         let result = poller.tick(&TickRequest::default()).await.result;
-        let fenced = matches!(result, Err(TickError::Handler(HandlerError::Fenced(_))));
-        assert!(fenced, "{result:?}");
+        let is_ahead = matches!(result, Err(TickError::FenceAhead { .. }));
+        assert!(is_ahead, "{result:?}");
         assert_eq!(copied(&world), [1, 9]);
     }
 }

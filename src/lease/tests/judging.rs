@@ -334,7 +334,7 @@ async fn a_version_that_changes_at_each_read_is_met_with_pauses_until_the_deadli
         let asked_at = Instant::now();
         let given_up = write(&mut lease, kind).await.unwrap_err();
         let text = crate::error::chain(&given_up);
-        assert!(text.contains("`p.json`") && text.contains("rewrites `ETag`"), "{kind:?}: {text}");
+        assert!(text.contains("p.json`") && text.contains("rewrites `ETag`"), "{kind:?}: {text}");
         let Calls { gets, refused, puts } = world.store.take_calls();
         assert!(puts == 0 && refused == gets && refused < 25, "{kind:?}: {refused} tries");
         let took = asked_at.elapsed();
