@@ -7,10 +7,10 @@ use thiserror::Error;
 
 use super::operate::{Change, by_hand};
 use super::{LoadError, Operator, Poller, RestoreError, TickError};
-use crate::cursor::{Cursor, SourceFingerprint};
+use crate::cursor::{Cursor, SourceFingerprint, SourceState};
 use crate::journal::Happened;
 use crate::lease::Snapshot;
-use crate::source::{FetchError, FetchWindow, Rows, Source, SourceShape};
+use crate::source::{Anchor, FetchError, FetchWindow, Rows, Source, SourceShape};
 use crate::state::{Paused, RepartitionRecord, StateDocument};
 
 /// Why a part was not begun.
@@ -59,6 +59,10 @@ impl Source for Bounded {
 
     async fn open(&self, stored: Option<&SourceFingerprint>) -> Result<(), FetchError> {
         self.source.open(stored).await
+    }
+
+    async fn anchor(&self, kept: Option<&SourceState>) -> Result<Anchor, FetchError> {
+        self.source.anchor(kept).await
     }
 
     async fn current(&self, at: &Cursor) -> Result<Rows, FetchError> {
@@ -164,7 +168,10 @@ impl Poller {
             return Err(SeedError::Mode { position, chosen });
         }
         let fingerprint = shape.fingerprint.clone();
-        let seed = StateDocument::of_partition(&self.name, fingerprint, self.partition, after);
+        let mut seed = StateDocument::of_partition(&self.name, fingerprint, self.partition, after);
+        if after.is_some() {
+            seed.source_state = self.source.anchor(None).await?.state;
+        }
         self.restore(&seed, &present, (Happened::Repartitioned, operator)).await?;
         Ok(true)
     }

@@ -49,11 +49,14 @@ impl Poller {
                 self.create_blank().await?;
                 continue;
             };
+            let mut document = self.begun(blank, None).into_document();
             let mut after = None;
             if self.start_now {
                 after = self.source.present().await.map_err(TickError::Fetch)?;
+                // A table that is replaced before the first delivery is another one, too.
+                let anchor = self.source.anchor(None).await.map_err(TickError::Fetch)?;
+                document.source_state = anchor.state;
             }
-            let mut document = self.begun(blank, None).into_document();
             document.checkpoint.cursor.clone_from(&after);
             document.write_id = self.instance.next_write_id();
             let begun = encode(&document);

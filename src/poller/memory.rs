@@ -223,6 +223,10 @@ impl Poller {
         let ran_since = marked_at.or_else(|| self.ran_since.get().copied());
         // A first start, as far as marker and memory tell.
         if ran_since.is_none() && self.start_now && !was_placed(&blank.document) {
+            // `init` would start after what another app has not delivered yet. Ranges have an app's poller.
+            if writes && self.range_of.is_none() {
+                self.refuse_elsewhere().await?;
+            }
             return Err(self.not_started());
         }
         if let Some(ran_since) = ran_since {

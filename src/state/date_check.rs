@@ -69,10 +69,12 @@ impl DateCheckedStore {
             history.is_off = false;
             return loaded;
         }
-        if !std::mem::replace(&mut history.is_off, true) {
+        let was_off = std::mem::replace(&mut history.is_off, true);
+        // Before the log line: it may wait, and no other read should.
+        drop(history);
+        if !was_off {
             self.report(key, loaded.date);
         }
-        drop(history);
         loaded.date = expected.unwrap_or(loaded.date);
         if let Some(stored) = &mut loaded.stored {
             let unchanged_since = loaded.date - seen_for;

@@ -45,6 +45,23 @@ async fn in_every_mode_what_comes_after_the_start_is_delivered_and_nothing_befor
 }
 
 #[tokio::test]
+async fn a_table_that_is_replaced_after_the_start_and_before_a_delivery_stops_the_poller() {
+    for mode in [RowVersion, TimestampPk, IntegerPk] {
+        let mut ticks = poller_of(mode).await;
+        ticks.at(0).await.run("INSERT INTO dbo.t (x) VALUES (1), (2)").await;
+        ticks.at(6).await;
+        ticks.process().init().await.unwrap();
+        ticks.run(&format!("DROP TABLE dbo.t; {TABLE}")).await;
+        ticks.run("INSERT INTO dbo.t (x) VALUES (3), (4), (5)").await;
+        let error = ticks.failure_at(20).await;
+        assert!(
+            error.contains("is not the table that the checkpoint was made of"),
+            "{mode}: {error}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn what_was_written_before_the_start_and_commits_after_it_comes_where_the_mode_can_tell() {
     for mode in [RowVersion, ChangeTracking] {
         let mut ticks = poller_of(mode).await;

@@ -113,7 +113,9 @@ impl Stage {
             let landed_at = state.judge.landed_at(tick).expect("a holder has written");
             let lapsed = state.coverage.count("instance: lapsed lease taken over") > 0;
             let (since, bound) = match gone {
-                Gone::Killed if lapsed => (gone_at.max(landed_at), self.lapse() + one_tick),
+                Gone::Killed if lapsed => {
+                    (gone_at.max(landed_at), self.lapse() + self.distrust() + one_tick)
+                }
                 // What it had sent gave the lease up.
                 Gone::Killed => return Ok(None),
                 Gone::Stopped if lapsed => return Err("a stopped holder let it lapse".to_owned()),
@@ -128,6 +130,14 @@ impl Stage {
         let plan = &self.world.plan;
         let disagreement = Duration::from_millis(plan.skew_ms) + plan.grain;
         plan.terms.ttl + Duration::from_secs(2) + 2 * plan.grain + disagreement
+    }
+
+    /// Returns how much longer a cold process may wait where the clocks disagree by more than half a ttl, so that it
+    /// does not trust the service's: one ttl, and the timer's firing after it.
+    fn distrust(&self) -> Duration {
+        let plan = &self.world.plan;
+        let late = Duration::from_millis(plan.skew_ms + 2 * plan.latency_ms) + plan.grain;
+        if late > plan.terms.ttl / 2 { plan.terms.ttl + self.interval } else { Duration::ZERO }
     }
 
     /// Goes on until an instance is met at a random moment of its term.

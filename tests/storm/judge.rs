@@ -317,7 +317,7 @@ mod tests {
             self.ledger.faults.push(Fault { kind, from, to: Some(to), term_after: None });
             let code = match kind {
                 Kind::Kill(worker) => (worker, 137),
-                Kind::Terminate(worker) => (worker, 0),
+                Kind::Terminate(worker) => (worker, EXIT_CODE_RESTART),
                 Kind::Freeze | Kind::Restart | Kind::Cut(_) => return,
             };
             self.ledger.exits.push(Exit { worker: code.0, at: to, code: code.1 });

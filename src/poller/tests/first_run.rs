@@ -49,6 +49,22 @@ async fn a_renamed_app_stops_at_its_first_tick_and_names_both_paths_and_commands
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
 }
 
+/// Its backlog would be skipped by the `init` that a start from now asks for.
+#[tokio::test(start_paused = true)]
+async fn a_renamed_app_that_starts_from_now_is_not_told_to_init_before_the_other_app_is_named() {
+    let world = World::new();
+    world.seasoned("a").await;
+    world.source.put(1, "backlog");
+    let slot = renamed(&world, "slot");
+    let poller = slot.instance("b").starting_now();
+    let error = tick(&poller).await.unwrap_err();
+    assert!(matches!(error, TickError::FirstRunElsewhere { .. }), "{error:?}");
+    // Without another app it is.
+    let other = World::new();
+    let error = tick(&other.instance("c").starting_now()).await.unwrap_err();
+    assert!(matches!(error, TickError::NotStarted { .. }), "{error:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_init_starts_a_slot_on_purpose() {
     let world = World::new();
