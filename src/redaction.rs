@@ -539,6 +539,9 @@ fn before_token(word: &str) -> Option<&str> {
 ///
 /// A random word or number cannot be told from a slip of the pen, so this is a second line of defence only.
 pub fn looks_like(text: &str) -> Option<&'static str> {
+    /// Prefixes by which services mark their keys.
+    const MARKS: [&str; 8] =
+        ["ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "sk_live_", "sk_test_", "xoxb-"];
     let lower = text.to_ascii_lowercase();
     let has = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
     let is_list = lower.contains('=') && lower.contains([';', '?']);
@@ -547,6 +550,9 @@ pub fn looks_like(text: &str) -> Option<&'static str> {
     }
     if has(&["whsec_"]) {
         return Some("a signing secret");
+    }
+    if MARKS.iter().any(|mark| lower.starts_with(mark)) {
+        return Some("a key");
     }
     if has(&["private key"]) {
         return Some("a private key");

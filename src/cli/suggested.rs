@@ -5,13 +5,14 @@ use std::path::Path;
 use super::*;
 
 /// What stands in a message for these values; any other value is a poller's name.
-const VALUES: [(&str, &str); 10] = [
+const VALUES: [(&str, &str); 11] = [
     ("app", "other"),
     ("command", "state"),
     ("configured", "4"),
     ("current", "1775525026020.42"),
     ("event_id", "0123456789abcdef0123456789abcdef"),
     ("purpose", "replay"),
+    ("skip", " --skip-rows"),
     ("stored", "2"),
     ("table", "ops.state"),
     ("to", "4"),

@@ -212,6 +212,9 @@ fn of_url(text: &str, is_ours: bool, values: &mut Vec<String>) {
             values.push(format!("{}:{password}", decoded(url.username())));
             values.push(format!("{}:{}", decoded(url.username()), decoded(password)));
             values.extend([password.to_owned(), decoded(password)]);
+            // Some services take the key as the user and anything as the password.
+            let user = decoded(url.username());
+            values.extend(Some(user).filter(|user| is_ours && may_be_key(user)));
         } else if is_ours {
             // A token in the place of the user.
             values.extend([url.username().to_owned(), decoded(url.username())]);
@@ -355,6 +358,11 @@ mod tests {
                 "HIGHWATER__POLLERS__A__HANDLER__URL",
                 "https://svc:Sup3rSecret#1@host/x",
                 &["svc:Sup3rSecret#1", "Sup3rSecret#1"],
+            ),
+            (
+                "HIGHWATER__POLLERS__A__HANDLER__URL",
+                "https://key_4eC39H:x@a.example/x",
+                &["key_4eC39H"],
             ),
             (
                 "HIGHWATER__POLLERS__A__HANDLER__URL",

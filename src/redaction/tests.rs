@@ -196,6 +196,7 @@ fn a_misplaced_secret_is_told_from_a_slip_of_the_pen() {
         ("aBc8Q~dEf1gHi2jKl3mNo4pQr5sTu6vWx7yZ0aB", "a key"),
         ("eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0.x", "a token"),
         ("Bearer abc", "a token"),
+        ("ghp_abcdefghijklmnopqrstuvwxyz0123456789", "a key"),
         ("Sup3rSecret#1", "a password"),
     ] {
         assert_eq!(looks_like(text), Some(kind), "{text}");

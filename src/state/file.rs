@@ -68,8 +68,12 @@ impl FileStore {
     fn check_folder(&self, key: &StateKey) -> Result<(), StoreError> {
         let Some(missing) = self.missing_folder() else { return Ok(()) };
         let poller = key.poller();
-        let reason =
-            format!("{missing}, or for a first start create it with `highwater init {poller}`");
+        // The recovery controller has a document of its own here, and is no poller to start.
+        let reason = if poller.starts_with("highwater__") {
+            format!("{missing}, or for a first start create it by `init` of a poller")
+        } else {
+            format!("{missing}, or for a first start create it with `highwater init {poller}`")
+        };
         Err(StoreError::Refused { key: key.path(), reason })
     }
 

@@ -19,6 +19,7 @@ async fn a_folder_for_a_table_is_valid_and_delivers() {
     bench.command(&missing).await.failed(2, "`Other` is not set");
     let said = bench.command(&init).await;
     assert!(matches!(said.code, 0 | 1), "{said:?}");
+    assert!(!said.data.contains("does not exist"), "the folder of the state is there: {said:?}");
     assert!(said.data.contains("in mode `rowversion` by `version`: `version` is a rowversion"));
     assert!(said.data.contains("key `id`: the primary key"), "{said:?}");
     assert!(said.data.contains("CREATE INDEX"), "an index is advised: {said:?}");

@@ -86,11 +86,12 @@ pub(super) async fn run(
     let offer = patient(&values, vars, name)?.offer(options.key.is_some()).await;
     let offer = offer.map_err(crate::poller::TickError::Fetch)?;
     settle(&mut values, name, &offer);
-    let found = patient(&values, vars, name)?.examine().await;
-    files.write(&values)?;
-    // An explicit start, so the store finds the place that it never creates by itself.
+    let patient = patient(&values, vars, name)?;
+    // An explicit start, so the store finds the place that it never creates by itself; so does the examination.
     let state = out.join("state").join("state");
     fs::create_dir_all(&state).map_err(|error| failed(&state, &error))?;
+    let found = patient.examine().await;
+    files.write(&values)?;
     let report = Report::of((name, table), &offer, &files, &found);
     say(&options.form.output.one(&report, || report.text()));
     let errors: Vec<&Finding> =
