@@ -98,8 +98,8 @@ impl Reader {
         let limit = u64::try_from(self.batch).unwrap();
         while let Some(item) = stream.try_next().await.unwrap() {
             let Some(row) = item.into_row() else { continue };
-            // The server's word on itself comes first, the columns last.
-            if row.result_index() != 1 {
+            // The table's identity and the server's word on itself come first, the columns last.
+            if row.result_index() != 2 {
                 continue;
             }
             if page.rows == limit {
