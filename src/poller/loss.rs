@@ -20,7 +20,7 @@ use crate::state::{Precondition, StateDocument, StoreError, encode};
 impl Poller {
     /// Completes the error of a tick whose source has lost the position: keeps a final loss, and adds the
     /// commands that end it.
-    pub(super) async fn lost(&self, memory: &mut Memory, error: FetchError) -> FetchError {
+    pub(super) async fn lost(&self, memory: &Memory, error: FetchError) -> FetchError {
         // A range is given up or started again; its poller keeps its own position.
         if self.range_of.is_some() {
             return error;
@@ -36,8 +36,6 @@ impl Poller {
                 self.name
             );
         }
-        // An operator may reset the poller: the next tick must see that.
-        memory.forget();
         self.with_remedy(error)
     }
 

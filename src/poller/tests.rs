@@ -81,6 +81,19 @@ impl World {
         Self { limits, ..Self::new() }
     }
 
+    /// The same world, reached through another store.
+    fn behind(&self, store: FaultyStore) -> Self {
+        Self {
+            memory: self.memory.clone(),
+            store: Arc::new(store),
+            source: self.source.clone(),
+            handler: self.handler.clone(),
+            limits: self.limits,
+            policy: self.policy,
+            metrics: self.metrics.clone(),
+        }
+    }
+
     /// Another process: a poller with a memory and an owner id of its own.
     fn instance(&self, owner_id: &str) -> Poller {
         self.instance_of(owner_id, self.source.clone())

@@ -5,16 +5,7 @@ use super::*;
 
 /// A world whose state is kept under another application in the same place.
 fn renamed(world: &World, app: &str) -> World {
-    let store = Arc::new(FaultyStore::new(world.memory.of_app(app).unwrap()));
-    World {
-        memory: world.memory.clone(),
-        store,
-        source: world.source.clone(),
-        handler: world.handler.clone(),
-        limits: world.limits,
-        policy: world.policy,
-        metrics: world.metrics.clone(),
-    }
+    world.behind(FaultyStore::new(world.memory.of_app(app).unwrap()))
 }
 
 #[tokio::test(start_paused = true)]

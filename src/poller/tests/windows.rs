@@ -230,17 +230,7 @@ fn break_commits(world: &World) {
 
 /// Another process on the same state, behind a store that works.
 fn elsewhere(world: &World, owner_id: &str) -> Poller {
-    let store = Arc::new(FaultyStore::new(world.memory.clone()));
-    let other = World {
-        memory: world.memory.clone(),
-        store,
-        source: world.source.clone(),
-        handler: world.handler.clone(),
-        limits: world.limits,
-        policy: world.policy,
-        metrics: world.metrics.clone(),
-    };
-    other.instance(owner_id)
+    world.behind(FaultyStore::new(world.memory.clone())).instance(owner_id)
 }
 
 /// Runs a tick and drops it after some seconds, as a kill would.
