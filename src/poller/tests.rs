@@ -63,8 +63,22 @@ struct World {
     metrics: Arc<Metrics>,
 }
 
+/// Lets every test's subscriber hear all log events.
+///
+/// A log event that a thread without a subscriber sends first counts as one that nobody hears, and a
+/// subscriber made at that moment never hears it (`tracing_core::callsite` computes the interest before
+/// it lists the event). With a subscriber of the process nothing counts as unheard.
+fn hear_everywhere() {
+    static EVERYWHERE: std::sync::Once = std::sync::Once::new();
+    EVERYWHERE.call_once(|| {
+        tracing::subscriber::set_global_default(tracing_subscriber::registry())
+            .expect("no other test of this crate sets the subscriber of the process");
+    });
+}
+
 impl World {
     fn new() -> Self {
+        hear_everywhere();
         let memory = Arc::new(MemoryStore::default());
         Self {
             store: Arc::new(FaultyStore::new(memory.clone())),
