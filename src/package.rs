@@ -15,6 +15,7 @@ mod archive;
 mod elf;
 mod licences;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -24,7 +25,9 @@ use self::licences::licences;
 use crate::config::{Config, Vars, function_segment, poller_name_of_function};
 use crate::page;
 use crate::partition::whole_of;
-use crate::project::{self, DEFINITIONS, Function, HANDLER, ProjectError, at};
+use crate::project::{
+    self, DEFINITIONS, Function, HANDLER, HOST_FILE, Place, Project, ProjectError, at,
+};
 use crate::recovery;
 
 /// A file that holds secrets of one machine and belongs into no package.
@@ -79,13 +82,15 @@ impl Package {
     /// that would never run.
     pub fn of(made_of: Ingredients<'_>, vars: &dyn Vars) -> Result<Self, ProjectError> {
         let Ingredients { folder, binary, config } = made_of;
-        let host = project::host(folder)?.path;
         let definitions = folder.join(DEFINITIONS);
         look_for_what_must_not_be(&definitions, 0)?;
+        // What is set here need not be set where the app runs.
+        let project = Project::read(folder, &definitions, &BTreeMap::new());
         let has_none = config.is_some() && !definitions.is_dir();
-        let functions = if has_none { Vec::new() } else { project::functions(&definitions)? };
+        project.check(|place| !(has_none && *place == Place::Functions))?;
+        let functions = project.functions;
         let mut package = Self {
-            entries: vec![Entry::new("host.json", read(&host)?)],
+            entries: vec![Entry::new(HOST_FILE, read(&folder.join(HOST_FILE))?)],
             functions: Vec::new(),
             notes: Vec::new(),
             unfit: None,

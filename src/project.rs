@@ -1,18 +1,26 @@
-//! The files of a function app: `host.json`, and one `function.json` for each function.
+//! The files of a function app, `host.json` and one `function.json` for each function, read as the host reads them.
 //!
-//! What the host would refuse is refused here, by file and with what was expected: the host itself
-//! says it at its start only, one mistake at a time.
+//! The host says what it refuses at its start only, one mistake at a time, and says nothing of what it passes over.
+//! Here everything is a [`Problem`], with what mends it: an error where the host does not start, a function is missing
+//! or dead, or this program is never reached; a warning where something has no effect, or only moves the status page.
+//! `validate`, `run` and `package` all go by it.
+
+mod function_file;
+mod host_file;
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use jsonc_parser::ParseOptions;
 use serde_json::Value as Json;
 use thiserror::Error;
 
 use crate::config::Vars;
 use crate::schedule::{Schedule, ScheduleError};
+
+pub(crate) use function_file::timer_definition;
 
 /// Name of the file with what counts for the whole app.
 pub const HOST_FILE: &str = "host.json";
@@ -23,7 +31,7 @@ pub const HANDLER: &str = "handler";
 /// Folder of the functions in the repository, from which the host cannot start.
 pub const DEFINITIONS: &str = "function-definitions";
 
-/// The files cannot be read, or the host would refuse them.
+/// A file cannot be read or written, or the host would refuse it.
 #[derive(Debug, Error)]
 pub enum ProjectError {
     /// A file or folder cannot be read or written.
@@ -47,13 +55,43 @@ pub enum ProjectError {
     },
 }
 
-/// What `host.json` says, as far as it matters here.
+/// Where a [`Problem`] is, in the order in which they are told.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// `host.json`, the program, or settings that override that file.
+    Host,
+    /// The folder of the functions.
+    Functions,
+    /// A function, by name.
+    Function(String),
+    /// A setting, which another machine may not have.
+    Settings,
+}
+
+/// Something of an app that the host would not do as it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where it is.
+    pub place: Place,
+    /// Whether something does not run for it; else it only differs from what was meant.
+    pub is_error: bool,
+    /// The file, or the name of the setting.
+    pub at: PathBuf,
+    /// What is wrong, and what the host does.
+    pub found: String,
+    /// What mends it.
+    pub fix: String,
+}
+
+/// What `host.json` says, as far as it matters here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
-    /// The file.
-    pub path: PathBuf,
-    /// The limit on one function call; `None` where the file has none, or an unlimited one.
+    /// The limit on one function call; `None` where there is none, and the plan's default or no limit counts.
     pub function_timeout: Option<Duration>,
+    /// The functions that are loaded, where not all are.
+    allowed: Option<Vec<String>>,
+    /// Whether a request of an HTTP trigger comes as it was sent, and not as a call of the function.
+    forwards_requests: bool,
 }
 
 /// One function, which a timer or a request starts.
@@ -65,6 +103,17 @@ pub struct Function {
     pub definition: PathBuf,
     /// Its schedule as written: an expression, or `%SETTING%`; `None` where requests start it.
     pub schedule: Option<String>,
+}
+
+/// An app as the host would run it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Project {
+    /// What counts for all functions.
+    pub host: Host,
+    /// The functions that can be called, by name.
+    pub functions: Vec<Function>,
+    /// What is wrong, in the order of [`Place`].
+    pub problems: Vec<Problem>,
 }
 
 /// A schedule cannot be told.
@@ -87,6 +136,54 @@ pub enum FunctionScheduleError {
         #[source]
         source: ScheduleError,
     },
+}
+
+impl Problem {
+    fn error(
+        place: Place,
+        at: impl Into<PathBuf>,
+        found: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self { place, is_error: true, at: at.into(), found: found.into(), fix: fix.into() }
+    }
+
+    fn warning(
+        place: Place,
+        at: impl Into<PathBuf>,
+        found: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self { is_error: false, ..Self::error(place, at, found, fix) }
+    }
+}
+
+impl Project {
+    /// Reads `host.json` in `root`, and the functions that lie directly in `folder`.
+    ///
+    /// `vars` are the settings that the host would have: some override its file, some disable a function.
+    pub fn read(root: &Path, folder: &Path, vars: &dyn Vars) -> Self {
+        let (host, mut problems) = host_file::read(root, folder == root, vars);
+        let (functions, wrong) = function_file::read(folder, &host);
+        problems.extend(wrong);
+        problems.extend(settings(&functions, vars));
+        problems.sort_by(|one, other| one.place.cmp(&other.place));
+        Self { host, functions, problems }
+    }
+
+    /// Returns the first error of a place that counts, as an error.
+    ///
+    /// # Errors
+    ///
+    /// [`ProjectError::Content`] if there is such a problem.
+    pub fn check(&self, counts: impl Fn(&Place) -> bool) -> Result<(), ProjectError> {
+        match self.problems.iter().find(|problem| problem.is_error && counts(&problem.place)) {
+            None => Ok(()),
+            Some(Problem { at, found, fix, .. }) => {
+                Err(ProjectError::Content { path: at.clone(), reason: format!("{found}; {fix}") })
+            }
+        }
+    }
 }
 
 impl Function {
@@ -119,181 +216,125 @@ fn setting_of(schedule: &str) -> Option<&str> {
     schedule.strip_prefix('%').and_then(|rest| rest.strip_suffix('%'))
 }
 
-/// Reads and checks `host.json` in `folder`.
-///
-/// # Errors
-///
-/// [`ProjectError`] if it is missing, no JSON, or would not start this program.
-pub fn host(folder: &Path) -> Result<Host, ProjectError> {
-    let path = folder.join(HOST_FILE);
-    let json = read_json(&path)?;
-    let wrong = |reason| ProjectError::Content { path: path.clone(), reason };
-    let program = json.pointer("/customHandler/description/defaultExecutablePath");
-    if program != Some(&Json::from(HANDLER)) {
-        return Err(wrong(format!(
-            "`customHandler.description.defaultExecutablePath` must be exactly `{HANDLER}`"
-        )));
-    }
-    let function_timeout = match json.get("functionTimeout").and_then(Json::as_str) {
-        None | Some("-1") => None,
-        Some(text) => Some(time_span(text).ok_or_else(|| {
-            wrong(format!("`functionTimeout` is `{text}`, expected a time such as `00:05:00`"))
-        })?),
-    };
-    Ok(Host { path, function_timeout })
-}
-
-/// Reads `hours:minutes:seconds`, with days in front where there are some.
-fn time_span(text: &str) -> Option<Duration> {
-    let (days, clock) = text.split_once('.').unwrap_or(("0", text));
-    let mut parts = clock.split(':').map(|part| part.parse::<u64>().ok());
-    let (hours, minutes, seconds) = (parts.next()??, parts.next()??, parts.next()??);
-    let whole = parts.next().is_none() && minutes < 60 && seconds < 60;
-    let hours = days.parse::<u64>().ok()?.checked_mul(24)?.checked_add(hours)?;
-    let seconds = hours.checked_mul(3_600)?.checked_add(minutes * 60 + seconds)?;
-    whole.then(|| Duration::from_secs(seconds))
-}
-
-/// Reads and checks the functions that lie directly in `folder`, by name.
-///
-/// # Errors
-///
-/// [`ProjectError`] if there is none, or the host would refuse one.
-pub fn functions(folder: &Path) -> Result<Vec<Function>, ProjectError> {
-    each_function(folder)?.into_iter().collect()
-}
-
-/// Reads the functions that lie directly in `folder`, by name, each of which may be wrong.
-///
-/// # Errors
-///
-/// [`ProjectError`] if there is none, or the folder cannot be read.
-pub fn each_function(folder: &Path) -> Result<Vec<Result<Function, ProjectError>>, ProjectError> {
-    let mut functions = Vec::new();
-    for entry in fs::read_dir(folder).map_err(at("read", folder))? {
-        let entry = entry.map_err(at("read", folder))?;
-        let definition = entry.path().join("function.json");
-        if definition.is_file() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            functions.push((name, definition));
-        }
-    }
-    if functions.is_empty() {
-        let reason = "no `<function>/function.json` in it".to_owned();
-        return Err(ProjectError::Content { path: folder.to_owned(), reason });
-    }
-    functions.sort();
-    Ok(functions.into_iter().map(|(name, definition)| function(name, definition)).collect())
-}
-
 /// Returns the folder of the functions of `root`: itself where they lie at the root, as they are deployed.
 pub fn functions_folder(root: &Path) -> PathBuf {
     let definitions = root.join(DEFINITIONS);
     if definitions.is_dir() { definitions } else { root.to_owned() }
 }
 
-fn function(name: String, path: PathBuf) -> Result<Function, ProjectError> {
-    let wrong = |reason: String| ProjectError::Content { path: path.clone(), reason };
-    if !is_function_name(&name) {
-        let reason = "the folder's name must be a letter, then letters, digits, `_` or `-`";
-        return Err(wrong(reason.to_owned()));
-    }
-    let json = read_json(&path)?;
-    let bindings = json.get("bindings").and_then(Json::as_array).map_or(&[][..], Vec::as_slice);
-    let binding = match bindings {
-        [binding] => binding,
-        [request, response] if request.get("type") == Some(&Json::from("httpTrigger")) => {
-            check_http(request, response).map_err(|reason| wrong(reason.to_owned()))?;
-            return Ok(Function { name, schedule: None, definition: path });
+/// Looks for settings that the host goes by, or passes over.
+fn settings(functions: &[Function], vars: &dyn Vars) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for name in vars.names() {
+        let is_set = || {
+            let value = vars.get(&name).unwrap_or_default();
+            value.eq_ignore_ascii_case("true") || value.trim() == "1"
+        };
+        let disables = |between: &str, function: &Function| {
+            name.eq_ignore_ascii_case(&format!(
+                "AzureWebJobs{between}{}{between}Disabled",
+                function.name
+            ))
+        };
+        for function in functions {
+            if [".", "_"].iter().any(|between| disables(between, function)) && is_set() {
+                let place = Place::Function(function.name.clone());
+                let found = "turns this function off";
+                let fix = format!("remove the setting `{name}`");
+                // Rows wait for a timer; nobody needs a page that was turned off.
+                let is_error = function.schedule.is_some();
+                problems.push(Problem { is_error, ..Problem::error(place, &name, found, fix) });
+            }
+            if disables("__", function) {
+                let found = "has no effect: the host does not read it in this form";
+                let fix = format!("write `AzureWebJobs.{}.Disabled`, or remove it", function.name);
+                problems.push(Problem::warning(Place::Settings, &name, found, fix));
+            }
         }
-        _ => {
-            let reason = "exactly one binding, a timerTrigger, is expected";
-            return Err(wrong(format!("{reason}; or two, an httpTrigger and its `http` output")));
+        if let Some(meant) = with_two_underscores(&name) {
+            let found = "has no effect: parts of a name are divided by two underscores";
+            problems.push(Problem::warning(
+                Place::Settings,
+                &name,
+                found,
+                format!("write `{meant}`"),
+            ));
         }
-    };
-    let text = |field: &str| binding.get(field).and_then(Json::as_str).unwrap_or_default();
-    if text("type") != "timerTrigger" || text("direction") != "in" {
-        return Err(wrong("the binding must be a `timerTrigger` of direction `in`".to_owned()));
     }
-    if !is_binding_name(text("name")) {
-        let reason = "the binding's name must be a letter, then letters and digits";
-        return Err(wrong(reason.to_owned()));
-    }
-    let schedule = text("schedule");
-    match setting_of(schedule) {
-        Some(name) if name.is_empty() || name.contains('%') => {
-            return Err(wrong(format!("the schedule is `{schedule}`, expected `%SETTING%`")));
+    problems
+}
+
+/// Returns the name that was likely meant by one with a single underscore between its first two parts.
+fn with_two_underscores(name: &str) -> Option<String> {
+    let is_part = |rest: &str, parts: &[&str]| parts.iter().any(|part| rest.starts_with(part));
+    for (first, parts) in [
+        ("HIGHWATER", &["APP", "FUNCTIONS_", "FUNCTION_TIMEOUT", "POLLERS_", "STATE_"][..]),
+        (host_file::OVERRIDES, &[""]),
+        (
+            "AzureWebJobsStorage",
+            &["accountName", "blobServiceUri", "clientId", "credential", "queueServiceUri"],
+        ),
+    ] {
+        let rest = name.strip_prefix(first).and_then(|rest| rest.strip_prefix('_'));
+        if let Some(rest) = rest.filter(|rest| !rest.starts_with('_') && is_part(rest, parts)) {
+            return Some(format!("{first}__{rest}"));
         }
-        Some(_) => {}
-        None => drop(Schedule::parse(schedule).map_err(|error| wrong(error.to_string()))?),
     }
-    Ok(Function { name, schedule: Some(schedule.to_owned()), definition: path })
+    None
 }
 
-/// Returns the `function.json` of a timer; `schedule` is a cron expression, or the name of a setting between
-/// two `%`.
-pub(crate) fn timer_definition(schedule: &str) -> String {
-    let binding = serde_json::json!({
-        "name": "timer",
-        "type": "timerTrigger",
-        "direction": "in",
-        "schedule": schedule,
-        "useMonitor": true,
-        "runOnStartup": false,
-    });
-    format!("{:#}\n", serde_json::json!({ "bindings": [binding] }))
-}
-
-/// Checks the bindings of a function that shows something: nobody sees it without a key.
-fn check_http(request: &Json, response: &Json) -> Result<(), &'static str> {
-    let is = |binding: &Json, field, wanted: &str| binding.get(field) == Some(&Json::from(wanted));
-    if !is(request, "direction", "in") || !is(response, "type", "http") {
-        return Err(
-            "the bindings must be an `httpTrigger` of direction `in`, then an `http` output",
-        );
-    }
-    if !is(response, "direction", "out") || !is(response, "name", "res") {
-        return Err("the binding of type `http` must have the direction `out` and the name `res`");
-    }
-    // Without one the host takes `function`.
-    let level = request.get("authLevel").map_or(Some("function"), Json::as_str);
-    if !matches!(level, Some("function" | "admin")) {
-        return Err(
-            "`authLevel` must be `function` or `admin`: what it shows is not for everybody",
-        );
-    }
-    if request.get("methods") != Some(&serde_json::json!(["get"])) {
-        return Err("`methods` must be `[\"get\"]`: the function only shows");
-    }
-    Ok(())
-}
-
-/// `Utility.cs` of the Functions host: `^[a-z][a-z0-9_\-]{0,127}$` in any case, and not `host`.
-fn is_function_name(name: &str) -> bool {
-    let rest_ok = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
-    let first_ok = name.starts_with(|c: char| c.is_ascii_alphabetic());
-    rest_ok && first_ok && name.len() <= 128 && !name.eq_ignore_ascii_case("host")
-}
-
-/// `Utility.cs` of the Functions host: `^[a-zA-Z][a-zA-Z0-9]{0,127}$`.
-fn is_binding_name(name: &str) -> bool {
-    name.starts_with(|c: char| c.is_ascii_alphabetic())
-        && name.bytes().all(|b| b.is_ascii_alphanumeric())
-        && name.len() <= 128
-}
-
-fn read_json(path: &Path) -> Result<Json, ProjectError> {
-    let text = fs::read(path).map_err(at("read", path))?;
-    serde_json::from_slice(&text).map_err(|error| ProjectError::Content {
-        path: path.to_owned(),
-        reason: format!("not JSON: {error}"),
-    })
+/// Reads a file as the host does: comments and a byte order mark are fine.
+fn read_json(path: &Path) -> Result<Json, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"))?;
+    // `JsonTextReader` of Json.NET is content with all that this parser takes, but for a comma that is missing.
+    let options = ParseOptions { allow_missing_commas: false, ..ParseOptions::default() };
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    jsonc_parser::parse_to_serde_value(text, &options).map_err(|error| format!("not JSON: {error}"))
 }
 
 /// Returns how an error of a file becomes one of ours.
 pub(crate) fn at(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ProjectError {
     let path = path.to_owned();
     move |source| ProjectError::File { verb, path, source }
+}
+
+/// Reads a .NET `TimeSpan`: `hours:minutes:seconds`, with days in front where there are some.
+fn time_span(text: &str) -> Option<Duration> {
+    let (days, clock) = text.split_once('.').unwrap_or(("0", text));
+    let mut parts = clock.split(':').map(|part| part.parse::<u64>().ok());
+    let (hours, minutes, seconds) = (parts.next()??, parts.next()??, parts.next()??);
+    let whole = parts.next().is_none() && hours < 24 && minutes < 60 && seconds < 60;
+    let hours = days.parse::<u64>().ok()?.checked_mul(24)?.checked_add(hours)?;
+    let seconds = hours.checked_mul(3_600)?.checked_add(minutes * 60 + seconds)?;
+    whole.then(|| Duration::from_secs(seconds))
+}
+
+/// Says what is wrong with a `retry` of a function or of the whole app; `ValidateRetryOptions` of the host.
+fn wrong_retry(retry: &Json) -> Option<String> {
+    let text = |field: &str| retry.get(field).and_then(Json::as_str);
+    let span = |field: &str| text(field).and_then(time_span);
+    let (one, other) = ("minimumInterval", "maximumInterval");
+    let count = retry.get("maxRetryCount").and_then(Json::as_i64);
+    if count.is_none_or(|count| count < -1) {
+        return Some(
+            "`retry.maxRetryCount` must be a number of at least 0, or -1 for no end".to_owned(),
+        );
+    }
+    let strategy = text("strategy").unwrap_or_default();
+    let wrong = match strategy.to_ascii_lowercase().as_str() {
+        "fixeddelay" if span("delayInterval").is_some() => return None,
+        "fixeddelay" => "`retry.delayInterval` must be a time such as `00:00:05`".to_owned(),
+        "exponentialbackoff" => match (span(one), span(other)) {
+            (Some(one), Some(other)) if one <= other => return None,
+            _ => format!(
+                "`retry.{one}` and `retry.{other}` must be times such as `00:00:05`, the longer one last"
+            ),
+        },
+        _ => format!(
+            "`retry.strategy` is `{strategy}`, expected `fixedDelay` or `exponentialBackoff`"
+        ),
+    };
+    Some(wrong)
 }
 
 #[cfg(test)]
@@ -308,32 +349,12 @@ mod tests {
             ("00:05:00", Some(300)),
             ("1.00:00:00", Some(86_400)),
             ("00:60:00", None),
+            ("24:00:00", None),
             ("5m", None),
             ("00:05", None),
             ("00:05:00:00", None),
         ] {
             assert_eq!(time_span(text), expected.map(Duration::from_secs), "{text}");
-        }
-    }
-
-    #[test]
-    fn what_shows_something_wants_a_key_and_only_reads() {
-        let request = serde_json::json!({ "name": "request", "type": "httpTrigger", "direction": "in",
-            "authLevel": "function", "methods": ["get"], "route": "status/{view?}" });
-        let response = serde_json::json!({ "name": "res", "type": "http", "direction": "out" });
-        assert_eq!(check_http(&request, &response), Ok(()));
-        for (is_request, field, value, expected) in [
-            (true, "authLevel", "anonymous", "`function` or `admin`"),
-            (true, "direction", "out", "of direction `in`"),
-            (true, "methods", "get", "only shows"),
-            (false, "type", "queue", "then an `http` output"),
-            (false, "name", "$return", "the name `res`"),
-        ] {
-            let (mut request, mut response) = (request.clone(), response.clone());
-            let binding = if is_request { &mut request } else { &mut response };
-            binding[field] = value.into();
-            let error = check_http(&request, &response).unwrap_err();
-            assert!(error.contains(expected), "{error}");
         }
     }
 
@@ -356,5 +377,47 @@ mod tests {
         assert!(missing.contains("function `orders`: setting `EACH`"), "{missing}");
         let wrong = of("%EACH%", &[("EACH", "5m")]).unwrap_err();
         assert!(wrong.contains("function `orders`: `5m` is no schedule"), "{wrong}");
+    }
+
+    #[test]
+    fn one_underscore_where_two_are_meant_is_seen() {
+        for (name, meant) in [
+            (
+                "HIGHWATER_POLLERS__ORDERS__SOURCE__TABLE",
+                Some("HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE"),
+            ),
+            (
+                "AzureFunctionsJobHost_functionTimeout",
+                Some("AzureFunctionsJobHost__functionTimeout"),
+            ),
+            ("AzureWebJobsStorage_accountName", Some("AzureWebJobsStorage__accountName")),
+            ("HIGHWATER__APP", None),
+            ("HIGHWATER_TEST_BROWSER", None),
+            ("AzureFunctionsJobHost__functionTimeout", None),
+        ] {
+            assert_eq!(with_two_underscores(name).as_deref(), meant, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_retry_is_what_the_host_takes() {
+        for (retry, expected) in [
+            (r#"{"strategy":"fixedDelay","maxRetryCount":-1,"delayInterval":"00:00:05"}"#, None),
+            (
+                r#"{"strategy":"exponentialBackoff","maxRetryCount":5,"minimumInterval":"00:00:05","maximumInterval":"00:01:00"}"#,
+                None,
+            ),
+            (r#"{"strategy":"fixedDelay","maxRetryCount":3}"#, Some("delayInterval")),
+            (r#"{"strategy":"fixedDelay","delayInterval":"00:00:05"}"#, Some("maxRetryCount")),
+            (r#"{"strategy":"often","maxRetryCount":3}"#, Some("`often`")),
+            (
+                r#"{"strategy":"exponentialBackoff","maxRetryCount":5,"minimumInterval":"00:01:00","maximumInterval":"00:00:05"}"#,
+                Some("the longer one last"),
+            ),
+        ] {
+            let wrong = wrong_retry(&serde_json::from_str(retry).unwrap());
+            assert_eq!(wrong.is_some(), expected.is_some(), "{retry}: {wrong:?}");
+            assert!(wrong.unwrap_or_default().contains(expected.unwrap_or_default()), "{retry}");
+        }
     }
 }

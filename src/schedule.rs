@@ -40,10 +40,26 @@ const FIELDS: [(&str, u16, u16, &[&str]); 6] = [
     ("day of the week", 0, 6, &DAYS),
 ];
 
-const MONTHS: [&str; 12] =
-    ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+const MONTHS: [&str; 12] = [
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+];
 
-const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
+const DAYS: [&str; 7] =
+    ["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"];
+
+/// Before any schedule is asked for its next time; one that has none after it never has.
+const EPOCH: OffsetDateTime = OffsetDateTime::UNIX_EPOCH;
 
 impl Schedule {
     /// Reads an expression such as `*/15 * * * * *`.
@@ -53,26 +69,37 @@ impl Schedule {
     /// [`ScheduleError`] if the host would refuse it, or if it never comes.
     pub fn parse(text: &str) -> Result<Self, ScheduleError> {
         let wrong = |reason: String| ScheduleError { text: text.to_owned(), reason };
-        let fields: Vec<&str> = text.split_whitespace().collect();
+        let mut fields: Vec<&str> = text.split_whitespace().collect();
+        if fields.len() == FIELDS.len() - 1 {
+            fields.insert(0, "0");
+        }
         if fields.len() != FIELDS.len() {
             return Err(wrong(number_of_fields(text, fields.len())));
         }
+        let mut plain = Vec::new();
         for (field, (name, min, max, names)) in fields.iter().zip(FIELDS) {
-            let known = field.split(',').all(|part| is_part(part, min, max, names));
-            if !known {
-                let words = if names.is_empty() { "" } else { " or names of three letters" };
-                return Err(wrong(format!(
+            let parts = field.split(',').map(|part| plain_part(part, min, max, names));
+            let parts: Option<Vec<String>> = parts.collect();
+            let parts = parts.ok_or_else(|| {
+                let words = if names.is_empty() { "" } else { " or names" };
+                wrong(format!(
                     "the field `{field}` for the {name} must have `*`, numbers from {min} to {max}{words}, \
                      ranges `a-b`, steps `*/n`, or several of them between commas"
-                )));
-            }
+                ))
+            })?;
+            plain.push(parts.join(","));
         }
         let mut parser = CronParser::builder();
         // A single number with a step reaches to the end of the field, as for the host.
         parser = parser.seconds(Seconds::Required).year(Year::Disallowed);
         parser = parser.dom_and_dow(true).sloppy_ranges(true);
-        let cron = parser.build().parse(text).map_err(|error| wrong(error.to_string()))?;
-        Ok(Self { text: text.to_owned(), cron })
+        let cron = parser.build().parse(&plain.join(" "));
+        let cron = cron.map_err(|error| wrong(error.to_string()))?;
+        let schedule = Self { text: text.to_owned(), cron };
+        match schedule.next_after(EPOCH) {
+            Some(_) => Ok(schedule),
+            None => Err(wrong("no date is like that, so it never comes".to_owned())),
+        }
     }
 
     /// Returns the first time after `time` at which it is due; `None` if it never is again.
@@ -94,25 +121,36 @@ fn number_of_fields(text: &str, count: usize) -> String {
         1 if text.contains(':') => {
             "an interval works in a dedicated plan only; write six fields, seconds first".to_owned()
         }
-        5 => format!("it has five fields and must have six, seconds first: `0 {text}`?"),
         _ => format!("it has {count} fields and must have six, seconds first"),
     }
 }
 
-/// Says whether `part` is `*`, a value or a range, with a step or without.
-fn is_part(part: &str, min: u16, max: u16, names: &[&str]) -> bool {
-    let is_value = |text: &str| {
-        let number = text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u16>().ok());
-        let known = number.flatten().is_some_and(|number| (min..=max).contains(&number));
-        known || names.contains(&text.to_ascii_lowercase().as_str())
+/// Returns `part` in numbers if it is `*`, a value or a range, with a step or without.
+///
+/// `CrontabFieldImpl.cs` of `NCrontab`: any beginning of a name stands for it, the first that fits, and a range
+/// whose end comes first is turned around.
+fn plain_part(part: &str, min: u16, max: u16, names: &[&str]) -> Option<String> {
+    let number =
+        |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u16>().ok())?;
+    let value = |text: &str| {
+        let text = text.to_ascii_lowercase();
+        let name = || names.iter().zip(min..).find(|(name, _)| name.starts_with(&text));
+        let known = number(&text).or_else(|| Some(name().filter(|_| !text.is_empty())?.1));
+        known.filter(|known| (min..=max).contains(known))
     };
     let (base, step) = part.split_once('/').map_or((part, None), |(base, step)| (base, Some(step)));
-    let step_ok = step.is_none_or(|step| {
-        step.bytes().all(|b| b.is_ascii_digit()) && step.parse::<u16>().is_ok_and(|step| step > 0)
-    });
-    let base_ok = base == "*"
-        || base.split_once('-').map_or_else(|| is_value(base), |(a, b)| is_value(a) && is_value(b));
-    base_ok && step_ok
+    let base = match base.split_once('-') {
+        None if base == "*" => base.to_owned(),
+        None => value(base)?.to_string(),
+        Some((one, other)) => {
+            let (one, other) = (value(one)?, value(other)?);
+            format!("{}-{}", one.min(other), one.max(other))
+        }
+    };
+    match step {
+        None => Some(base),
+        Some(step) => Some(format!("{base}/{}", number(step).filter(|step| *step > 0)?)),
+    }
 }
 
 /// A time without summer time, so that nothing is ever skipped or comes twice.
@@ -208,14 +246,22 @@ mod tests {
     }
 
     #[test]
-    fn what_never_comes_has_no_next_time() {
-        assert!(due("0 0 0 31 2 *", datetime!(2026-11-21 14:00 UTC), 1).is_empty());
+    fn names_may_be_long_and_ranges_turned_around_and_seconds_left_out() {
+        for (text, same) in [
+            ("0 0 0 * january-Mar mon,WEDNESDAY", "0 0 0 * 1-3 1,3"),
+            ("50-10 * * * * *", "10-50 * * * * *"),
+            ("0 0 0 * * FRI-MON", "0 0 0 * * 1-5"),
+            ("*/5 * * * *", "0 */5 * * * *"),
+        ] {
+            let from = datetime!(2026-11-21 13:59:50.5 UTC);
+            assert_eq!(due(text, from, 60), due(same, from, 60), "{text}");
+        }
     }
 
     #[test]
     fn what_the_host_refuses_is_refused_with_what_it_wants() {
         for (text, expected) in [
-            ("*/5 * * * *", "`0 */5 * * * *`?"),
+            ("*/5 * * *", "it has 4 fields"),
             ("00:05:00", "six fields"),
             ("", "0 fields"),
             ("60 * * * * *", "second must have `*`, numbers from 0 to 59"),
@@ -224,8 +270,10 @@ mod tests {
             ("0 0 0 * * MON#2", "day of the week"),
             ("0 */0 * * * *", "minute"),
             ("/5 * * * * *", "second"),
-            ("0 5-1 * * * *", "0 5-1"),
+            ("0 5- * * * *", "0 5-"),
+            ("0 0 0 * foo *", "or names"),
             ("@daily", "six"),
+            ("0 0 0 31 2 *", "it never comes"),
         ] {
             let error = Schedule::parse(text).unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::App;
 use crate::config::{Vars, poller_name_of_function};
-use crate::project;
+use crate::project::{Project, functions_folder};
 use crate::schedule::Schedule;
 use crate::status::Board;
 
@@ -14,9 +14,9 @@ impl App {
     ///
     /// What is wrong with a function is not told here: `highwater validate` does.
     pub fn board(&self, vars: &dyn Vars, root: &Path) -> Board {
-        let functions = project::each_function(&project::functions_folder(root));
+        let project = Project::read(root, &functions_folder(root), vars);
         let mut schedules: BTreeMap<String, Vec<Schedule>> = BTreeMap::new();
-        for function in functions.into_iter().flatten().flatten() {
+        for function in project.functions {
             let poller = poller_name_of_function(&function.name, &self.names);
             if let (true, Ok(Some(schedule))) =
                 (self.pollers.contains_key(&poller), function.schedule(vars))

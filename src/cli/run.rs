@@ -23,7 +23,7 @@ use crate::host::traced::{Invoked, note, note_recovery};
 use crate::metrics::{Invocations, Trigger};
 use crate::page::{Authority, Served};
 use crate::poller::{Poller, StopSignal, TickRequest};
-use crate::project;
+use crate::project::{Place, Project, functions_folder};
 use crate::recovery::Controller;
 use crate::telemetry::Telemetry;
 use crate::timers::{Timer, Work, drive};
@@ -100,9 +100,12 @@ fn timers(
     process: &Process,
 ) -> Result<Vec<Timer>, Failed> {
     let wrong = |error: &dyn std::error::Error| Failed::new(Exit::Settings, chain(error));
-    let folder = project::functions_folder(root);
+    let folder = functions_folder(root);
     let (mut timers, mut ticks) = (Vec::new(), false);
-    for function in project::functions(&folder).map_err(|error| wrong(&error))? {
+    let project = Project::read(root, &folder, vars);
+    // What only keeps the host from running them is no reason here.
+    project.check(|place| *place != Place::Host).map_err(|error| wrong(&error))?;
+    for function in project.functions {
         let name = &function.name;
         // What requests start, a host serves; here `--status` does.
         if function.schedule.is_none() {

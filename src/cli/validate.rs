@@ -14,7 +14,7 @@ use crate::config::{Config, FoundSecret, Vars, secrets};
 use crate::doctor::Finding;
 use crate::error::chain;
 use crate::page;
-use crate::project::{self, Function};
+use crate::project::{Function, Host, Place, Problem, Project, functions_folder};
 use crate::recovery;
 use crate::redaction::SECRET_BYTES_MIN;
 
@@ -87,32 +87,31 @@ fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
     for short in secrets(vars).iter().filter(|found| found.is_ours && found.is_short()) {
         add("settings", short_secret(short));
     }
-    let host = project::host(from);
-    add("host.json", host_finding(host, config.as_ref()));
-    let folder = project::functions_folder(from);
-    let layout = "lay out one folder for each function, with a `function.json` in it";
-    let refused = |error| Finding::error("function.json", chain(&error), layout);
-    match project::each_function(&folder) {
-        Err(error) => add("functions", refused(error)),
-        Ok(read) => {
-            let mut functions = Vec::new();
-            for function in read {
-                match function {
-                    Ok(function) => functions.push(function),
-                    Err(error) => add("functions", refused(error)),
-                }
-            }
-            for function in &functions {
-                let place = format!("function {}", function.name);
-                add(&place, schedule_finding(function, vars));
-                if let Some(config) = &config {
-                    add(&place, poller_finding(function, config));
-                }
-            }
-            for finding in config.iter().flat_map(|config| idle_pollers(&functions, config)) {
-                add("functions", finding);
-            }
+    let project = Project::read(from, &functions_folder(from), vars);
+    let is_wrong = |problem: &Problem| problem.is_error && problem.place == Place::Host;
+    if !project.problems.iter().any(is_wrong) {
+        add("host.json", host_finding(&project.host, config.as_ref()));
+    }
+    for Problem { place, is_error, at, found, fix } in &project.problems {
+        let told = format!("`{}`: {found}", at.display());
+        let (place, check) = match place {
+            Place::Host => ("host.json".to_owned(), "host.json"),
+            Place::Functions => ("functions".to_owned(), "function.json"),
+            Place::Function(name) => (format!("function {name}"), "function.json"),
+            Place::Settings => ("settings".to_owned(), "setting"),
+        };
+        let make = if *is_error { Finding::error } else { Finding::warning };
+        add(&place, make(check, told, fix.clone()));
+    }
+    for function in &project.functions {
+        let place = format!("function {}", function.name);
+        add(&place, schedule_finding(function, vars));
+        if let Some(config) = &config {
+            add(&place, poller_finding(function, config));
         }
+    }
+    for finding in config.iter().flat_map(|config| idle_pollers(&project.functions, config)) {
+        add("functions", finding);
     }
     found
 }
@@ -129,17 +128,7 @@ fn short_secret(found: &FoundSecret) -> Finding {
     )
 }
 
-fn host_finding(
-    host: Result<project::Host, project::ProjectError>,
-    config: Option<&Config>,
-) -> Finding {
-    let host = match host {
-        Ok(host) => host,
-        Err(error) => {
-            let fix = "take the `host.json` of the repository, or run this where yours is";
-            return Finding::error("host.json", chain(&error), fix);
-        }
-    };
+fn host_finding(host: &Host, config: Option<&Config>) -> Finding {
     let ours = config.map(|config| config.function_timeout);
     match (host.function_timeout, ours) {
         (Some(theirs), Some(ours)) if theirs < ours => Finding::error(

@@ -78,7 +78,8 @@ fn functions_lie_at_the_root_and_the_program_may_be_run() {
 #[test]
 fn what_the_host_would_refuse_is_refused_before_anything_is_written() {
     for (host, name, function, expected) in [
-        ("{}", "orders", TIMER, "must be exactly `handler`"),
+        ("{}", "orders", TIMER, "`version` must be"),
+        (r#"{"version":"2.0"}"#, "orders", TIMER, "must be exactly `handler`"),
         (HOST, "1orders", TIMER, "a letter, then letters"),
         (HOST, "host", TIMER, "a letter, then letters"),
         (HOST, "Handler", TIMER, "is the name of the program: rename"),
@@ -86,7 +87,7 @@ fn what_the_host_would_refuse_is_refused_before_anything_is_written() {
         (HOST, "orders", r#"{"bindings":[]}"#, "exactly one binding"),
         (HOST, "orders", &TIMER.replace("timerTrigger", "queueTrigger"), "a `timerTrigger`"),
         (HOST, "orders", &TIMER.replace("myTimer", "my_timer"), "letters and digits"),
-        (HOST, "orders", &TIMER.replace("%ORDERS_SCHEDULE%", "*/5 * * * *"), "must have six"),
+        (HOST, "orders", &TIMER.replace("%ORDERS_SCHEDULE%", "*/5 * * *"), "must have six"),
         (HOST, "shop/orders", TIMER, "directly below `function-definitions` only: move"),
     ] {
         let root = project(host, name, function);
@@ -113,7 +114,7 @@ fn two_functions_that_differ_in_case_are_one_to_the_host() {
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("function.json"), TIMER).unwrap();
     let error = package(root.path()).unwrap_err();
-    assert!(error.contains("takes this function and `Orders` for one"), "{error}");
+    assert!(error.contains("`Orders` and `orders` differ in case only"), "{error}");
 }
 
 #[test]
@@ -125,7 +126,7 @@ fn a_poller_without_a_function_gets_one_that_runs_it() {
     assert!(notes.contains("once the app has the setting `NEW_LINES_SCHEDULE`"), "{notes}");
     let dist = root.path().join("dist");
     made.stage(&dist).unwrap();
-    let functions = project::functions(&dist).unwrap();
+    let functions = Project::read(&dist, &dist, &BTreeMap::new()).functions;
     let schedules: Vec<&str> =
         functions.iter().map(|function| function.schedule.as_deref().unwrap()).collect();
     assert_eq!(schedules, ["%NEW_LINES_SCHEDULE%", "%ORDERS_SCHEDULE%"]);
@@ -149,7 +150,7 @@ fn each_part_of_a_divided_poller_gets_a_function() {
     assert_eq!(made.functions, ["new_lines", "nightly", "orders__p0", "orders__p2"]);
     let dist = root.path().join("dist");
     made.stage(&dist).unwrap();
-    for function in project::functions(&dist).unwrap() {
+    for function in Project::read(&dist, &dist, &BTreeMap::new()).functions {
         let setting = if function.name == "new_lines" { "NEW_LINES" } else { "ORDERS" };
         assert_eq!(function.schedule, Some(format!("%{setting}_SCHEDULE%")), "{}", function.name);
     }

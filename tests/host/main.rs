@@ -17,6 +17,7 @@ mod bench;
 mod commands;
 mod credentials;
 mod data;
+mod discovery;
 mod extra;
 mod first_steps;
 mod folder;

@@ -101,7 +101,7 @@ async fn each_mistake_in_a_package_is_refused_with_what_to_do_and_leaves_no_zip(
         ),
         ("program", &planted(X86_64)[..40], "is damaged"),
         ("program", &b"#!/bin/sh"[..], "is no program for Linux; build one with `.ci/deployable`"),
-        ("host.json", &b"{}"[..], "must be exactly `handler`"),
+        ("host.json", &b"{\"version\":\"2.0\"}"[..], "must be exactly `handler`"),
         (nested, &b"{}"[..], "move its folder up"),
         (settings, &b"{}"[..], "move it out"),
         ("function-definitions/a b/function.json", &b"{}"[..], "the folder's name must be"),

@@ -80,7 +80,7 @@ async fn run_without_anything_to_run_says_why() {
     bench.command(&["run", "--from", &from]).await.failed(3, "setting `EACH`");
     bench.set_env("EACH", "5m");
     bench.command(&["run", "--from", &from]).await.failed(3, "must have six, seconds first");
-    bench.command(&["run", "--from", "/nowhere"]).await.failed(3, "read `/nowhere`");
+    bench.command(&["run", "--from", "/nowhere"]).await.failed(3, "`/nowhere`: cannot be read");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -106,6 +106,7 @@ async fn validate_finds_every_mistake_without_a_connection() {
     let mut bench = Bench::new().await;
     bench.set_env("SqlConnection", "Server=tcp:127.0.0.1,1;Database=x;User ID=u;Password=hunter2");
     bench.schedule("0 */5 * * * *");
+    std::os::unix::fs::symlink(PROGRAM, format!("{}/handler", bench.root())).unwrap();
     let from = bench.root();
     let said = bench.command(&["validate", "--from", &from]).await;
     assert!(said.done().contains("schedule: `0 */5 * * * *`, UTC"), "{said:?}");
@@ -114,7 +115,7 @@ async fn validate_finds_every_mistake_without_a_connection() {
     bench.schedule("%EACH%");
     bench.write("weekly/function.json", "{");
     bench.write("odd/function.json", r#"{"bindings":[{"name":"t","type":"timerTrigger","direction":"in","schedule":"0 0 0 * * *"}]}"#);
-    bench.write("host.json", r#"{"functionTimeout":"00:01:00","customHandler":{"description":{"defaultExecutablePath":"handler"}}}"#);
+    bench.write("host.json", r#"{"version":"2.0","functionTimeout":"00:01:00","customHandler":{"description":{"defaultExecutablePath":"handler"}}}"#);
     let said = bench.command(&["validate", "--from", &from, "--output", "json"]).await;
     assert_eq!((said.code, said.rest.as_str()), (1, ""), "{said:?}");
     let found: Vec<Json> = serde_json::from_str(&said.data).unwrap();

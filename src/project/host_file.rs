@@ -1,0 +1,273 @@
+//! `host.json`, and the settings that override it.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Map, Value as Json};
+
+use super::{HANDLER, HOST_FILE, Host, Place, Problem, read_json, time_span, wrong_retry};
+use crate::config::Vars;
+
+/// What settings that override this file begin with; `__` and what lies between name a value in it.
+pub(super) const OVERRIDES: &str = "AzureFunctionsJobHost";
+
+/// `WebJobs.Script`, `ScriptJobHostOptionsSetup.cs`: `MinFunctionTimeout`.
+const FUNCTION_TIMEOUT_MIN: Duration = Duration::from_secs(1);
+/// `SingletonOptions.cs` of the WebJobs SDK: `MinimumLeasePeriod`, `MaximumLeasePeriod`.
+const LOCK_PERIOD: [Duration; 2] = [Duration::from_secs(15), Duration::from_secs(60)];
+
+const HOST_ENDS: &str = "the host does not start";
+
+/// Reads the file in `root`; `is_laid_out` says that the host could start from there, so that the program must be there.
+pub(super) fn read(root: &Path, is_laid_out: bool, vars: &dyn Vars) -> (Host, Vec<Problem>) {
+    let path = root.join(HOST_FILE);
+    let error = |found: String, fix: &str| Problem::error(Place::Host, &path, found, fix);
+    let mut json = match read_json(&path) {
+        Ok(json @ Json::Object(_)) => json,
+        Ok(_) => return (Host::default(), vec![error("is no object".to_owned(), TAKE_OURS)]),
+        Err(reason) => return (Host::default(), vec![error(reason, TAKE_OURS)]),
+    };
+    override_by(&mut json, vars);
+    let mut problems = Vec::new();
+    if json.get("version") != Some(&Json::from("2.0")) {
+        let found = format!("`version` must be \"2.0\"; without, {HOST_ENDS}");
+        problems.push(error(found, "write `\"version\": \"2.0\"`"));
+    }
+    let function_timeout = match json.get("functionTimeout").and_then(Json::as_str) {
+        None | Some("-1") => None,
+        Some(text) => {
+            let span = time_span(text).filter(|span| *span >= FUNCTION_TIMEOUT_MIN);
+            if span.is_none() {
+                let found = format!("`functionTimeout` is `{text}`, so {HOST_ENDS}");
+                problems
+                    .push(error(found, "write a time of at least a second, such as `00:05:00`"));
+            }
+            span
+        }
+    };
+    problems.extend(lock_periods(&json).map(|(found, fix)| error(found, &fix)));
+    if let Some(wrong) = json.get("retry").and_then(wrong_retry) {
+        problems.push(error(wrong, "mend it, or remove `retry`"));
+    }
+    let (program, forwards_requests) = program(&json, root, is_laid_out);
+    problems.extend(program.into_iter().map(|(found, fix)| error(found, &fix)));
+    let differs = without_effect(&json).into_iter();
+    problems.extend(differs.map(|(found, fix)| Problem::warning(Place::Host, &path, found, fix)));
+    let allowed = json.get("functions").and_then(Json::as_array);
+    let allowed =
+        allowed.map(|names| names.iter().filter_map(Json::as_str).map(str::to_owned).collect());
+    (Host { function_timeout, allowed, forwards_requests }, problems)
+}
+
+const TAKE_OURS: &str = "take the `host.json` of the repository, or run this where yours is";
+
+/// What is wrong, and what mends it.
+type Wrong = (String, String);
+
+fn lock_periods(json: &Json) -> impl Iterator<Item = Wrong> {
+    let [least, most] = LOCK_PERIOD;
+    [("listenerLockPeriod", most), ("listenerLockRecoveryPollingInterval", Duration::MAX)]
+        .into_iter()
+        .filter_map(move |(name, most)| {
+            let set = json.get("singleton")?.get(name)?;
+            let span = set.as_str().and_then(time_span);
+            if span.is_some_and(|span| (least..=most).contains(&span)) {
+                return None;
+            }
+            let limit = if most == Duration::MAX { "of 15 s or more" } else { "from 15 s to 60 s" };
+            let found = format!("`singleton.{name}` is `{set}`, so {HOST_ENDS}");
+            Some((found, format!("write a time {limit}, such as `00:00:15`")))
+        })
+}
+
+/// Says whether the host would start and reach this program, and whether it forwards requests.
+fn program(json: &Json, root: &Path, is_laid_out: bool) -> (Vec<Wrong>, bool) {
+    // `HttpWorkerOptionsSetup.cs`: the old section counts where the new one is missing, and always forwards.
+    let is_old = json.get("customHandler").is_none() && json.get("httpWorker").is_some();
+    let section = if is_old { "httpWorker" } else { "customHandler" };
+    let value = |name: &str| json.pointer(&format!("/{section}/{name}"));
+    let forwards = is_old
+        || match value("enableForwardingHttpRequest") {
+            Some(Json::String(text)) => text.eq_ignore_ascii_case("true"),
+            flag => flag == Some(&Json::Bool(true)),
+        };
+    let mut wrong = Vec::new();
+    let text = |name: &str| {
+        value(&format!("description/{name}")).and_then(Json::as_str).unwrap_or_default()
+    };
+    let named = text("defaultExecutablePath");
+    if named.strip_prefix("./").unwrap_or(named) != HANDLER {
+        let found = "`customHandler.description.defaultExecutablePath` must be exactly `handler`";
+        wrong.push((found.to_owned(), TAKE_OURS.to_owned()));
+    }
+    let arguments = ["arguments", "workerArguments"].into_iter();
+    let arguments = arguments.filter_map(|name| value(&format!("description/{name}"))?.as_array());
+    let arguments: Vec<&str> = arguments.flatten().filter_map(Json::as_str).collect();
+    if !matches!(arguments[..], [] | ["serve"]) {
+        let found = format!(
+            "the host starts the program with `{}`, which does not answer it",
+            arguments.join(" ")
+        );
+        let fix = "leave `arguments` and `workerArguments` empty";
+        wrong.push((found, fix.to_owned()));
+    }
+    let folder = text("workingDirectory");
+    let program = root.join(folder).join(HANDLER);
+    if !folder.is_empty() && !(is_laid_out && program.is_file()) {
+        let found = format!(
+            "`customHandler.description.workingDirectory` is `{folder}`, and the program is not there"
+        );
+        wrong.push((found, "leave it empty".to_owned()));
+    } else if is_laid_out && named.ends_with(HANDLER) {
+        wrong.extend(unfit(&program));
+    }
+    (wrong, forwards)
+}
+
+/// Says why the host could not start the program.
+fn unfit(program: &Path) -> Option<Wrong> {
+    let lay_out = || "lay the folder out anew: `highwater package --stage dist`".to_owned();
+    let Ok(file) = fs::metadata(program) else {
+        let found = format!("`{}` is missing, so the host calls no function", program.display());
+        return Some((found, lay_out()));
+    };
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        if file.permissions().mode() & 0o111 == 0 {
+            let path = program.display();
+            let found = format!("`{path}` is not executable, so the host calls no function");
+            return Some((found, format!("run `chmod +x {path}`")));
+        }
+    }
+    None
+}
+
+/// Returns what works otherwise than it reads.
+fn without_effect(json: &Json) -> Vec<Wrong> {
+    let mut found = Vec::new();
+    let mut add = |told: &str, fix: &str| found.push((told.to_owned(), fix.to_owned()));
+    match (json.get("httpWorker"), json.get("customHandler")) {
+        (Some(_), Some(_)) => {
+            add("`httpWorker` has no effect beside `customHandler`", "remove `httpWorker`")
+        }
+        (Some(_), None) => add("`httpWorker` is the old name of `customHandler`", "rename it"),
+        (None, _) => {}
+    }
+    if json.get("extensionBundle").is_some() {
+        let told = "`extensionBundle` is not needed, and slows the start: the host fetches it, and does not start \
+                    where it cannot";
+        add(told, "remove it");
+    }
+    if let Some(prefix) =
+        json.pointer("/extensions/http/routePrefix").filter(|prefix| **prefix != "api")
+    {
+        let told = format!(
+            "`extensions.http.routePrefix` is `{prefix}`, so the status page is not below `/api`"
+        );
+        add(&told, "remove it, or open the page at its new place");
+    }
+    // The category of this program's own lines.
+    if let Some(level) =
+        json.pointer("/logging/logLevel/Host.Function.Console").and_then(Json::as_str)
+        && ["warning", "error", "critical", "none"].contains(&level.to_ascii_lowercase().as_str())
+    {
+        let told = format!(
+            "`Host.Function.Console` is `{level}`: the lines of ticks that did well are not shown"
+        );
+        add(&told, "write `Information`");
+    }
+    found
+}
+
+/// Puts the settings `AzureFunctionsJobHost__…` over what stands in the file, as the host does.
+fn override_by(json: &mut Json, vars: &dyn Vars) {
+    let mut names = vars.names();
+    names.sort();
+    names.dedup();
+    for name in names {
+        let path = name.replace(':', "__");
+        let mut parts = path.split("__");
+        let is_override = parts.next().is_some_and(|first| first.eq_ignore_ascii_case(OVERRIDES));
+        let parts: Vec<&str> = parts.collect();
+        if is_override
+            && !parts.is_empty()
+            && let Some(value) = vars.get(&name)
+        {
+            put(json, &parts, value);
+        }
+    }
+}
+
+/// Sets the value at `path`, whatever stands in its way.
+fn put(json: &mut Json, path: &[&str], value: String) {
+    let Some((first, rest)) = path.split_first() else {
+        *json = Json::String(value);
+        return;
+    };
+    let below = match (first.parse::<usize>(), &mut *json) {
+        (Ok(index), Json::Array(items)) => {
+            let index = index.min(items.len());
+            if index == items.len() {
+                items.push(Json::Null);
+            }
+            &mut items[index]
+        }
+        (_, Json::Object(fields)) => {
+            let known = fields.keys().find(|key| key.eq_ignore_ascii_case(first)).cloned();
+            fields.entry(known.unwrap_or_else(|| (*first).to_owned())).or_insert(Json::Null)
+        }
+        (Ok(_), other) => {
+            *other = Json::Array(vec![Json::Null]);
+            &mut other[0]
+        }
+        (Err(_), other) => {
+            *other = Json::Object(Map::new());
+            &mut other[*first]
+        }
+    };
+    put(below, rest, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_override_the_file_in_any_case_and_depth() {
+        let mut json =
+            serde_json::json!({ "functionTimeout": "00:05:00", "functions": ["orders"] });
+        let vars: std::collections::BTreeMap<String, String> = [
+            ("AzureFunctionsJobHost__FUNCTIONTIMEOUT", "00:01:00"),
+            ("azurefunctionsjobhost:functions:0", "status"),
+            ("AzureFunctionsJobHost__functions__1", "orders"),
+            ("AzureFunctionsJobHost__singleton__listenerLockPeriod", "00:00:15"),
+            ("AzureFunctionsJobHost_functionTimeout", "never read"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+        override_by(&mut json, &vars);
+        let expected = serde_json::json!({ "functionTimeout": "00:01:00", "functions": ["status", "orders"],
+            "singleton": { "listenerLockPeriod": "00:00:15" } });
+        assert_eq!(json, expected);
+    }
+
+    #[test]
+    fn the_host_s_lock_has_its_limits() {
+        for (singleton, expected) in [
+            (
+                serde_json::json!({ "listenerLockPeriod": "00:01:00", "listenerLockRecoveryPollingInterval": "00:00:15" }),
+                0,
+            ),
+            (serde_json::json!({ "listenerLockPeriod": "00:00:14" }), 1),
+            (serde_json::json!({ "listenerLockPeriod": "00:01:01" }), 1),
+            (serde_json::json!({ "listenerLockRecoveryPollingInterval": "00:00:10" }), 1),
+            (serde_json::json!({ "listenerLockRecoveryPollingInterval": 15 }), 1),
+        ] {
+            let json = serde_json::json!({ "singleton": singleton });
+            let found: Vec<Wrong> = lock_periods(&json).collect();
+            assert_eq!(found.len(), expected, "{found:?}");
+        }
+    }
+}
