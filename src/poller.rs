@@ -393,7 +393,7 @@ impl Poller {
                 Ok(Ok(lease))
             }
             Acquired::Conflict => Ok(Err(None)),
-            Acquired::Refused(refusal) => match refused_outcome(&refusal) {
+            Acquired::Refused(refusal) => match refused_outcome(&refusal, self.lapses_at(base)) {
                 Some(outcome) => Ok(Err(Some(outcome))),
                 None => Err(TickError::Acquire(LeaseError::Refused(refusal))),
             },

@@ -420,7 +420,7 @@ pub(super) const HANDLER_STALL_MAX: Setting = Setting::new(
 );
 pub(super) const LEASE_TTL: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__LEASE__TTL",
-    Text("120s"),
+    Text("60s"),
     "How long a lease stands without renewal; at least 15s in Azure.",
 );
 pub(super) const LEASE_FIRST: Setting = Setting::new(

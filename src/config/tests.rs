@@ -228,7 +228,7 @@ fn defaults_are_those_of_the_table() {
                     },
                     handler: Stdout,
                     lease: LeaseConfig {
-                        ttl: 120s,
+                        ttl: 60s,
                         first: false,
                     },
                     limits: LimitsConfig {
@@ -811,7 +811,7 @@ fn the_table_of_settings_is_markdown() {
     let table = settings_table();
     assert_eq!(table.lines().count(), SETTINGS.len() + 2);
     assert!(table.lines().all(|line| line.starts_with('|') && line.ends_with('|')));
-    assert!(table.contains("| `HIGHWATER__POLLERS__<NAME>__LEASE__TTL` | `120s` | How long"));
+    assert!(table.contains("| `HIGHWATER__POLLERS__<NAME>__LEASE__TTL` | `60s` | How long"));
     let modes = [CursorMode::RowVersion, CursorMode::TimestampPk];
     assert!(modes.iter().all(|mode| table.contains(&format!("`{mode}`"))));
 }

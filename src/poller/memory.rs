@@ -327,13 +327,21 @@ impl Poller {
     pub(super) fn hindrance(&self, snapshot: &Snapshot) -> Option<TickOutcome> {
         let document = &snapshot.document;
         let hindrance = document.hindrance(snapshot.now()).filter(|_| !self.through_pause);
+        let until = self.lapses_at(snapshot);
         if let Some(refusal) = hindrance {
-            return refused_outcome(&refusal);
+            return refused_outcome(&refusal, until);
         }
         match document.standing(self.instance.owner_id(), snapshot.age(self.store.grain())) {
-            Standing::Held { owner_id } => Some(TickOutcome::Skipped(Skipped::Held { owner_id })),
+            Standing::Held { owner_id } => {
+                Some(TickOutcome::Skipped(Skipped::Held { owner_id, until }))
+            }
             Standing::Free | Standing::Own | Standing::Lapsed => None,
         }
+    }
+
+    /// Returns the storage time at which the lease of a document lapses if it is not renewed.
+    pub(super) fn lapses_at(&self, snapshot: &Snapshot) -> OffsetDateTime {
+        snapshot.now() + snapshot.document.lapses_in(snapshot.age(self.store.grain()))
     }
 
     /// Ends a tick that found nothing, and now and then notes that it ran.

@@ -15,7 +15,7 @@ use tracing::{Level, debug, error, info, warn};
 
 use self::took::Noted;
 use super::batch::{Batch, Noting};
-use super::outcome::rfc3339;
+use super::outcome::{rfc3339, whole_second_after};
 use super::{Poller, Skipped, TickError, TickOutcome, TickReport, TickRequest, outcome_row};
 use crate::cursor::Cursor;
 use crate::error::chain;
@@ -147,20 +147,31 @@ impl<'a> Observation<'a> {
         let crashes =
             |document: &StateDocument| document.in_flight.as_ref().map_or(0, |batch| batch.crashes);
         let taken_over = crashes(lease.document()) > crashes(&base.document);
-        if taken_over {
-            self.poller.metrics.taken_over(&self.poller.name);
+        macro_rules! line {
+            ($level:ident, $($text:tt)*) => {
+                $level!(
+                    event = "lease_acquired",
+                    poller.name = self.poller.name,
+                    invocation_id = self.request.invocation_id,
+                    token = self.fencing_token,
+                    generation = lease.generation().0,
+                    taken_over,
+                    $($text)*
+                )
+            };
         }
-        debug!(
-            event = "lease_acquired",
-            poller.name = self.poller.name,
-            invocation_id = self.request.invocation_id,
-            token = self.fencing_token,
-            generation = lease.generation().0,
-            taken_over,
-            "Acquired the lease of poller `{}` with token {}",
-            self.poller.name,
-            self.fencing_token
-        );
+        let (name, token) = (&self.poller.name, self.fencing_token);
+        if taken_over {
+            self.poller.metrics.taken_over(name);
+            let owner_id = base.document.lease.owner_id.as_deref().unwrap_or_default();
+            line!(
+                warn,
+                "Took over the lease of poller `{name}` from `{owner_id}`, which stopped renewing it; rows \
+                 of the batch in flight may be delivered twice"
+            );
+        } else {
+            line!(debug, "Acquired the lease of poller `{name}` with token {token}");
+        }
     }
 
     pub(super) fn handler_ran(&mut self, duration: Duration) {
@@ -422,8 +433,9 @@ impl<'a> Observation<'a> {
             Ok(TickOutcome::Skipped(Skipped::AlreadyRunning)) => {
                 "skipped: already running".to_owned()
             }
-            Ok(TickOutcome::Skipped(Skipped::Held { owner_id })) => {
-                format!("skipped: lease held by `{owner_id}`")
+            Ok(TickOutcome::Skipped(Skipped::Held { owner_id, until })) => {
+                let until = rfc3339(whole_second_after(*until));
+                format!("skipped: lease held by `{owner_id}` until {until} unless it is renewed")
             }
             Ok(TickOutcome::Skipped(Skipped::Conflict)) => {
                 "skipped: another instance was first".to_owned()

@@ -49,6 +49,8 @@ pub enum Skipped {
     Held {
         /// The holder.
         owner_id: String,
+        /// Storage time at which the lease lapses if it is not renewed.
+        until: OffsetDateTime,
     },
     /// Another instance was first, twice.
     Conflict,
@@ -206,11 +208,15 @@ pub struct OutcomeRow {
     pub status: u16,
 }
 
-/// How a tick ends that may not run.
-pub(super) fn refused_outcome(refusal: &Refusal) -> Option<TickOutcome> {
+/// How a tick ends that may not run; `lapses_at` is when the lease of another holder would lapse.
+pub(super) fn refused_outcome(
+    refusal: &Refusal,
+    lapses_at: OffsetDateTime,
+) -> Option<TickOutcome> {
     match refusal {
         Refusal::Held { owner_id } => {
-            Some(TickOutcome::Skipped(Skipped::Held { owner_id: owner_id.clone() }))
+            let owner_id = owner_id.clone();
+            Some(TickOutcome::Skipped(Skipped::Held { owner_id, until: lapses_at }))
         }
         Refusal::Paused { by, reason } => {
             Some(TickOutcome::Paused { by: by.clone(), reason: reason.clone() })
@@ -268,6 +274,12 @@ pub fn outcome_row(result: &Result<TickOutcome, TickError>) -> OutcomeRow {
 /// Writes a time as the state document does, so that one can be found by the other.
 pub(super) fn rfc3339(at: OffsetDateTime) -> String {
     at.format(&Rfc3339).unwrap_or_else(|_| at.to_string())
+}
+
+/// Rounds up to a whole second: a reader who waits until then has waited long enough.
+pub(super) fn whole_second_after(at: OffsetDateTime) -> OffsetDateTime {
+    let second = at.truncate_to_second();
+    if second == at { at } else { second + time::Duration::SECOND }
 }
 
 fn quiet(outcome: &'static str, event: &'static str, level: Level) -> OutcomeRow {

@@ -185,7 +185,7 @@ impl Poller {
             match report.result {
                 // Only a read that finds nothing says that nothing is left.
                 Ok(TickOutcome::Idle) => self.end_range().await?,
-                Ok(TickOutcome::Skipped(Skipped::Held { owner_id })) => {
+                Ok(TickOutcome::Skipped(Skipped::Held { owner_id, .. })) => {
                     return Ok(RangeEnd::Held { owner_id });
                 }
                 Ok(TickOutcome::Skipped(Skipped::AlreadyRunning | Skipped::Conflict)) => {

@@ -242,7 +242,14 @@ async fn storage_calls_while_another_holds_the_lease_are_one_read() {
         world.store.take_calls();
         (tick(&b).await.unwrap(), world.store.take_calls())
     });
-    assert_eq!(skipped.0, TickOutcome::Skipped(Skipped::Held { owner_id: "a".to_owned() }));
+    let TickOutcome::Skipped(Skipped::Held { owner_id, until }) = &skipped.0 else {
+        panic!("{skipped:?}");
+    };
+    assert_eq!(owner_id, "a");
+    let lapses_after = TTL + 2 * world.memory.grain() + Duration::from_secs(2);
+    let granted_at = world.document().await.lease.acquired_at.unwrap();
+    let waits = Duration::try_from(*until - granted_at).unwrap();
+    assert!((lapses_after..lapses_after + Duration::from_secs(1)).contains(&waits), "{waits:?}");
     assert_eq!(skipped.1, calls(1, 0, 0));
 }
 

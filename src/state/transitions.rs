@@ -174,13 +174,17 @@ impl StateDocument {
         if holder == owner_id {
             return Standing::Own;
         }
-        let idle = self.idle(age);
-        let lapses_after = Duration::from_secs(lease.ttl_seconds) + age.grain * 2 + LAPSE_MARGIN;
-        if idle >= lapses_after {
+        if self.lapses_in(age).is_zero() {
             Standing::Lapsed
         } else {
             Standing::Held { owner_id: holder.to_owned() }
         }
+    }
+
+    /// Returns how long until the lease lapses if its holder does not write again.
+    pub fn lapses_in(&self, age: LeaseAge) -> Duration {
+        let ttl = Duration::from_secs(self.lease.ttl_seconds);
+        (ttl + age.grain * 2 + LAPSE_MARGIN).saturating_sub(self.idle(age))
     }
 
     /// Returns why no tick may run now, leaving the lease aside.

@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use highwater::fakehost::{Invocation, Options, Phase, Retry, Signal, Verdict};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tokio::time::{Instant, sleep};
 
 use crate::bench::{Bench, LIMIT, failure, logs};
 use crate::data;
@@ -84,6 +87,47 @@ pub(crate) async fn killed_mid_run() {
     assert!(exit.code == 137 && exit.counted, "{exit:?}");
     host.ready(2).await;
     comes_again(&bench, &host).await;
+}
+
+/// After SIGKILL in mid-run the rows come again once the lease has lapsed, and not a schedule later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_rows_return_in_time() {
+    // Documents in files have a clock without grains.
+    const LAPSES_AFTER: Duration = Duration::from_secs(2 + 2);
+    const SCHEDULE: Duration = Duration::from_millis(500);
+    let bench = Bench::with_rows(1..=3).await;
+    bench.receiver.script(&[Answer::Hold]);
+    let host = bench.host().await;
+    let (_, killed_at) = tokio::join!(host.fire("nightly"), async {
+        bench.receiver.arrived(1).await;
+        host.signal(Signal::Kill).await.unwrap();
+        Instant::now()
+    });
+    host.ready(2).await;
+    let mut skipped = Vec::new();
+    loop {
+        let began_at = Instant::now();
+        let outcome = host.fire("nightly").await;
+        if !bench.receiver.taken().is_empty() {
+            break;
+        }
+        // A busy machine may be late with a tick, but the first one after that time must deliver.
+        assert!(began_at < killed_at + LAPSES_AFTER, "{outcome:?}");
+        skipped.extend(logs(&outcome));
+        sleep(SCHEDULE).await;
+    }
+    assert_eq!(bench.receiver.taken(), [1, 2, 3]);
+    let lease_until = |text: &String| {
+        let (_, rest) = text.split_once("skipped: lease held by `")?;
+        let (_, rest) = rest.split_once("` until ")?;
+        let (until, _) = rest.split_once(" unless it is renewed")?;
+        OffsetDateTime::parse(until, &Rfc3339).ok()
+    };
+    assert!(!skipped.is_empty() && skipped.iter().all(|text| lease_until(text).is_some()));
+    let (_, line) = host.line(|line| line["taken_over"] == true).await;
+    assert_eq!((&line["event"], &line["level"]), (&"lease_acquired".into(), &"WARN".into()));
+    let text = line["message"].as_str().unwrap();
+    assert!(text.contains("rows of the batch in flight may be delivered twice"), "{line}");
 }
 
 /// The rows of the killed run come again, as the same batch under a newer token.

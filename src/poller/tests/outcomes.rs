@@ -22,8 +22,8 @@ fn handler(error: HandlerError) -> TickError {
 
 /// Each end, in the words of the table and in its order.
 fn ends() -> Vec<(&'static str, Ended)> {
-    let held = Skipped::Held { owner_id: "b".to_owned() };
     let until = time::OffsetDateTime::UNIX_EPOCH;
+    let held = Skipped::Held { owner_id: "b".to_owned(), until };
     let unreachable = StoreError::Unreachable { key: reason(), reason: reason() };
     let null = NormalizeError::NullKey { row: 0, column: reason() };
     let stale = StaleWrite { stale: Fence::default(), current: Fence::default() };

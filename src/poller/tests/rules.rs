@@ -135,7 +135,10 @@ async fn a_lease_that_cannot_be_given_up_fails_no_tick_and_is_reclaimed() {
     world.source.delay(Duration::ZERO);
     world.source.put(1, "new");
     let other = tick(&world.instance("b")).await.unwrap();
-    assert_eq!(other, TickOutcome::Skipped(Skipped::Held { owner_id: "a".to_owned() }));
+    assert!(
+        matches!(&other, TickOutcome::Skipped(Skipped::Held { owner_id, .. }) if owner_id == "a"),
+        "{other:?}"
+    );
     let own = tick(&world.instance("a")).await.unwrap();
     assert_eq!(own, TickOutcome::Committed { more: false });
 }

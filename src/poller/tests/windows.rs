@@ -250,7 +250,8 @@ fn assert_whole_batch_again(world: &World) {
 
 /// A holder vanished, and another took its lease over: logged and counted, and no failure of any tick.
 fn assert_taken_over(watched: &Watched, rows_again: u64) {
-    assert_eq!(watched.logged("lease_acquired")["taken_over"], "true");
+    let line = watched.logged("lease_acquired");
+    assert_eq!((&*line["taken_over"], &*line["level"]), ("true", "WARN"));
     assert_eq!(watched.counted("highwater.recovery.takeovers", None), 1);
     assert_eq!(watched.counted("highwater.rows.redelivered", None), rows_again);
     assert_eq!(watched.counted("failures_total", None), 0);
