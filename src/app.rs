@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use azure_core::credentials::TokenCredential;
+use tracing::warn;
 use uuid::Uuid;
 
 pub use self::error::BuildError;
@@ -41,6 +42,7 @@ use crate::metrics::Metrics;
 use crate::mssql::RetryTerms;
 use crate::page;
 use crate::poller::{Limits, Poller};
+use crate::project::FunctionTimeout;
 use crate::recovery::{self, Controller, ControllerParts, Thresholds};
 use crate::source::Source;
 use crate::source::mssql::{Mssql, SizeLimits, SourceSettings};
@@ -73,7 +75,38 @@ impl App {
     ///
     /// [`BuildError`]; for wrong settings with every mistake there is.
     pub fn build(vars: &dyn Vars) -> Result<Self, BuildError> {
-        let config = Config::from_vars(vars)?;
+        Self::of(Config::from_vars(vars)?, vars)
+    }
+
+    /// Does the same under a host that kills the process when a function call takes longer than its limit.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::build`]; also where no tick fits into that limit.
+    pub fn build_under(
+        vars: &dyn Vars,
+        host: Option<&FunctionTimeout>,
+    ) -> Result<Self, BuildError> {
+        let config = Config::from_vars_under(vars, host)?;
+        let (counts, ours) = (config.function_timeout, config.function_timeout_set);
+        if let Some(host) = host
+            && counts < ours
+        {
+            let (counts, ours) = (counts.as_secs(), ours.as_secs());
+            warn!(
+                event = "function_timeout_shortened",
+                host_seconds = counts,
+                set_seconds = ours,
+                set_by = host.set_by,
+                "The host ends function calls after {counts} s (`{}`), sooner than `HIGHWATER__FUNCTION_TIMEOUT` \
+                 ({ours} s): ticks end before {counts} s; set both to the same",
+                host.set_by
+            );
+        }
+        Self::of(config, vars)
+    }
+
+    fn of(config: Config, vars: &dyn Vars) -> Result<Self, BuildError> {
         let surroundings = Surroundings::of(vars);
         let metrics = Metrics::default();
         let metrics = if config.metrics.azfdb { metrics.with_azfdb() } else { metrics };

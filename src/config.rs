@@ -71,9 +71,13 @@ pub use self::vars::{LocalSettings, LocalSettingsError, ProcessVars, Vars};
 
 use self::read::Reader;
 use crate::partition::whole_of;
+use crate::project::FunctionTimeout;
 
 /// Time kept back at the end of a function's time-out to write down that a tick failed.
 pub const FUNCTION_TIMEOUT_RESERVE: Duration = Duration::from_secs(15);
+
+/// A limit on one function call must be longer than this, or no tick fits into it.
+pub(crate) const FUNCTION_TIMEOUT_ABOVE: Duration = Duration::from_secs(20);
 
 /// Everything that settings say.
 #[derive(Clone, Debug)]
@@ -82,8 +86,10 @@ pub struct Config {
     pub app: String,
     /// Where state documents live.
     pub state: StateConfig,
-    /// The host's limit on one function call.
+    /// The limit on one function call: that of the settings, or the host's where that is shorter.
     pub function_timeout: Duration,
+    /// The same as the settings alone say it.
+    pub function_timeout_set: Duration,
     /// What is logged, as a filter of `tracing`.
     pub log: String,
     /// How metrics are told.
@@ -104,10 +110,24 @@ impl Config {
     ///
     /// [`ConfigErrors`] with every mistake there is.
     pub fn from_vars(vars: &dyn Vars) -> Result<Self, ConfigErrors> {
+        Self::from_vars_under(vars, None)
+    }
+
+    /// Reads and checks all settings, under a host that has a limit of its own on one function call. The shorter
+    /// limit counts.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigErrors`] with every mistake there is; no tick fitting into the host's limit is one too.
+    pub fn from_vars_under(
+        vars: &dyn Vars,
+        host: Option<&FunctionTimeout>,
+    ) -> Result<Self, ConfigErrors> {
         let mut reader = Reader::new(vars);
         let app = state::read_app(&mut reader);
         let state = state::read(&mut reader);
         let function_timeout = poller::read_function_timeout(&mut reader);
+        let host_limit = poller::check_host_timeout(&mut reader, host);
         let log = reader.read(&settings::LOG, None, parse::log_filter);
         let metrics = metrics::read(&mut reader);
         let recovery = recovery::read(&mut reader);
@@ -130,6 +150,7 @@ impl Config {
                 app: app?,
                 state: state?,
                 function_timeout: function_timeout?,
+                function_timeout_set: function_timeout?,
                 log: log?,
                 metrics: metrics?,
                 recovery: recovery?,
@@ -137,7 +158,23 @@ impl Config {
                 functions,
             })
         };
-        reader.finish(config())
+        let mut config = config();
+        if let (Some(config), Some(limit)) = (&mut config, host_limit) {
+            config.limit_to(limit);
+        }
+        reader.finish(config)
+    }
+
+    /// Lets no tick run longer than fits into `limit`.
+    fn limit_to(&mut self, limit: Duration) {
+        if limit >= self.function_timeout {
+            return;
+        }
+        self.function_timeout = limit;
+        let tick_time_max = poller::tick_time_within(limit);
+        for poller in self.pollers.values_mut() {
+            poller.limits.tick_time_max = poller.limits.tick_time_max.min(tick_time_max);
+        }
     }
 
     /// Returns the functions that are needed: one for each poller, and for each part of one that is divided.

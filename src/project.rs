@@ -7,11 +7,11 @@
 
 mod function_file;
 mod host_file;
+mod timeout;
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use jsonc_parser::ParseOptions;
 use serde_json::Value as Json;
@@ -20,7 +20,8 @@ use thiserror::Error;
 use crate::config::Vars;
 use crate::schedule::{Schedule, ScheduleError};
 
-pub(crate) use function_file::timer_definition;
+pub(crate) use self::function_file::timer_definition;
+pub use self::timeout::{FunctionTimeout, function_timeout};
 
 /// Name of the file with what counts for the whole app.
 pub const HOST_FILE: &str = "host.json";
@@ -50,6 +51,14 @@ pub enum ProjectError {
     Content {
         /// Which file.
         path: PathBuf,
+        /// What is wrong, and what was expected.
+        reason: String,
+    },
+    /// A setting of the host has a value with which it would not start.
+    #[error("setting `{name}` {reason}")]
+    Setting {
+        /// Its name.
+        name: String,
         /// What is wrong, and what was expected.
         reason: String,
     },
@@ -83,11 +92,9 @@ pub struct Problem {
     pub fix: String,
 }
 
-/// What `host.json` says, as far as it matters here.
+/// What `host.json` says, as far as functions depend on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Host {
-    /// The limit on one function call; `None` where there is none, and the plan's default or no limit counts.
-    pub function_timeout: Option<Duration>,
+struct Host {
     /// The functions that are loaded, where not all are.
     allowed: Option<Vec<String>>,
     /// Whether a request of an HTTP trigger comes as it was sent, and not as a call of the function.
@@ -108,8 +115,6 @@ pub struct Function {
 /// An app as the host would run it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Project {
-    /// What counts for all functions.
-    pub host: Host,
     /// The functions that can be called, by name.
     pub functions: Vec<Function>,
     /// What is wrong, in the order of [`Place`].
@@ -168,7 +173,7 @@ impl Project {
         problems.extend(wrong);
         problems.extend(settings(&functions, vars));
         problems.sort_by(|one, other| one.place.cmp(&other.place));
-        Self { host, functions, problems }
+        Self { functions, problems }
     }
 
     /// Returns the first error of a place that counts, as an error.
@@ -298,21 +303,10 @@ pub(crate) fn at(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> P
     move |source| ProjectError::File { verb, path, source }
 }
 
-/// Reads a .NET `TimeSpan`: `hours:minutes:seconds`, with days in front where there are some.
-fn time_span(text: &str) -> Option<Duration> {
-    let (days, clock) = text.split_once('.').unwrap_or(("0", text));
-    let mut parts = clock.split(':').map(|part| part.parse::<u64>().ok());
-    let (hours, minutes, seconds) = (parts.next()??, parts.next()??, parts.next()??);
-    let whole = parts.next().is_none() && hours < 24 && minutes < 60 && seconds < 60;
-    let hours = days.parse::<u64>().ok()?.checked_mul(24)?.checked_add(hours)?;
-    let seconds = hours.checked_mul(3_600)?.checked_add(minutes * 60 + seconds)?;
-    whole.then(|| Duration::from_secs(seconds))
-}
-
 /// Says what is wrong with a `retry` of a function or of the whole app; `ValidateRetryOptions` of the host.
 fn wrong_retry(retry: &Json) -> Option<String> {
     let text = |field: &str| retry.get(field).and_then(Json::as_str);
-    let span = |field: &str| text(field).and_then(time_span);
+    let span = |field: &str| text(field).and_then(timeout::time_span);
     let (one, other) = ("minimumInterval", "maximumInterval");
     let count = retry.get("maxRetryCount").and_then(Json::as_i64);
     if count.is_none_or(|count| count < -1) {
@@ -342,21 +336,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-
-    #[test]
-    fn times_are_read_as_the_host_writes_them() {
-        for (text, expected) in [
-            ("00:05:00", Some(300)),
-            ("1.00:00:00", Some(86_400)),
-            ("00:60:00", None),
-            ("24:00:00", None),
-            ("5m", None),
-            ("00:05", None),
-            ("00:05:00:00", None),
-        ] {
-            assert_eq!(time_span(text), expected.map(Duration::from_secs), "{text}");
-        }
-    }
 
     #[test]
     fn a_schedule_comes_from_the_file_or_from_the_setting_that_it_names() {

@@ -33,7 +33,10 @@ impl App {
     }
 }
 
+/// The variable by which the Functions host names the folder of the app.
+pub(crate) const APP_ROOT: &str = "FUNCTIONS_APP_ROOT_PATH";
+
 /// Returns the folder that the Functions host says the app lies in; else the working folder.
 pub fn root(vars: &dyn Vars) -> PathBuf {
-    vars.get("FUNCTIONS_APP_ROOT_PATH").map_or_else(|| ".".into(), PathBuf::from)
+    vars.get(APP_ROOT).map_or_else(|| ".".into(), PathBuf::from)
 }

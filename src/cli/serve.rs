@@ -12,12 +12,14 @@ use tokio::time::{Instant, sleep};
 use tracing::{error, info, warn};
 
 use super::output::{Exit, Failed};
-use crate::app::{App, board};
+use crate::app::App;
+use crate::app::board::{self, APP_ROOT};
 use crate::config::{LOG_DEFAULT, Vars};
 use crate::error::chain;
 use crate::handler::exec;
 use crate::host::server::{self, Functions, SHUTDOWN_GRACE, Service};
 use crate::poller::StopSignal;
+use crate::project::{self, FunctionTimeout};
 use crate::telemetry::{Telemetry, flush_lines};
 
 /// The port settings of the Functions host, the current name first.
@@ -83,8 +85,15 @@ async fn listen(port: u16) -> io::Result<TcpListener> {
     }
 }
 
+/// Returns the limit of the host that started this process, if one did. A host that cannot read its own limit
+/// starts nobody.
+fn function_timeout(vars: &dyn Vars) -> Option<FunctionTimeout> {
+    vars.get(APP_ROOT)?;
+    project::function_timeout(vars, &board::root(vars)).ok()
+}
+
 fn functions(vars: &dyn Vars, port: u16) -> Functions {
-    match App::build(vars) {
+    match App::build_under(vars, function_timeout(vars).as_ref()) {
         Ok(app) => {
             let board = app.board(vars, &board::root(vars));
             let functions = app.into_functions(board);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
@@ -10,11 +11,11 @@ use super::findings;
 use super::from::FromOption;
 use super::output::{Exit, Output, OutputOption, Record, say};
 use crate::app::App;
-use crate::config::{Config, FoundSecret, Vars, secrets};
+use crate::config::{Config, FUNCTION_TIMEOUT_ABOVE, FoundSecret, Vars, secrets};
 use crate::doctor::Finding;
 use crate::error::chain;
 use crate::page;
-use crate::project::{Function, Host, Place, Problem, Project, functions_folder};
+use crate::project::{self, Function, FunctionTimeout, Place, Problem, Project, functions_folder};
 use crate::recovery;
 use crate::redaction::SECRET_BYTES_MIN;
 
@@ -43,6 +44,9 @@ impl Record for Checked {
         vec![self.place.clone(), level.to_string(), (*check).to_owned(), found.clone(), fix]
     }
 }
+
+/// A limit that fits where nothing else is known.
+const FIVE_MINUTES: Duration = Duration::from_secs(300);
 
 /// Checks all that can be checked without a connection, and prints it.
 pub(super) fn run(vars: &dyn Vars, options: &Options, settings: Option<&Path>) -> Exit {
@@ -88,9 +92,9 @@ fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
         add("settings", short_secret(short));
     }
     let project = Project::read(from, &functions_folder(from), vars);
-    let is_wrong = |problem: &Problem| problem.is_error && problem.place == Place::Host;
-    if !project.problems.iter().any(is_wrong) {
-        add("host.json", host_finding(&project.host, config.as_ref()));
+    // What is wrong with it is told as a problem.
+    if let Ok(timeout) = project::function_timeout(vars, from) {
+        add("host.json", timeout_finding(&timeout, config.as_ref()));
     }
     for Problem { place, is_error, at, found, fix } in &project.problems {
         let told = format!("`{}`: {found}", at.display());
@@ -128,25 +132,30 @@ fn short_secret(found: &FoundSecret) -> Finding {
     )
 }
 
-fn host_finding(host: &Host, config: Option<&Config>) -> Finding {
+/// Judges the host's limit on one function call as `serve` does: the shorter one counts.
+fn timeout_finding(host: &FunctionTimeout, config: Option<&Config>) -> Finding {
+    const CHECK: &str = "functionTimeout";
+    let set_by = host.set_by.as_str();
+    let Some(limit) = host.limit else {
+        return Finding::ok(CHECK, format!("no limit (`{set_by}`)"));
+    };
+    let theirs = limit.as_secs();
     let ours = config.map(|config| config.function_timeout);
-    match (host.function_timeout, ours) {
-        (Some(theirs), Some(ours)) if theirs < ours => Finding::error(
-            "functionTimeout",
-            format!("the host ends a function after {theirs:?}, a tick counts on {ours:?}"),
-            format!("set `HIGHWATER__FUNCTION_TIMEOUT` to `{}s`", theirs.as_secs()),
+    if limit <= FUNCTION_TIMEOUT_ABOVE {
+        let found = format!("{theirs} s (`{set_by}`), too short for any tick");
+        return Finding::error(CHECK, found, host.raised_to(ours.unwrap_or(FIVE_MINUTES)));
+    }
+    match ours {
+        Some(ours) if limit < ours => Finding::warning(
+            CHECK,
+            format!(
+                "{theirs} s (`{set_by}`), less than `HIGHWATER__FUNCTION_TIMEOUT` ({} s): ticks end \
+                 before {theirs} s",
+                ours.as_secs()
+            ),
+            host.raised_to(ours),
         ),
-        (Some(theirs), Some(ours)) if theirs > ours => Finding::warning(
-            "functionTimeout",
-            format!("the host would wait {theirs:?}, a tick gives up before {ours:?}"),
-            format!("set `HIGHWATER__FUNCTION_TIMEOUT` to `{}s`", theirs.as_secs()),
-        ),
-        (Some(theirs), _) => Finding::ok("functionTimeout", format!("{theirs:?}")),
-        (None, _) => Finding::warning(
-            "functionTimeout",
-            "none, so the plan's own default counts, or there is no limit",
-            "set `functionTimeout`, and `HIGHWATER__FUNCTION_TIMEOUT` to the same",
-        ),
+        Some(_) | None => Finding::ok(CHECK, format!("{theirs} s (`{set_by}`)")),
     }
 }
 

@@ -11,11 +11,12 @@ use super::settings::{self, Setting};
 use crate::journal::JournalMode;
 use crate::partition::{PARTITIONS_MAX, Partition, whole_of};
 use crate::policy::{FailurePolicy, Flow};
+use crate::project::FunctionTimeout;
 use crate::state::OnMissingState;
 
 use super::{
-    FUNCTION_TIMEOUT_RESERVE, HandlerConfig, SourceConfig, StateConfig, failure, flow, handler,
-    source,
+    FUNCTION_TIMEOUT_ABOVE, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, SourceConfig, StateConfig,
+    failure, flow, handler, source,
 };
 
 /// Prefix of all settings of pollers.
@@ -31,8 +32,6 @@ const RESERVED: [&str; 2] = ["HIGHWATER_RECOVERY", "HIGHWATER_STATUS"];
 const COUNT_ROWS_MAX: u32 = 1_000_000;
 /// Most rows that one batch may be set to hold.
 const BATCH_ROWS_MAX: u32 = 100_000;
-/// A function time-out must leave this much.
-const FUNCTION_TIMEOUT_ABOVE: Duration = Duration::from_secs(20);
 /// Shortest lease in Azure Blob Storage: two grains of the service's clock and a heartbeat must fit in.
 const BLOB_LEASE_TTL_MIN: Duration = Duration::from_secs(15);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -239,6 +238,34 @@ pub(super) fn read_function_timeout(reader: &mut Reader<'_>) -> Option<Duration>
     })
 }
 
+/// Checks that a tick fits into the limit of the host, and returns that limit.
+pub(super) fn check_host_timeout(
+    reader: &mut Reader<'_>,
+    host: Option<&FunctionTimeout>,
+) -> Option<Duration> {
+    let FunctionTimeout { limit, set_by, text } = host?;
+    let limit = (*limit)?;
+    if limit > FUNCTION_TIMEOUT_ABOVE {
+        return Some(limit);
+    }
+    reader.note(Mistake {
+        setting: set_by.clone(),
+        shown: Shown::Value(text.clone().unwrap_or_default()),
+        expected: format!(
+            "more than {}, such as `00:05:00`: a tick ends {} seconds before the host's limit",
+            show_duration(FUNCTION_TIMEOUT_ABOVE),
+            FUNCTION_TIMEOUT_RESERVE.as_secs()
+        ),
+        hint: None,
+    });
+    None
+}
+
+/// Returns how long after its start a tick may still begin a batch, within a limit on function calls.
+pub(super) fn tick_time_within(function_timeout: Duration) -> Duration {
+    function_timeout.saturating_sub(FUNCTION_TIMEOUT_RESERVE + Duration::from_secs(1))
+}
+
 /// Returns which function segments run which of the pollers `names`.
 pub(super) fn read_functions(
     reader: &mut Reader<'_>,
@@ -332,7 +359,7 @@ fn read_tick_time_max(
         let read = parse::duration_from(Duration::from_millis(1))(text)?;
         match (read < below, is_set) {
             (true, _) => Ok(read),
-            (false, false) => Ok(below.saturating_sub(Duration::from_secs(1))),
+            (false, false) => Ok(function_timeout.map_or(read, tick_time_within)),
             (false, true) => Err(Expected::new(format!(
                 "a duration below {}, which is `{}` less 15 seconds",
                 show_duration(below),

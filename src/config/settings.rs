@@ -205,7 +205,7 @@ pub(super) const STATE_FOLDER: Setting = Setting::new(
 pub(super) const FUNCTION_TIMEOUT: Setting = Setting::new(
     "HIGHWATER__FUNCTION_TIMEOUT",
     Text("5m"),
-    "The host's `functionTimeout`; 15 seconds before it a tick is given up in good order.",
+    "Limit on one function call; the host's `functionTimeout` counts where that is shorter. A tick ends in good order 15 seconds before it.",
 );
 /// Only warnings of libraries: a failed storage request is logged by them as information, and by us
 /// as the failure that it is.

@@ -165,6 +165,7 @@ fn defaults_are_those_of_the_table() {
                 container: "db-state",
             },
             function_timeout: 300s,
+            function_timeout_set: 300s,
             log: "warn,highwater=info",
             metrics: MetricsConfig {
                 address: None,
@@ -448,6 +449,7 @@ fn a_full_example_of_the_rest_reads_back_without_any_secret() {
                 container: "pollers",
             },
             function_timeout: 600s,
+            function_timeout_set: 600s,
             log: "warn,highwater=debug",
             metrics: MetricsConfig {
                 address: Some(
@@ -752,6 +754,36 @@ fn missing_connections_and_pollers_are_named() {
             setting `Identity__credential` is `(not shown)`, expected `managedidentity`, or nothing
         "]],
     );
+}
+
+#[test]
+fn the_shorter_limit_of_settings_and_host_counts() {
+    let host = |seconds: Option<u64>| FunctionTimeout {
+        limit: seconds.map(Duration::from_secs),
+        set_by: "host.json: functionTimeout".to_owned(),
+        text: Some("00:00:20".to_owned()),
+    };
+    let under = |host: &FunctionTimeout, texts: &[&str]| {
+        Config::from_vars_under(&vars(&[&[MINIMAL][..], texts].concat()), Some(host))
+    };
+    for (seconds, timeout, tick_time) in
+        [(Some(60), 60, 44), (Some(21), 21, 5), (Some(900), 300, 240), (None, 300, 240)]
+    {
+        let config = under(&host(seconds), &[]).unwrap();
+        let limits = config.pollers["orders"].limits;
+        assert_eq!(config.function_timeout.as_secs(), timeout, "{seconds:?}");
+        assert_eq!(config.function_timeout_set.as_secs(), 300, "{seconds:?}");
+        assert_eq!(limits.tick_time_max.as_secs(), tick_time, "{seconds:?}");
+    }
+    // What fits the settings alone is shortened, not refused: the host's limit may be another's to set.
+    let long = "HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX = 2m";
+    let config = under(&host(Some(60)), &[long]).unwrap();
+    assert_eq!(config.pollers["orders"].limits.tick_time_max.as_secs(), 44);
+    let errors = under(&host(Some(20)), &["HIGHWATER__STATE__STORE = tape"]).unwrap_err();
+    let text = errors.to_string();
+    assert!(text.contains("2 mistakes") && text.contains("`tape`"), "{text}");
+    let expected = "setting `host.json: functionTimeout` is `00:00:20`, expected more than `20s`";
+    assert!(text.contains(expected), "{text}");
 }
 
 #[test]

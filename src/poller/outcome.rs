@@ -209,10 +209,7 @@ pub struct OutcomeRow {
 }
 
 /// How a tick ends that may not run; `lapses_at` is when the lease of another holder would lapse.
-pub(super) fn refused_outcome(
-    refusal: &Refusal,
-    lapses_at: OffsetDateTime,
-) -> Option<TickOutcome> {
+pub(super) fn refused_outcome(refusal: &Refusal, lapses_at: OffsetDateTime) -> Option<TickOutcome> {
     match refusal {
         Refusal::Held { owner_id } => {
             let owner_id = owner_id.clone();

@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use serde_json::{Map, Value as Json};
 
-use super::{HANDLER, HOST_FILE, Host, Place, Problem, read_json, time_span, wrong_retry};
+use super::timeout::{self, time_span};
+use super::{HANDLER, HOST_FILE, Host, Place, Problem, read_json, wrong_retry};
 use crate::config::Vars;
 
 /// What settings that override this file begin with; `__` and what lies between name a value in it.
 pub(super) const OVERRIDES: &str = "AzureFunctionsJobHost";
 
-/// `WebJobs.Script`, `ScriptJobHostOptionsSetup.cs`: `MinFunctionTimeout`.
-const FUNCTION_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 /// `SingletonOptions.cs` of the WebJobs SDK: `MinimumLeasePeriod`, `MaximumLeasePeriod`.
 const LOCK_PERIOD: [Duration; 2] = [Duration::from_secs(15), Duration::from_secs(60)];
 
@@ -34,18 +33,10 @@ pub(super) fn read(root: &Path, is_laid_out: bool, vars: &dyn Vars) -> (Host, Ve
         let found = format!("`version` must be \"2.0\"; without, {HOST_ENDS}");
         problems.push(error(found, "write `\"version\": \"2.0\"`"));
     }
-    let function_timeout = match json.get("functionTimeout").and_then(Json::as_str) {
-        None | Some("-1") => None,
-        Some(text) => {
-            let span = time_span(text).filter(|span| *span >= FUNCTION_TIMEOUT_MIN);
-            if span.is_none() {
-                let found = format!("`functionTimeout` is `{text}`, so {HOST_ENDS}");
-                problems
-                    .push(error(found, "write a time of at least a second, such as `00:05:00`"));
-            }
-            span
-        }
-    };
+    if let Err(wrong) = timeout::of_file(&json) {
+        let found = format!("{wrong}; the host does not start");
+        problems.push(error(found, "write a time of at least a second, such as `00:05:00`"));
+    }
     problems.extend(lock_periods(&json).map(|(found, fix)| error(found, &fix)));
     if let Some(wrong) = json.get("retry").and_then(wrong_retry) {
         problems.push(error(wrong, "mend it, or remove `retry`"));
@@ -57,7 +48,7 @@ pub(super) fn read(root: &Path, is_laid_out: bool, vars: &dyn Vars) -> (Host, Ve
     let allowed = json.get("functions").and_then(Json::as_array);
     let allowed =
         allowed.map(|names| names.iter().filter_map(Json::as_str).map(str::to_owned).collect());
-    (Host { function_timeout, allowed, forwards_requests }, problems)
+    (Host { allowed, forwards_requests }, problems)
 }
 
 const TAKE_OURS: &str = "take the `host.json` of the repository, or run this where yours is";

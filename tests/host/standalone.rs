@@ -115,7 +115,7 @@ async fn validate_finds_every_mistake_without_a_connection() {
     bench.schedule("%EACH%");
     bench.write("weekly/function.json", "{");
     bench.write("odd/function.json", r#"{"bindings":[{"name":"t","type":"timerTrigger","direction":"in","schedule":"0 0 0 * * *"}]}"#);
-    bench.write("host.json", r#"{"version":"2.0","functionTimeout":"00:01:00","customHandler":{"description":{"defaultExecutablePath":"handler"}}}"#);
+    bench.write("host.json", r#"{"version":"2.0","functionTimeout":"00:00:10","customHandler":{"description":{"defaultExecutablePath":"handler"}}}"#);
     let said = bench.command(&["validate", "--from", &from, "--output", "json"]).await;
     assert_eq!((said.code, said.rest.as_str()), (1, ""), "{said:?}");
     let found: Vec<Json> = serde_json::from_str(&said.data).unwrap();
@@ -131,6 +131,51 @@ async fn validate_finds_every_mistake_without_a_connection() {
     bench.set("HANDLER__KIND", "htp");
     let said = bench.command(&["validate", "--from", &from]).await;
     assert!(said.data.contains("`rowversionn`") && said.data.contains("`htp`"), "{said:?}");
+}
+
+/// What `validate` says of the host's time-out, and what it wants done.
+async fn time_out_of(bench: &Bench) -> (String, Option<String>) {
+    let said = bench.command(&["validate", "--from", &bench.root(), "--output", "json"]).await;
+    let found: Vec<Json> = serde_json::from_str(&said.data).unwrap();
+    let of: Vec<&Json> = found.iter().filter(|one| one["check"] == "functionTimeout").collect();
+    let [one] = of[..] else { panic!("{found:#?}") };
+    let level = one["level"].as_str().unwrap().to_owned();
+    (level, one["fix"].as_str().map(str::to_owned))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn validate_accepts_what_it_advises_on_the_hosts_time_out() {
+    let mut bench = Bench::new().await;
+    bench.schedule("0 */5 * * * *");
+    let host_json = |timeout: &str| {
+        let description = json!({"defaultExecutablePath": "handler"});
+        let host = json!({"version": "2.0", "functionTimeout": timeout, "customHandler": {"description": description}});
+        format!("\u{feff}// read as the host does\n{host}")
+    };
+    for (in_file, in_setting, level, place) in [
+        ("00:10:00", None, "ok", None),
+        ("-1", None, "ok", None),
+        ("00:00:10", None, "error", Some("host.json: functionTimeout")),
+        ("00:01:00", None, "warning", Some("host.json: functionTimeout")),
+        ("00:10:00", Some("00:00:20"), "error", Some("AzureFunctionsJobHost__functionTimeout")),
+        ("00:01:00", Some("00:02:00"), "warning", Some("AzureFunctionsJobHost__functionTimeout")),
+    ] {
+        bench.write("host.json", &host_json(in_file));
+        let name = "AzureFunctionsJobHost__functionTimeout";
+        bench.env.remove(name);
+        in_setting.into_iter().for_each(|value| bench.set_env(name, value));
+        let (found, fix) = time_out_of(&bench).await;
+        assert_eq!(found, level, "{in_file} {in_setting:?} {fix:?}");
+        let Some(place) = place else { continue };
+        let advised = fix.unwrap();
+        let value = advised.strip_prefix(&format!("set `{place}` to `")).unwrap();
+        let value = value.strip_suffix('`').unwrap();
+        match in_setting {
+            Some(_) => bench.set_env(place, value),
+            None => bench.write("host.json", &host_json(value)),
+        }
+        assert_eq!(time_out_of(&bench).await.0, "ok", "{advised}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

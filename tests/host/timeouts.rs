@@ -53,3 +53,36 @@ pub(crate) async fn own_deadline() {
     host.run_until(|| !bench.receiver.taken().is_empty()).await;
     assert_eq!(bench.receiver.taken(), [1]);
 }
+
+/// With only the host's limit set, ticks end before it; where no tick fits, they are refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_hosts_own_limit_counts_where_it_is_shorter() {
+    let mut bench = Bench::with_rows(1..=1).await;
+    let host_json = bench.folder.path().join("root/host.json");
+    let text = std::fs::read_to_string(&host_json).unwrap();
+    std::fs::write(&host_json, text.replace("00:10:00", "00:00:21")).unwrap();
+    bench.options.function_timeout = Duration::from_secs(21);
+    bench.receiver.script(&[Answer::Hold]);
+    let host = bench.host().await;
+    let warned =
+        |(_, line): &(Level, serde_json::Value)| line["event"] == "function_timeout_shortened";
+    let outcome = host.fire("nightly").await;
+    assert!(failure(&outcome).contains("500 (HandlerError"), "{outcome:?}");
+    assert_eq!(host.exits(), [], "nobody had to kill it");
+    assert_eq!(host.lines().iter().filter(|line| warned(line)).count(), 1);
+    // It is stopped and not released by hand, so that the next one does not wait.
+    host.run_until(|| !bench.receiver.taken().is_empty()).await;
+
+    bench.set_env("AzureFunctionsJobHost__functionTimeout", "00:00:10");
+    let host = bench.host().await;
+    let outcome = host.run().await;
+    let reason = failure(&outcome);
+    assert!(reason.contains("ConfigurationError"), "{reason}");
+    assert!(reason.contains("`AzureFunctionsJobHost__functionTimeout` is `00:00:10`"), "{reason}");
+
+    bench.set_env("AzureFunctionsJobHost__functionTimeout", "00:10:00");
+    let host = bench.host().await;
+    host.run().await;
+    assert!(!host.lines().iter().any(|line| warned(line)), "longer than ours");
+    host.finish().await;
+}

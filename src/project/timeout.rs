@@ -1,0 +1,205 @@
+//! How long the host lets one function call run: `functionTimeout`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value as Json;
+
+use super::{HOST_FILE, ProjectError, read_json};
+use crate::config::Vars;
+
+/// Setting that wins over `functionTimeout` of `host.json`; its name is read in any case.
+const SETTING: &str = "AzureFunctionsJobHost__functionTimeout";
+/// Name of the field in `host.json`, read in any case.
+const FIELD: &str = "functionTimeout";
+
+/// The host's default on a Consumption plan, where nothing says otherwise.
+const DEFAULT_CONSUMPTION: Duration = Duration::from_secs(5 * 60);
+/// The host's default on every other plan.
+const DEFAULT: Duration = Duration::from_secs(30 * 60);
+
+/// The host's limit on one function call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionTimeout {
+    /// The limit; `None` where there is none.
+    pub limit: Option<Duration>,
+    /// What sets it, such as a setting, or a field of a file.
+    pub set_by: String,
+    /// The text that is set there; `None` where it is the plan's default.
+    pub text: Option<String>,
+}
+
+impl FunctionTimeout {
+    /// Returns what to do to raise it to `limit`.
+    pub(crate) fn raised_to(&self, limit: Duration) -> String {
+        let of_plan = self.text.is_none();
+        let place = if of_plan { format!("{HOST_FILE}: {FIELD}") } else { self.set_by.clone() };
+        format!("set `{place}` to `{}`", time_text(limit))
+    }
+}
+
+/// Returns the host's limit on one function call, where `host.json` is in `folder`.
+///
+/// # Errors
+///
+/// [`ProjectError`] if `host.json` cannot be read, or the host would not start with the value.
+pub fn function_timeout(vars: &dyn Vars, folder: &Path) -> Result<FunctionTimeout, ProjectError> {
+    let name = vars.names().into_iter().find(|name| name.eq_ignore_ascii_case(SETTING));
+    let set = name.and_then(|name| Some((vars.get(&name)?, name)));
+    if let Some((text, name)) = set.filter(|(text, _)| !text.trim().is_empty()) {
+        return match limit(&text) {
+            Some(limit) => Ok(FunctionTimeout { limit, set_by: name, text: Some(text) }),
+            None => Err(ProjectError::Setting { name, reason: refused(&text) }),
+        };
+    }
+    let path = folder.join(HOST_FILE);
+    let of_file = read_json(&path).and_then(|json| of_file(&json));
+    let of_file = of_file.map_err(|reason| ProjectError::Content { path, reason })?;
+    Ok(of_file.unwrap_or_else(|| plan_default(vars)))
+}
+
+/// Returns what `host.json` says; `None` where it leaves the limit to the plan.
+pub(super) fn of_file(json: &Json) -> Result<Option<FunctionTimeout>, String> {
+    let mut fields = json.as_object().into_iter().flatten();
+    let text = match fields.find(|(name, _)| name.eq_ignore_ascii_case(FIELD)) {
+        None | Some((_, Json::Null)) => return Ok(None),
+        Some((_, Json::String(text))) => text.clone(),
+        Some((_, other)) => other.to_string(),
+    };
+    let set_by = format!("{HOST_FILE}: {FIELD}");
+    match limit(&text) {
+        Some(limit) => Ok(Some(FunctionTimeout { limit, set_by, text: Some(text) })),
+        None => Err(format!("`{FIELD}` {}", refused(&text))),
+    }
+}
+
+fn plan_default(vars: &dyn Vars) -> FunctionTimeout {
+    let is_consumption =
+        vars.get("WEBSITE_SKU").is_some_and(|sku| sku.eq_ignore_ascii_case("Dynamic"));
+    let limit = Some(if is_consumption { DEFAULT_CONSUMPTION } else { DEFAULT });
+    FunctionTimeout { limit, set_by: "the plan's default".to_owned(), text: None }
+}
+
+fn refused(text: &str) -> String {
+    format!("is `{text}`, expected a time such as `00:05:00`, or `-1` for no limit")
+}
+
+/// Reads a limit; the inner `None` is no limit. The host does not start with one below a second.
+fn limit(text: &str) -> Option<Option<Duration>> {
+    match text.trim() {
+        "-1" | "-1.00:00:00" => Some(None),
+        text => time_span(text).filter(|limit| *limit >= Duration::from_secs(1)).map(Some),
+    }
+}
+
+/// Reads `hours:minutes:seconds` as .NET does: with days in front, without seconds, or days alone.
+pub(super) fn time_span(text: &str) -> Option<Duration> {
+    let (days, clock) = match text.split_once('.') {
+        Some((days, clock)) if !days.contains(':') => (days, clock),
+        Some(_) => ("0", text),
+        None if text.contains(':') => ("0", text),
+        None => (text, "0:0"),
+    };
+    let mut parts = clock.split(':');
+    let (hours, minutes) = (number(parts.next()?, 24)?, number(parts.next()?, 60)?);
+    let (seconds, nanos) = parts.next().map_or(Some((0, 0)), seconds)?;
+    let days = number(days, 10_000_000)?;
+    let seconds = ((days * 24 + hours) * 60 + minutes) * 60 + seconds;
+    parts.next().is_none().then(|| Duration::new(seconds, nanos))
+}
+
+/// Writes a time as the host reads it; parts of a second are rounded up.
+fn time_text(time: Duration) -> String {
+    let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+    let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
+    let days = if days == 0 { String::new() } else { format!("{days}.") };
+    format!("{days}{:02}:{:02}:{:02}", hours % 24, minutes % 60, seconds % 60)
+}
+
+/// Reads whole seconds, and up to seven digits behind a point.
+fn seconds(text: &str) -> Option<(u64, u32)> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = u32::try_from(fraction.len()).ok().filter(|digits| (1..=7).contains(digits))?;
+    let nanos = number(fraction, 10_000_000)? * 10_u64.pow(9 - digits);
+    Some((number(whole, 60)?, u32::try_from(nanos).ok()?))
+}
+
+fn number(text: &str, below: u64) -> Option<u64> {
+    let is_digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|number| is_digits && *number < below)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_the_host_reads_them() {
+        for (text, expected) in [
+            ("00:05:00", Some(300_000)),
+            (" 00:00:10 ", Some(10_000)),
+            ("1.00:00:00", Some(86_400_000)),
+            ("00:05", Some(300_000)),
+            ("2", Some(172_800_000)),
+            ("00:00:30.25", Some(30_250)),
+            ("00:60:00", None),
+            ("24:00:00", None),
+            ("00:00:00", None),
+            ("00:00:00.5", None),
+            ("5m", None),
+            ("+00:05:00", None),
+            ("00:05:00:00", None),
+            ("00:05:00.", None),
+            ("", None),
+        ] {
+            let expected = expected.map(|ms| Some(Duration::from_millis(ms)));
+            assert_eq!(limit(text), expected, "{text}");
+        }
+        assert_eq!(limit("-1"), Some(None));
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        for (ms, text) in [
+            (300_000, "00:05:00"),
+            (20_001, "00:00:21"),
+            (86_399_500, "1.00:00:00"),
+            (90_061_000, "1.01:01:01"),
+        ] {
+            let time = Duration::from_millis(ms);
+            assert_eq!(time_text(time), text);
+            assert!(time_span(text).unwrap() >= time);
+        }
+    }
+
+    #[test]
+    fn the_setting_wins_over_the_file_and_the_file_over_the_plan() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |vars: &[(&str, &str)]| {
+            let vars: BTreeMap<String, String> =
+                vars.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+            let read = function_timeout(&vars, folder.path());
+            read.map(|read| (read.limit.map(|limit| limit.as_secs()), read.set_by))
+                .map_err(|error| error.to_string())
+        };
+        assert!(read(&[]).unwrap_err().contains("host.json"), "there is none");
+        let write = |text: &str| std::fs::write(folder.path().join(HOST_FILE), text).unwrap();
+        write("\u{feff}{ /* none */ }");
+        assert_eq!(read(&[]), Ok((Some(1_800), "the plan's default".to_owned())));
+        let consumption = ("WEBSITE_SKU", "Dynamic");
+        assert_eq!(read(&[consumption]), Ok((Some(300), "the plan's default".to_owned())));
+        write("{ \"FunctionTimeout\": \"00:02:00\" } // two minutes");
+        assert_eq!(read(&[consumption]), Ok((Some(120), "host.json: functionTimeout".to_owned())));
+        write("{ \"functionTimeout\": -1 }");
+        assert_eq!(read(&[]), Ok((None, "host.json: functionTimeout".to_owned())));
+        assert_eq!(read(&[(SETTING, " ")]).unwrap().0, None, "blanks are nothing");
+        let upper = "AZUREFUNCTIONSJOBHOST__FUNCTIONTIMEOUT";
+        assert_eq!(read(&[(upper, "00:01:00")]), Ok((Some(60), upper.to_owned())));
+        let error = read(&[(SETTING, "1m")]).unwrap_err();
+        assert!(error.contains(SETTING) && error.contains("such as `00:05:00`"), "{error}");
+        write("{ \"functionTimeout\": \"soon\" }");
+        assert!(read(&[]).unwrap_err().contains("`functionTimeout` is `soon`"));
+    }
+}
