@@ -78,12 +78,12 @@ impl App {
         Self::of(Config::from_vars(vars)?, vars)
     }
 
-    /// Does the same under a host that kills the process when a function call takes longer than its limit.
+    /// Does the same for a process that runs ticks of any poller; `host` is the limit after which a host would kill it.
     ///
     /// # Errors
     ///
-    /// As [`Self::build`]; also where no tick fits into that limit.
-    pub fn build_under(
+    /// As [`Self::build`]; also where no tick fits into that limit, or the output that a handler writes to is closed.
+    pub fn build_to_run(
         vars: &dyn Vars,
         host: Option<&FunctionTimeout>,
     ) -> Result<Self, BuildError> {
@@ -103,7 +103,9 @@ impl App {
                 host.set_by
             );
         }
-        Self::of(config, vars)
+        let app = Self::of(config, vars)?;
+        app.pollers.values().try_for_each(|poller| check_handler(poller))?;
+        Ok(app)
     }
 
     fn of(config: Config, vars: &dyn Vars) -> Result<Self, BuildError> {
@@ -152,6 +154,16 @@ impl App {
         functions.insert(page::FUNCTION.to_owned(), Function::Status(Arc::new(board)));
         functions
     }
+}
+
+/// Checks that ticks of `poller` can deliver as far as this process itself decides that.
+///
+/// # Errors
+///
+/// [`BuildError::Output`].
+pub fn check_handler(poller: &Poller) -> Result<(), BuildError> {
+    let wrong = |source| BuildError::Output { poller: poller.name().to_owned(), source };
+    poller.check_handler().map_err(wrong)
 }
 
 fn controller(
@@ -263,12 +275,7 @@ fn handler(
                 None => Arc::new(made),
             });
         }
-        HandlerConfig::Stdout => {
-            let made = Stdout::new();
-            return Ok(Arc::new(
-                made.map_err(|source| BuildError::Stdout { poller: poller.to_owned(), source })?,
-            ));
-        }
+        HandlerConfig::Stdout => return Ok(Arc::new(Stdout::new())),
     };
     let client = match (&http.authorities, client) {
         (Some(authorities), _) => Client::trusting(authorities).map_err(BuildError::Http)?,

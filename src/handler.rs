@@ -293,6 +293,16 @@ pub trait Handler: fmt::Debug + Send + Sync {
         &[]
     }
 
+    /// Checks, without waiting, that what this process itself delivers to is there. A process that runs ticks asks
+    /// at its start; commands that run none do not.
+    ///
+    /// # Errors
+    ///
+    /// [`HandlerError::Misconfigured`] if every delivery would fail.
+    fn check(&self) -> Result<(), HandlerError> {
+        self.steps().iter().try_for_each(|step| step.handler.check())
+    }
+
     /// Takes one batch.
     ///
     /// # Errors

@@ -265,6 +265,15 @@ impl Poller {
         &self.name
     }
 
+    /// Checks, without waiting, that this process can deliver: see [`Handler::check`].
+    ///
+    /// # Errors
+    ///
+    /// [`HandlerError::Misconfigured`].
+    pub fn check_handler(&self) -> Result<(), HandlerError> {
+        self.handler.check()
+    }
+
     /// Delivers what changed since the last commit.
     ///
     /// One process never runs two ticks of one poller at once: the second is skipped.

@@ -4,6 +4,7 @@ use thiserror::Error;
 
 use crate::azure::ConnectError;
 use crate::config::ConfigErrors;
+use crate::handler::HandlerError;
 use crate::handler::durable;
 use crate::handler::http::ClientError;
 use crate::handler::sql::TableError;
@@ -75,12 +76,12 @@ pub enum BuildError {
     },
     /// A handler that writes to standard output has none.
     #[error("set up the handler of poller `{poller}`")]
-    Stdout {
+    Output {
         /// The poller.
         poller: String,
         /// Why.
         #[source]
-        source: std::io::Error,
+        source: HandlerError,
     },
     /// The HTTP client of the handlers cannot be set up.
     #[error("set up the HTTP client of the handlers")]

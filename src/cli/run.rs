@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use clap::Args;
+use tokio::sync::Notify;
 use tracing::{Instrument as _, error, error_span, info, warn};
 use uuid::Uuid;
 
@@ -14,7 +15,7 @@ use super::output::{Exit, Failed};
 use super::page::Page;
 use super::pause::WhoOption;
 use super::serve::{Signals, asked_to_stop, start};
-use crate::app::App;
+use crate::app::{App, check_handler};
 use crate::clock::SystemClock;
 use crate::config::Vars;
 use crate::error::chain;
@@ -52,13 +53,14 @@ pub(super) async fn run(
     let root = options.from.folder(settings);
     let signals = Signals::catch();
     let telemetry = start(vars);
-    let app = App::build(vars)?;
+    let app = App::build_to_run(vars, None)?;
     let stop = StopSignal::new();
     let process = Process {
         stop: stop.clone(),
         telemetry,
         is_cold: Arc::new(AtomicBool::new(true)),
         invocations: Invocations::default(),
+        unable: Arc::default(),
     };
     let timers = timers(vars, &app, &root, &process)?;
     let page = match options.status {
@@ -75,12 +77,30 @@ pub(super) async fn run(
             Some(Page::open(address, served).await?)
         }
     };
-    drive(timers, Arc::new(SystemClock), asked_to_stop(signals, stop)).await;
+    let unable = Arc::clone(&process.unable);
+    // In a task of its own: it handles a second signal also while the last ticks end.
+    let asked = tokio::spawn(asked_to_stop(signals, stop.clone()));
+    let until = async {
+        tokio::select! {
+            // A panic at most, which is a reason to stop too.
+            _ = asked => {}
+            () = unable.noted.notified() => stop.set(),
+        }
+    };
+    drive(timers, Arc::new(SystemClock), until).await;
     if let Some(page) = page {
         page.close().await;
     }
     process.telemetry.flush().await;
-    Ok(Exit::Done)
+    let unable = unable.why.get();
+    unable.map_or(Ok(Exit::Done), |why| Err(Failed::new(Exit::NotTaken, why)))
+}
+
+/// Why this process can deliver no more, once that is so.
+#[derive(Default)]
+struct Unable {
+    why: OnceLock<String>,
+    noted: Notify,
 }
 
 /// What all timers share.
@@ -91,6 +111,7 @@ struct Process {
     /// Whether nothing has run yet.
     is_cold: Arc<AtomicBool>,
     invocations: Invocations,
+    unable: Arc<Unable>,
 }
 
 fn timers(
@@ -175,6 +196,13 @@ impl Process {
         let report = poller.tick(&request).instrument(exported.clone()).instrument(span).await;
         note(exported, poller, &report);
         measured.end(report.result.is_err());
+        // As a filter ends once its reader is gone: no later tick of this process could deliver.
+        if report.result.is_err()
+            && let Err(error) = check_handler(poller)
+        {
+            self.unable.why.get_or_init(|| chain(&error));
+            self.unable.noted.notify_one();
+        }
         self.telemetry.flush().await;
     }
 

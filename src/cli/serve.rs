@@ -93,7 +93,7 @@ fn function_timeout(vars: &dyn Vars) -> Option<FunctionTimeout> {
 }
 
 fn functions(vars: &dyn Vars, port: u16) -> Functions {
-    match App::build_under(vars, function_timeout(vars).as_ref()) {
+    match App::build_to_run(vars, function_timeout(vars).as_ref()) {
         Ok(app) => {
             let board = app.board(vars, &board::root(vars));
             let functions = app.into_functions(board);

@@ -11,6 +11,7 @@ use super::output::{Exit, Failed, OutputOption, say};
 use super::poller;
 use super::serve::{Signals, asked_to_stop};
 use super::warnings::Warnings;
+use crate::app::check_handler;
 use crate::config::Vars;
 use crate::cursor::Cursor;
 use crate::event::counted;
@@ -38,6 +39,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     }
     let signals = Signals::catch();
     let poller = poller(vars, &options.poller)?;
+    check_handler(&poller)?;
     let stop = StopSignal::new();
     let request = TickRequest {
         invocation_id: Uuid::new_v4().to_string(),

@@ -93,6 +93,10 @@ impl Handler for Paced {
         &self.steps
     }
 
+    fn check(&self) -> Result<(), HandlerError> {
+        self.handler.check()
+    }
+
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         let rows = delivery.events.len();
         if self.waits {

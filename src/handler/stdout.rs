@@ -1,8 +1,8 @@
 //! Handler: one line of JSON for each event on standard output.
 //!
 //! For trying a poller out and for piping into a local program. Success means that the operating
-//! system has accepted the bytes, no more: a reader that dies after that has lost them. An output that
-//! has no reader to begin with is refused at start, and one that loses its reader fails the batch.
+//! system has accepted the bytes, no more: a reader that dies after that has lost them. An output without
+//! a reader is refused at the start of a process that runs ticks, and one that loses its reader fails the batch.
 
 use std::fs::File;
 use std::io::{self, Error, ErrorKind, Read as _};
@@ -20,9 +20,15 @@ use super::{Delivery, Handler, HandlerError, Progress};
 /// Lines are gathered up to this size before they are written.
 const CHUNK_BYTES: usize = 64 << 10;
 
+/// What to do about an output that nobody reads.
+const REMEDY: &str = "start the command again with its output connected to a pipe, a file or a terminal, or set \
+                      another `HANDLER__KIND`";
+
 /// Writes events as newline-delimited JSON.
 pub struct Stdout {
     out: Mutex<Out>,
+    /// Whether it writes to the standard output of this process, which can be checked.
+    is_own: bool,
 }
 
 struct Out {
@@ -33,17 +39,19 @@ struct Out {
 
 impl Stdout {
     /// Returns a handler that writes to the standard output of this process.
-    ///
-    /// # Errors
-    /// Fails where standard output is closed: rows written to it would be accepted and lost.
-    pub fn new() -> io::Result<Self> {
-        check(io::stdout().as_fd())?;
-        Ok(Self::to(Box::new(tokio::io::stdout())))
+    pub fn new() -> Self {
+        Self { is_own: true, ..Self::to(Box::new(tokio::io::stdout())) }
     }
 
     /// Returns a handler that writes to `to`.
     pub fn to(to: Box<dyn AsyncWrite + Send + Unpin>) -> Self {
-        Self { out: Mutex::new(Out { to, mid_line: false }) }
+        Self { out: Mutex::new(Out { to, mid_line: false }), is_own: false }
+    }
+}
+
+impl Default for Stdout {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -53,14 +61,10 @@ fn check(out: BorrowedFd<'_>) -> io::Result<()> {
     poll(&mut polled, Some(&Timespec::default()))?;
     let gone = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
     if polled.iter().any(|out| out.revents().intersects(gone)) {
-        let text = "standard output is closed: its reader is gone; start with a reader, or use \
-                    another handler";
-        return Err(Error::new(ErrorKind::BrokenPipe, text));
+        return Err(Error::new(ErrorKind::BrokenPipe, "its reader is gone"));
     }
     if is_replaced(out)? {
-        let text = "standard output is closed: connect it to a pipe, a file or a terminal, or use \
-                    another handler";
-        return Err(Error::new(ErrorKind::NotConnected, text));
+        return Err(Error::new(ErrorKind::NotConnected, "it is not connected"));
     }
     Ok(())
 }
@@ -94,13 +98,29 @@ impl Handler for Stdout {
         true
     }
 
+    fn check(&self) -> Result<(), HandlerError> {
+        if self.is_own {
+            check(io::stdout().as_fd()).map_err(|error| closed(&error))
+        } else {
+            Ok(())
+        }
+    }
+
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
+        // Rows written to the null device would be accepted and lost.
+        self.check()?;
         let mut out = self.out.lock().await;
         let lines = delivery.events.iter().map(|event| event.json.as_str());
-        out.write(lines, delivery.progress)
-            .await
-            .map_err(|error| HandlerError::Retryable(format!("write to standard output: {error}")))
+        out.write(lines, delivery.progress).await.map_err(|error| match error.kind() {
+            ErrorKind::BrokenPipe => closed(&"its reader is gone"),
+            _ => HandlerError::Retryable(format!("write to standard output: {error}")),
+        })
     }
+}
+
+/// Returns the error of an output that no row can go to: no attempt counts against the rows.
+fn closed(reason: &dyn fmt::Display) -> HandlerError {
+    HandlerError::Misconfigured(format!("standard output is closed: {reason}; {REMEDY}"))
 }
 
 impl Out {
@@ -162,12 +182,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_closed_pipe_is_worth_another_attempt() {
+    async fn a_reader_that_is_gone_is_not_the_fault_of_the_rows() {
         let (to, from) = duplex(16);
         drop(from);
         let error = Stdout::to(Box::new(to)).handle(Sample::new(1).delivery()).await.unwrap_err();
-        assert!(matches!(error, HandlerError::Retryable(_)), "{error:?}");
-        assert_eq!(error.to_string(), "write to standard output: broken pipe");
+        assert!(matches!(error, HandlerError::Misconfigured(_)), "{error:?}");
+        let text = error.to_string();
+        assert!(text.starts_with("standard output is closed: its reader is gone; start"), "{text}");
     }
 
     #[tokio::test(start_paused = true)]

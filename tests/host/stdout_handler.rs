@@ -3,7 +3,7 @@
 use std::process::{Output, Stdio};
 
 use serde_json::{Value as Json, json};
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::Command;
 
 use crate::bench::{Bench, LIMIT, PROGRAM, within};
@@ -26,9 +26,25 @@ async fn bench() -> Bench {
     bench
 }
 
-fn tick(bench: &Bench, program: &str, arguments: &[&str]) -> Command {
-    let mut command = Command::new(program);
-    command.args(arguments).args(["tick", "nightly"]).env_clear().envs(&bench.env);
+fn tick(bench: &Bench) -> Command {
+    command(bench, &["tick", "nightly"])
+}
+
+fn command(bench: &Bench, arguments: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(arguments);
+    with_env(command, bench)
+}
+
+/// Returns a command whose standard output is closed.
+fn without_stdout(bench: &Bench, arguments: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"exec "$0" "$@" >&-"#, PROGRAM]).args(arguments);
+    with_env(command, bench)
+}
+
+fn with_env(mut command: Command, bench: &Bench) -> Command {
+    command.env_clear().envs(&bench.env);
     command.stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
     command
 }
@@ -41,7 +57,7 @@ fn ids(stdout: &[u8]) -> Vec<i64> {
 
 /// Checks that no row is behind the poller: the next tick delivers all.
 async fn assert_nothing_is_committed(bench: &Bench) {
-    let output = tick(bench, PROGRAM, &[]).stdout(Stdio::piped()).output();
+    let output = tick(bench).stdout(Stdio::piped()).output();
     let output = within(LIMIT, output).await.unwrap();
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(ids(&output.stdout), (1..=ROWS).collect::<Vec<_>>());
@@ -55,9 +71,8 @@ fn said(output: &Output) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_closed_standard_output_is_refused_at_start() {
     let bench = bench().await;
-    let script = r#"exec "$0" "$@" >&-"#;
-    let output =
-        within(LIMIT, tick(&bench, "sh", &["-c", script, PROGRAM]).output()).await.unwrap();
+    let output = without_stdout(&bench, &["tick", "nightly"]).output();
+    let output = within(LIMIT, output).await.unwrap();
     let told = said(&output);
     assert_eq!(output.status.code(), Some(3), "{told}");
     assert!(told.contains("handler of poller `nightly`"), "{told}");
@@ -72,7 +87,7 @@ async fn a_pipe_without_a_reader_is_refused_at_start() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     // Not `output`, which would read.
-    let process = tick(&bench, PROGRAM, &[]).stdout(writer).spawn().unwrap();
+    let process = tick(&bench).stdout(writer).spawn().unwrap();
     let output = within(LIMIT, process.wait_with_output()).await.unwrap();
     let told = said(&output);
     assert_eq!(output.status.code(), Some(3), "{told}");
@@ -84,7 +99,7 @@ async fn a_pipe_without_a_reader_is_refused_at_start() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_leaves_in_the_middle_fails_the_batch() {
     let bench = bench().await;
-    let mut process = tick(&bench, PROGRAM, &[]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut process = tick(&bench).stdout(Stdio::piped()).spawn().unwrap();
     let mut reader = process.stdout.take().unwrap();
     // It writes, and there is more than the pipe holds.
     within(LIMIT, reader.read_u8()).await.unwrap();
@@ -92,7 +107,46 @@ async fn a_reader_that_leaves_in_the_middle_fails_the_batch() {
     let output = within(LIMIT, process.wait_with_output()).await.unwrap();
     let told = said(&output);
     assert_eq!(output.status.code(), Some(7), "{told}");
-    assert!(told.contains("write to standard output: Broken pipe"), "{told}");
+    assert!(told.contains("standard output is closed: its reader is gone; start"), "{told}");
+    assert_eq!(bench.state()["in_flight"]["attempt"], json!(0), "the rows are not at fault");
+    assert_eq!(bench.state()["checkpoint"]["cursor"], Json::Null);
+    assert_nothing_is_committed(&bench).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_that_deliver_nothing_do_not_ask_for_an_output() {
+    let bench = bench().await;
+    assert_nothing_is_committed(&bench).await;
+    for arguments in [
+        &["pause", "nightly", "--reason", "no reader"][..],
+        &["status"],
+        &["resume", "nightly"],
+        &["reset", "nightly", "to-beginning", "--dry-run"],
+        &["state", "show", "nightly"],
+    ] {
+        let output = without_stdout(&bench, arguments).output();
+        let output = within(LIMIT, output).await.unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_ends_once_its_reader_is_gone() {
+    let bench = bench().await;
+    bench.schedule("* * * * * *");
+    let root = bench.folder.path().join("root").to_str().unwrap().to_owned();
+    let mut process = command(&bench, &["run", "--from", &root]);
+    let mut process = process.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let first_row =
+        async { while !lines.next_line().await.unwrap().unwrap().starts_with("{\"id\"") {} };
+    within(LIMIT, first_row).await;
+    drop(lines);
+    let output = within(LIMIT, process.wait_with_output()).await.unwrap();
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(7), "{told}");
+    let last = told.lines().last().unwrap();
+    assert!(last.contains("standard output is closed: its reader is gone"), "{told}");
     assert_eq!(bench.state()["checkpoint"]["cursor"], Json::Null);
     assert_nothing_is_committed(&bench).await;
 }
