@@ -93,8 +93,8 @@ impl Copying {
             Failed::new(Exit::Usage, "this state store knows no other application".to_owned())
         })?;
         let means = format!(
-            "its events keep their ids; what is quarantined or in flight under app `{app}` stays there; stop app \
-             `{app}` first, or both deliver the same rows"
+            "its events keep their ids, and windows that wait for an audit come along; what is quarantined or in \
+             flight under app `{app}` stays there; stop app `{app}` first, or both deliver the same rows"
         );
         Ok(Self { from, to, is_set_up: true, means })
     }

@@ -200,7 +200,7 @@ async fn asked_by(
         }
         warn!(
             event = "forced_stop",
-            "Stopping with a batch in flight; its lease expires by itself"
+            "Stopping before all work has ended; the lease of a batch in flight expires by itself"
         );
         // Tasks are not dropped by an exit, so no guard of theirs kills what they started.
         exec::kill_all();

@@ -1,4 +1,5 @@
-//! The warnings of a command that keeps no log: printed as they come, and kept for its report.
+//! The warnings of a command that keeps no log: printed as they come, and kept for its report. A first start is
+//! printed too: where the state is kept and from which position rows are delivered.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,6 +10,9 @@ use tracing_subscriber::layer::{Context, SubscriberExt as _};
 use tracing_subscriber::{Layer, Registry};
 
 use super::output::tell;
+
+/// Name of the event of a first start.
+const FIRST_RUN: &str = "first_run";
 
 /// The warnings so far. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -35,14 +39,18 @@ struct Printed(Warnings);
 impl<S: Subscriber> Layer<S> for Printed {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let metadata = event.metadata();
+        let level = *metadata.level();
         // What the driver warns of is said in the driver's words, and checked by `doctor`.
-        if *metadata.level() != Level::WARN || !metadata.target().starts_with("highwater") {
+        if !matches!(level, Level::WARN | Level::INFO) || !metadata.target().starts_with("highwater")
+        {
             return;
         }
         let mut text = Text::default();
         event.record(&mut text);
-        // How the tick ended is the command's own report.
-        if !text.is_end {
+        if text.event == FIRST_RUN {
+            tell(&text.message);
+        } else if level == Level::WARN && !text.is_end {
+            // How the tick ended is the command's own report.
             tell(&format!("warning: {}", text.message));
             self.0.lock().push(text.message);
         }
@@ -51,11 +59,19 @@ impl<S: Subscriber> Layer<S> for Printed {
 
 #[derive(Default)]
 struct Text {
+    event: String,
     message: String,
     is_end: bool,
 }
 
 impl Visit for Text {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "event" => value.clone_into(&mut self.event),
+            _ => self.record_debug(field, &value),
+        }
+    }
+
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         match field.name() {
             "message" => self.message = format!("{value:?}"),
@@ -74,6 +90,7 @@ mod tests {
         let warnings = Warnings::default();
         tracing::subscriber::with_default(warnings.subscriber(), || {
             tracing::info!("quiet");
+            tracing::info!(event = "first_run", "starts from the beginning");
             tracing::warn!(rows = 2, "{} rows", 2);
             tracing::warn!(outcome = "paused", "paused by ann");
             tracing::warn!(target: "driver::tls", "not encrypted");

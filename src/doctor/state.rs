@@ -143,8 +143,8 @@ fn judge(
 /// The same poller under another application, from where a first start would have to continue.
 async fn elsewhere(store: &dyn StateStore, key: &StateKey) -> Option<Finding> {
     let (check, poller) = ("first start", key.poller());
-    let app = match store.apps_with(key).await {
-        Ok(apps) => apps?.into_iter().next()?,
+    let apps = match store.apps_with(key).await {
+        Ok(apps) => apps?,
         Err(error) => {
             let found = format!(
                 "whether it has run under another app could not be checked: {}",
@@ -157,7 +157,17 @@ async fn elsewhere(store: &dyn StateStore, key: &StateKey) -> Option<Finding> {
             ));
         }
     };
-    let there = store.of_app(&app).map_or_else(|| app.clone(), |other| other.location(key));
+    // The one that was written last, as a tick would name it.
+    let mut newest = None;
+    for app in apps {
+        let Some(other) = store.of_app(&app) else { continue };
+        let stored = other.load(key).await.ok().and_then(|loaded| loaded.stored);
+        let Some(stored) = stored else { continue };
+        if newest.as_ref().is_none_or(|(_, _, before)| stored.last_modified > *before) {
+            newest = Some((app, other.location(key), stored.last_modified));
+        }
+    }
+    let (app, there, _) = newest?;
     Some(Finding::warning(
         check,
         format!(

@@ -7,7 +7,7 @@ use tracing::{info, warn};
 
 use super::{LoadError, Poller, TickError};
 use crate::lease::{Lease, Snapshot};
-use crate::state::{FencingToken, StateDocument, StoreError, decode};
+use crate::state::{StateDocument, StoreError, decode};
 
 impl Poller {
     /// Stops a first start where another application has delivered the same source under the poller's name.
@@ -18,6 +18,7 @@ impl Poller {
             Ok(apps) => apps.unwrap_or_default(),
             Err(error) => return self.could_not_compare(error),
         };
+        let (mut newest, mut others) = (None, 0_usize);
         for app in apps {
             let Some(store) = self.store.of_app(&app) else { continue };
             let stored = match store.load(&self.key).await {
@@ -27,17 +28,22 @@ impl Poller {
                     continue;
                 }
             };
-            let document = stored.map(|stored| decode(&self.name, &stored.bytes));
-            if document.is_some_and(|found| found.is_ok_and(|found| self.is_same_source(&found))) {
-                return Err(TickError::FirstRunElsewhere {
-                    poller: self.name.clone(),
-                    here: self.store.location(&self.key),
-                    there: store.location(&self.key),
-                    app,
-                });
+            let Some(stored) = stored else { continue };
+            let found = decode(&self.name, &stored.bytes);
+            if !found.is_ok_and(|found| self.is_same_source(&found)) {
+                continue;
+            }
+            others += 1;
+            let written = stored.last_modified;
+            if newest.as_ref().is_none_or(|(_, _, before)| written > *before) {
+                newest = Some((app, store.location(&self.key), written));
             }
         }
-        Ok(())
+        // The app that wrote last is the one that delivered last, so its position is furthest.
+        let Some((app, there, _)) = newest else { return Ok(()) };
+        let here = self.store.location(&self.key);
+        let poller = self.name.clone();
+        Err(TickError::FirstRunElsewhere { poller, here, app, there, others: others - 1 })
     }
 
     fn is_same_source(&self, found: &StateDocument) -> bool {
@@ -60,9 +66,11 @@ impl Poller {
         Ok(())
     }
 
-    /// Logs the first grant of a document.
+    /// Logs the first grant of a document to a tick. A command that made the document anew, such as `reset`, may
+    /// have raised its token; only a grant sets a time.
     pub(super) fn log_first_run(&self, lease: &Lease<'_>, base: &Snapshot) {
-        let is_first = base.document.lease.fencing_token == FencingToken(0);
+        let StateDocument { lease: before, .. } = &*base.document;
+        let is_first = before.acquired_at.is_none() && before.heartbeat_at.is_none();
         if !is_first || self.range_of.is_some() {
             return;
         }
@@ -74,7 +82,7 @@ impl Poller {
             poller.name = self.name,
             path,
             start,
-            "Poller `{}` runs for the first time, from {start}, with its state at `{path}`",
+            "Poller `{}` starts from {start} with a new state document, `{path}`",
             self.name
         );
     }

@@ -115,19 +115,22 @@ pub enum TickError {
     },
     /// The poller has no state here, and the same poller has delivered under another application.
     #[error(
-        "poller `{poller}` has never run as `{here}`, but app `{app}` has delivered the same source (`{there}`): the \
+        "poller `{poller}` has never run as `{here}`, but app `{app}` has delivered the same source (`{there}`{}): the \
          app was renamed, or this is another slot. Continue from there with `highwater clone {poller} --from-app \
-         {app} --reason \"app renamed\"`, or start here on purpose with `highwater init {poller}`"
+         {app} --reason \"app renamed\"`, or start here on purpose with `highwater init {poller}`",
+        earlier(*others)
     )]
     FirstRunElsewhere {
         /// The poller.
         poller: String,
         /// Where its document would be.
         here: String,
-        /// The other application.
+        /// The other application, whose document was written last.
         app: String,
         /// Where that keeps its document.
         there: String,
+        /// How many more applications have delivered it, all of them earlier.
+        others: usize,
     },
     /// The poller has no state, and is to start from now.
     #[error(
@@ -174,6 +177,14 @@ pub enum TickError {
     /// The batch was taken, but it is not known or not so that the checkpoint moved.
     #[error("commit checkpoint")]
     Commit(#[source] LeaseError),
+}
+
+fn earlier(others: usize) -> String {
+    match others {
+        0 => String::new(),
+        1 => ", the newest; 1 other app has delivered it earlier".to_owned(),
+        others => format!(", the newest; {others} other apps have delivered it earlier"),
+    }
 }
 
 impl TickError {

@@ -120,3 +120,40 @@ async fn a_first_start_is_logged_once_with_its_path_and_position() {
     tick(&poller).await.unwrap();
     assert_eq!(watched.count_of("first_run"), 1);
 }
+
+/// As the only trace of where rows come from: a command made the document, and no tick has run under it.
+#[tokio::test(start_paused = true)]
+async fn a_start_is_logged_again_for_a_document_that_was_made_anew() {
+    let watched = Watched::of(World::new());
+    let poller = watched.world.seasoned("a").await;
+    let cli = watched.world.instance("cli");
+    let operator = Operator { by: "ann", reason: "start again" };
+    // A reset of a document that is there is no start.
+    let plan = Box::pin(cli.plan_reset(ResetTo::Beginning, false)).await.unwrap();
+    Box::pin(cli.reset(&plan, "reset-1".to_owned(), operator)).await.unwrap();
+    sleep(300).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(watched.count_of("first_run"), 1);
+    watched.world.memory.lose(&StateKey::Document("p".to_owned()));
+    let plan = Box::pin(cli.plan_reset(ResetTo::Beginning, false)).await.unwrap();
+    Box::pin(cli.reset(&plan, "reset-2".to_owned(), operator)).await.unwrap();
+    tick(&watched.world.instance("b")).await.unwrap();
+    assert_eq!(watched.count_of("first_run"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_apps_the_one_that_wrote_last_is_named() {
+    let world = World::new();
+    world.seasoned("a").await;
+    let operator = Operator { by: "ann", reason: "app renamed" };
+    for app in ["zeta", "beta"] {
+        sleep(1).await;
+        let cli = renamed(&world, app).instance("cli");
+        let there = cli.under_app("app").unwrap();
+        Box::pin(there.clone_to(&cli, true, operator)).await.unwrap();
+    }
+    let error = tick(&renamed(&world, "slot").instance("b")).await.unwrap_err().to_string();
+    assert!(error.contains("app `beta` has delivered"), "{error}");
+    assert!(error.contains("2 other apps have"), "{error}");
+    assert!(error.contains("--from-app beta "), "{error}");
+}

@@ -36,6 +36,7 @@ fn ends() -> Vec<(&'static str, Ended)> {
         here: reason(),
         app: reason(),
         there: reason(),
+        others: 0,
     };
     vec![
         ("committed", Ok(TickOutcome::Committed { more: true })),

@@ -76,10 +76,11 @@ impl StateDocument {
         next.break_lease().map(Some)
     }
 
-    /// Returns the document of another poller that goes on behind the same position.
+    /// Returns the document of another poller, or of the same poller in another app, that continues after the same
+    /// position.
     ///
-    /// What speaks of the position comes along. What speaks of batches, of the lease and of windows that are
-    /// read again does not: ids of batches and of events are the poller's own.
+    /// The position is copied, batches and lease are not. Windows that wait for an audit hold sums of event ids, which
+    /// depend on the poller's name: a poller of the same name still has to read them again, another one cannot.
     #[must_use]
     pub fn cloned_as(&self, poller: &str) -> Self {
         let mut next = Self::new(poller, self.source_fingerprint.clone(), Generation(0));
@@ -90,6 +91,9 @@ impl StateDocument {
         };
         next.source_definition.clone_from(&self.source_definition);
         next.source_state.clone_from(&self.source_state);
+        if poller == self.poller_name {
+            next.audit.clone_from(&self.audit);
+        }
         next
     }
 
@@ -201,6 +205,20 @@ mod tests {
         assert_eq!(clone.lease, crate::state::LeaseRecord::default());
         assert!(clone.is_blank() && !clone.marked && clone.replay_id.is_none());
         assert_eq!(clone.checkpoint.last_successful_batch_id, None);
+    }
+
+    #[test]
+    fn windows_that_wait_for_an_audit_are_still_owed_under_the_same_name_only() {
+        let (mut document, _) = held(4);
+        let window = serde_json::json!({
+            "upto": {"kind": "rowversion", "value": "0x0000000000000001", "tiebreaker": {}},
+            "ids": {"rows": 0, "digest": "0"},
+            "closed_at": "2026-04-07T01:23:00Z",
+        });
+        document.audit.windows = vec![serde_json::from_value(window).unwrap()];
+        document.audit.rows_skipped = 3;
+        assert_eq!(document.cloned_as("orders").audit, document.audit);
+        assert_eq!(document.cloned_as("other").audit, crate::state::Audit::default());
     }
 
     #[test]
