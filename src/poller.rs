@@ -316,7 +316,12 @@ impl Poller {
                 }
             }
             let batch = match self.first_batch(&base, seen).await? {
-                Fetched::Batch(batch) => batch,
+                Fetched::Batch(mut batch) => {
+                    if let Some(state) = batch.anchored(&base.document.source_state) {
+                        base.document_mut().source_state = state;
+                    }
+                    batch
+                }
                 Fetched::Nothing(remember) => match self.late_batch(&mut base, seen).await {
                     Ok(Some(late)) => late.with(remember, &mut base),
                     none => {
@@ -358,7 +363,10 @@ impl Poller {
             Err(error) => Err(error),
         };
         let batch = match first {
-            Ok(Some(batch)) => *batch,
+            Ok(Some(mut batch)) => {
+                lease.remember(batch.anchored(&lease.document().source_state));
+                *batch
+            }
             Err(lost @ TickError::LeaseLost(_)) => return Err(lost),
             none => {
                 if none.is_ok() {

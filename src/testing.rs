@@ -20,7 +20,7 @@ pub use self::broken::{Fault, PanickingHandler};
 use self::pace::Pace;
 pub use self::store::{Call, Calls, FaultyStore};
 use crate::cursor::{
-    Cursor, CursorMode, KeyValues, RowVersion, SourceDefinition, SourceFingerprint,
+    Cursor, CursorMode, KeyValues, RowVersion, SourceDefinition, SourceFingerprint, SourceState,
 };
 use crate::error::ErrorKind;
 use crate::event::{BatchId, Operation, SourceLabel};
@@ -58,6 +58,7 @@ struct TableState {
     delay: Duration,
     null_key: bool,
     remember: Option<Remember>,
+    anchor: SourceState,
 }
 
 impl TableSource {
@@ -188,6 +189,11 @@ impl TableSource {
     /// Makes every fetch ask for `remember` to be kept.
     pub fn ask_to_remember(&self, remember: Option<Remember>) {
         locked(&self.state).remember = remember;
+    }
+
+    /// Makes positions depend on `anchor`.
+    pub fn anchor_positions(&self, anchor: SourceState) {
+        locked(&self.state).anchor = anchor;
     }
 
     /// Makes every row come with a key of NULL.
@@ -325,7 +331,8 @@ impl Source for TableSource {
         let positions = (self.shape.mode == CursorMode::RowVersion)
             .then(|| state.version.saturating_sub(after));
         let lag = Lag { positions, held_back: positions.map(|_| 0), ..Lag::default() };
-        Ok(Rows { more, lag, remember: state.remember.clone(), ..rows })
+        let anchor = state.anchor.clone();
+        Ok(Rows { more, lag, remember: state.remember.clone(), anchor, ..rows })
     }
 }
 

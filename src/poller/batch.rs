@@ -32,6 +32,8 @@ pub(super) struct Batch {
     pub(super) lag: Option<Duration>,
     /// What the source wants kept once the last of these rows is committed.
     pub(super) remember: Option<SourceState>,
+    /// What is added to that before the first row is delivered.
+    pub(super) anchor: SourceState,
     /// Set where one of these rows is known to be at fault.
     pub(super) suspicion: Option<Box<Suspicion>>,
     /// Whether a holder had these rows in hand, and no others, when it ended.
@@ -284,6 +286,7 @@ impl Poller {
             // What is remembered may say that all rows of the fetch were delivered.
             Some(mut batch) => {
                 batch.remember = rows.remember.filter(|_| whole).map(|remember| remember.state);
+                batch.anchor = rows.anchor;
                 Fetched::Batch(Box::new(batch))
             }
             None => Fetched::Nothing(rows.remember),
@@ -356,11 +359,19 @@ impl Batch {
             more,
             lag,
             remember: None,
+            anchor: SourceState::new(),
             suspicion: None,
             died_alone: false,
             quarantined: false,
             late: false,
         })
+    }
+
+    /// Returns what has to be remembered before the first row is delivered; `None` where `state` says it already.
+    pub(super) fn anchored(&mut self, state: &SourceState) -> Option<SourceState> {
+        let anchor = std::mem::take(&mut self.anchor);
+        let is_news = !anchor.is_empty();
+        is_news.then(|| state.clone().into_iter().chain(anchor).collect())
     }
 
     /// Lets what the source wants kept ride on the acquisition of late rows.

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Lag, Remember};
+use crate::cursor::SourceState;
 use crate::event::Operation;
 use crate::value::{Value, push_text};
 
@@ -94,6 +95,9 @@ pub struct Rows {
     pub lag: Lag,
     /// What to remember once all these rows have been delivered; `None` for no change.
     pub remember: Option<Remember>,
+    /// What the position of any of these rows depends on, such as which table they are of. It is added to what
+    /// is remembered before the first of them is delivered; empty where that is known already.
+    pub anchor: SourceState,
 }
 
 impl Rows {

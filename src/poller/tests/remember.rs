@@ -54,6 +54,21 @@ async fn a_batch_that_was_cut_short_remembers_nothing() {
     assert_eq!(world.document().await.source_state, state("1"));
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_positions_depend_on_is_kept_though_no_batch_is_delivered_whole() {
+    for lease_first in [false, true] {
+        let world = World::with(Limits { batch_bytes_max: 300, lease_first, ..limits() });
+        let poller = world.instance("a");
+        world.source.fill(2);
+        ask(&world, "1", false);
+        world.source.anchor_positions(SourceState::from_iter([("table".to_owned(), 7.into())]));
+        world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+        tick(&poller).await.unwrap_err();
+        let state = world.document().await.source_state;
+        assert_eq!(serde_json::to_string(&state).unwrap(), r#"{"table":7}"#, "{lease_first}");
+    }
+}
+
 fn bisecting(on_failure: OnFailure) -> World {
     let policy = FailurePolicy { on_failure, bisect_on_error: true, ..FailurePolicy::default() };
     World { policy, ..World::new() }

@@ -105,6 +105,7 @@ impl Mssql {
         let mut rows = plan.finish(answer, window)?;
         rows.remember = plan.schema.kept(rows.remember, window.state, !rows.rows.is_empty());
         rows.remember = identity.kept(rows.remember, window);
+        rows.anchor = identity.anchor(window);
         Ok(Some(rows))
     }
 

@@ -155,11 +155,24 @@ impl Identity {
         remember: Option<Remember>,
         window: FetchWindow<'_>,
     ) -> Option<Remember> {
-        // Without a position nothing depends on an earlier table.
+        self.behind(window).with(remember, window.state)
+    }
+
+    /// Returns what to keep before the first row of a fetch is delivered. A fetch that is not delivered whole
+    /// keeps nothing else, and a position without it would fit any table.
+    pub(super) fn anchor(&self, window: FetchWindow<'_>) -> SourceState {
+        let facts = self.behind(window).facts().into_iter();
+        let news = facts.filter(|(name, fact)| window.state.get(*name) != Some(fact));
+        news.map(|(name, fact)| (name.to_owned(), fact)).collect()
+    }
+
+    /// Returns what positions depend on once the rows of `window` were delivered: what is known already never
+    /// changes. Without a position nothing depends on an earlier table.
+    fn behind(&self, window: FetchWindow<'_>) -> Self {
         let earlier = if window.after.is_some() { Self::of(window.state) } else { Self::default() };
         let table = earlier.table.or_else(|| self.table.clone());
         let tracking = earlier.tracking.or_else(|| self.tracking.clone());
-        Self { table, tracking }.with(remember, window.state)
+        Self { table, tracking }
     }
 
     /// Adds this to what is to be remembered.
@@ -266,6 +279,19 @@ mod tests {
         // Before a first row any table is the right one.
         let begun = other.kept(None, window(None, &known)).unwrap();
         assert_eq!(Identity::of(&begun.state), other);
+    }
+
+    #[test]
+    fn what_positions_depend_on_is_kept_before_the_first_row() {
+        let at = Cursor::integer(10, crate::cursor::KeyValues::new());
+        let window = |after, state| FetchWindow { after, upto: None, rows_max: 1, state };
+        let (one, other) = (identity(7, Some(3), None), identity(8, Some(5), Some(90)));
+        let nothing = SourceState::new();
+        let known = one.anchor(window(Some(&at), &nothing));
+        assert_eq!(Identity::of(&known), one, "a document of an earlier version has none");
+        assert_eq!(one.anchor(window(Some(&at), &known)), nothing);
+        assert_eq!(other.anchor(window(Some(&at), &known)), nothing);
+        assert_eq!(Identity::of(&other.anchor(window(None, &known))), other);
     }
 
     #[test]

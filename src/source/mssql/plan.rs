@@ -364,7 +364,15 @@ impl Plan {
         let lag = lag(self.mode, &answer.head, &answer.rows, window.after);
         let more = answer.has_more();
         let (json, rows) = (answer.json, answer.rows);
-        Ok(Rows { columns: Arc::clone(&self.columns), json, rows, more, lag, remember })
+        Ok(Rows {
+            columns: Arc::clone(&self.columns),
+            json,
+            rows,
+            more,
+            lag,
+            remember,
+            ..Rows::default()
+        })
     }
 
     /// Returns what to keep with a position that an operator sets, or confirms where there is something `kept`.

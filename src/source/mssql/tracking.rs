@@ -368,7 +368,7 @@ impl Plan {
             ..Lag::default()
         };
         let (columns, json) = (Arc::clone(&self.columns), answer.json);
-        Ok(Rows { columns, json, rows, more, lag, remember })
+        Ok(Rows { columns, json, rows, more, lag, remember, ..Rows::default() })
     }
 
     /// Returns the position behind all changes so far, from what the server said of its versions.
