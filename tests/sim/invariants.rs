@@ -47,6 +47,18 @@ pub(crate) struct Judge {
     /// Whether the document is gone and not to be created again without an operator; whether it ever was.
     pub(crate) has_vanished: bool,
     pub(crate) ever_vanished: bool,
+    /// Of which table the checkpoint is, and which one is there, by the numbers that the table counts.
+    checkpoint_of: u64,
+    pub(crate) table: u64,
+    /// The newest tick when the table was replaced last.
+    replaced_after: TickId,
+    /// Which table each tick found when it read from the beginning.
+    first_reads: BTreeMap<TickId, u64>,
+    /// The source that the document is of.
+    fingerprint: String,
+    /// Whether ticks may report another table, and another source.
+    pub(crate) ever_replaced: bool,
+    pub(crate) ever_renamed: bool,
     /// Each batch's rows as they were first delivered.
     batches: BTreeMap<String, Vec<String>>,
     /// What was not taken, and what became of it.
@@ -64,6 +76,9 @@ struct Seen {
     in_flight: Option<InFlight>,
     paused_by: Option<String>,
     keeps: bool,
+    /// Whether it says that rows after the checkpoint are lost.
+    is_lost: bool,
+    fingerprint: String,
 }
 
 impl Seen {
@@ -90,6 +105,8 @@ impl Seen {
             }),
             paused_by: document["paused"]["by"].as_str().map(str::to_owned),
             keeps: document["source_state"]["bound"].is_string(),
+            is_lost: document["source_state"]["position_lost"].is_string(),
+            fingerprint: document["source_fingerprint"].as_str().expect("a fingerprint").to_owned(),
         }
     }
 }
@@ -159,9 +176,36 @@ impl Judge {
         (self.has_vanished, self.ever_vanished) = (true, true);
     }
 
-    /// An operator has put a document in the place of the one there was. What is written behind its
-    /// checkpoint is to be delivered again.
-    pub(crate) fn document_replaced(&mut self, bytes: &[u8]) {
+    /// Another table has taken the place of the one there was, or its changes are tracked anew. `newest` is
+    /// the newest tick that has begun.
+    pub(crate) fn table_replaced(&mut self, table: u64, newest: TickId) {
+        (self.table, self.replaced_after, self.ever_replaced) = (table, newest, true);
+    }
+
+    /// A tick reads all of the table.
+    pub(crate) fn reads_from_beginning(&mut self, tick: TickId, table: u64) {
+        self.first_reads.insert(tick, table);
+    }
+
+    /// Whether the checkpoint says nothing of the rows in the table: it is of another one.
+    pub(crate) fn position_is_lost(&self) -> bool {
+        self.checkpoint > 0 && self.checkpoint_of != self.table
+    }
+
+    /// Returns of which table the checkpoint is.
+    pub(crate) fn checkpoint_of(&self) -> u64 {
+        self.checkpoint_of
+    }
+
+    /// Returns the source that the document is of.
+    pub(crate) fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// An operator has put a document in the place of the one there was, whose checkpoint is of the table
+    /// `checkpoint_of`. What is written behind its checkpoint is to be delivered again.
+    pub(crate) fn document_replaced(&mut self, bytes: &[u8], checkpoint_of: u64) {
+        self.checkpoint_of = checkpoint_of;
         let seen = Seen::of(bytes);
         self.document_lost();
         if seen.grant.0 == 0 {
@@ -221,8 +265,16 @@ impl Judge {
         }
         self.paused(seen.paused_by);
         self.failures.in_flight = seen.in_flight;
+        if let Some((tick, _)) = writer.filter(|_| checkpoint == 0 && seen.checkpoint > 0) {
+            self.checkpoint_of = self.first_reads.get(&tick).copied().unwrap_or_default();
+        }
         self.checkpoint = seen.checkpoint;
         self.grant = seen.grant;
+        self.fingerprint = seen.fingerprint;
+        if self.position_is_lost() {
+            // To be found by the next read, and judged in the end.
+            return landed;
+        }
         let lost = table.iter().find(|(key, version)| {
             **version <= seen.checkpoint
                 && !self.written_since_loss.contains(&(**key, **version))
@@ -240,6 +292,17 @@ impl Judge {
     fn tick_landed(&mut self, tick: TickId, owner_id: &str, seen: &Seen) -> Landed {
         let (checkpoint, grant) = (self.checkpoint, self.grant);
         let holds = self.holder.as_ref().is_some_and(|(holder, _)| *holder == tick);
+        if seen.is_lost && !holds && (seen.grant, seen.checkpoint) == (grant, checkpoint) {
+            // A tick without the lease writes down that the position is lost; the lease stays as it was.
+            let written_at = self.holder().and_then(|holder| self.landed_at(holder));
+            let is_live = written_at.is_some_and(|at| at.elapsed() < self.ttl);
+            let owner = self.holder.as_ref().map(|(_, owner)| owner.as_str());
+            self.require(!is_live || owner == Some(owner_id), || {
+                format!("tick {} wrote a loss over a live lease", tick.0)
+            });
+            self.saw.push("document: keeps that the position is lost");
+            return Landed::Other;
+        }
         let asks = seen.owner_id.as_deref() == Some(owner_id);
         let landed = if asks && !holds {
             self.require(seen.grant > grant, || {
@@ -285,10 +348,19 @@ impl Judge {
     /// Judges a call of the handler, and returns the term under which it runs, with what is to live as long as it.
     pub(crate) fn delivered(
         &mut self,
-        tick: TickId,
+        (tick, fingerprint): (TickId, &str),
         delivery: &Delivery<'_>,
         rows: &[(i64, u64)],
+        twins: &BTreeSet<u64>,
     ) -> (u64, Arc<()>) {
+        if self.holder() == Some(tick) {
+            let reads_on = self.position_is_lost() && tick > self.replaced_after;
+            self.require(!reads_on, || format!("tick {} read on in another table", tick.0));
+            let same = fingerprint == self.fingerprint;
+            self.require(same, || format!("tick {} read another source", tick.0));
+        }
+        let twin = rows.iter().find(|(_, version)| twins.contains(version));
+        self.require(twin.is_none(), || format!("one of two rows was delivered: {twin:?}"));
         self.require(rows.is_sorted_by(|a, b| a.1 < b.1), || {
             format!("tick {} was given rows out of order: {rows:?}", tick.0)
         });
@@ -339,6 +411,7 @@ impl Judge {
             });
             self.target_term = newest.max(term);
         }
+        let knows_table = tick > self.replaced_after;
         for (key, version) in rows {
             *self.written.entry((*key, *version)).or_default() += 1;
             self.written_since_loss.insert((*key, *version));
@@ -352,7 +425,8 @@ impl Judge {
                 }
             };
             let skipped = table.iter().find(|(k, v)| {
-                **v < *version
+                knows_table
+                    && **v < *version
                     && !is_written((**k, **v))
                     && !failures.is_set_aside(**v)
                     && !failures.has_failed_alone(tick, **v)
@@ -377,6 +451,8 @@ impl Judge {
     ) {
         let newest = table.values().max().copied().unwrap_or(0);
         let checkpoint = self.checkpoint;
+        let is_lost = self.position_is_lost();
+        self.require(!is_lost, || "another table was read on in without an alarm".to_owned());
         self.require(checkpoint == newest, || {
             format!("backlog did not drain: checkpoint {checkpoint}, newest row {newest}")
         });

@@ -32,6 +32,8 @@
 //! made again under a higher generation; the request that once created it may land again (`world.rs`);
 //! in three of ten worlds one who resets the poller, restores an older copy of the document, or deletes it
 //! where ticks must fail until it is reset (`operator.rs`);
+//! in a third of the worlds a table that is recreated, swapped or not tracked for a while, whose key is not
+//! unique, or whose name changes in the settings (`source.rs`);
 //! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`);
 //! in one of five a chain of two steps, in one of four a source that asks to have something kept. In two of
 //! three the next batch is read while the handler runs, over the one connection that each instance has; in one
@@ -69,6 +71,10 @@
 //!   or to one that is ahead of what is stored; or does not name a write that it lacks between two that it
 //!   has (`journal.rs`). Looked at in the end and after each death in a tick.
 //! - A second tick of one process runs beside the first; a tick panics; an alarm has no cause.
+//! - A tick that began after the table was replaced reads on behind the checkpoint of the other table, or ticks
+//!   are quiet and nothing reported it; after a reset rows still wait.
+//! - One of two rows with one position is delivered.
+//! - A holder reads a source that is not the one of its document.
 //! - A tick begins although the document vanished and no operator has acted.
 //! - Two runs of one seed differ.
 //!
@@ -92,7 +98,8 @@
 //! that ignores `If-Match`, no heartbeat, a clock a second faster than the margin of a lapsed
 //! lease allows, an answer before the writes (a commit before the handling), a source without hold-back,
 //! a target that is told the token without the generation, a store that forgets rows that were set aside,
-//! a target that refuses for good what it takes another time.
+//! a target that refuses for good what it takes another time, a source that reads on in another table, one that
+//! does not look whether two rows share a position.
 //!
 //! `.ci/mutants.mjs` breaks the code itself, one rule at a time. The unit tests run first, and the
 //! simulation for the breaks that they miss.
@@ -251,6 +258,8 @@ fn the_judge_sees_every_break() {
         (Break::NoGeneration, Property::Faults),
         (Break::ForgetsEntries, Property::Faults),
         (Break::RefusesGoodRows, Property::Faults),
+        (Break::MissesNewTable, Property::Faults),
+        (Break::SkipsTwins, Property::Faults),
     ] {
         let summary = run_many(1, CASES, property, Some(broken));
         let (seed, violation) = summary.failure.unwrap_or_else(|| panic!("{broken:?} not seen"));

@@ -23,16 +23,20 @@ const OPERATOR: Operator<'_> = Operator { by: "operator", reason: "a remedy" };
 
 /// The operator's way to the store.
 #[derive(Debug)]
-struct OperatorStore(Arc<World>);
+struct OperatorStore {
+    world: Arc<World>,
+    /// The table that the checkpoint of what it writes is of; `None` for the one that is there.
+    checkpoint_of: Option<u64>,
+}
 
 #[async_trait]
 impl StateStore for OperatorStore {
     fn grain(&self) -> Duration {
-        self.0.plan.grain
+        self.world.plan.grain
     }
 
     async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
-        self.0.memory.load(key).await
+        self.world.memory.load(key).await
     }
 
     async fn store(
@@ -41,10 +45,11 @@ impl StateStore for OperatorStore {
         bytes: Vec<u8>,
         precondition: Precondition,
     ) -> Result<Written, StoreError> {
-        let written = self.0.memory.store(key, bytes.clone(), precondition).await?;
+        let written = self.world.memory.store(key, bytes.clone(), precondition).await?;
         if matches!(key, StateKey::Document(_)) {
-            self.0.with(|state| {
-                state.judge.document_replaced(&bytes);
+            self.world.with(|state| {
+                let checkpoint_of = self.checkpoint_of.unwrap_or(state.table.identity);
+                state.judge.document_replaced(&bytes, checkpoint_of);
                 state.document_landed(None, &bytes);
             });
         }
@@ -52,22 +57,22 @@ impl StateStore for OperatorStore {
     }
 
     async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
-        self.0.memory.list().await
+        self.world.memory.list().await
     }
 
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
-        self.0.memory.remove(key, etag).await
+        self.world.memory.remove(key, etag).await
     }
 }
 
 /// Returns the poller of a process that runs one command.
-fn command(world: &Arc<World>) -> Poller {
+fn command(world: &Arc<World>, checkpoint_of: Option<u64>) -> Poller {
     let number = world.with(|state| state.random.next());
     let poller = Poller::new(PollerParts {
         name: POLLER.to_owned(),
         source: Arc::new(SimSource::new(Arc::clone(world), 0)),
         handler: handler(world, 0),
-        store: Arc::new(OperatorStore(Arc::clone(world))),
+        store: Arc::new(OperatorStore { world: Arc::clone(world), checkpoint_of }),
         instance: Arc::new(Instance::new(format!("command-{number}"))),
         terms: world.plan.terms,
         limits: world.plan.limits,
@@ -84,12 +89,23 @@ fn command(world: &Arc<World>) -> Poller {
 
 /// Resets the poller to the beginning. Fails if, for example, its lease is held.
 pub(crate) async fn reset(world: &Arc<World>) -> Result<(), String> {
-    let poller = command(world);
-    let plan = poller.plan_reset(ResetTo::Beginning, false).await;
-    let plan = plan.map_err(|error| chain(&error))?;
+    reset_to(world, ResetTo::Beginning).await?;
+    world.with(|state| state.coverage.saw("operator: reset to the beginning"));
+    Ok(())
+}
+
+/// Accepts the name that the settings give the source now, and keeps the position.
+pub(crate) async fn accept_name(world: &Arc<World>) -> Result<(), String> {
+    reset_to(world, ResetTo::Keep).await?;
+    world.with(|state| state.coverage.saw("operator: accepted another name, position kept"));
+    Ok(())
+}
+
+async fn reset_to(world: &Arc<World>, to: ResetTo<'_>) -> Result<(), String> {
+    let poller = command(world, None);
+    let plan = poller.plan_reset(to, true).await.map_err(|error| chain(&error))?;
     let id = format!("replay-{}", world.with(|state| state.random.next()));
     poller.reset(&plan, id, OPERATOR).await.map_err(|error| chain(&error))?;
-    world.with(|state| state.coverage.saw("operator: reset to the beginning"));
     Ok(())
 }
 
@@ -98,14 +114,18 @@ pub(crate) async fn copy(world: &Arc<World>) {
     let loaded = world.memory.load(&StateKey::Document(POLLER.to_owned())).await;
     let stored = loaded.expect("memory answers").stored.map(|stored| stored.bytes);
     let begun = |bytes: &Vec<u8>| decode(POLLER, bytes).is_ok_and(|found| found.generation.0 > 0);
-    world.with(|state| state.copy = stored.filter(begun).or(state.copy.take()));
+    world.with(|state| {
+        let checkpoint_of = state.judge.checkpoint_of();
+        let copy = stored.filter(begun).map(|bytes| (bytes, checkpoint_of));
+        state.copy = copy.or(state.copy.take());
+    });
 }
 
 /// Puts the copy in the place of the document, unless its lease is held.
 pub(crate) async fn restore(world: &Arc<World>) {
-    let Some(bytes) = world.with(|state| state.copy.clone()) else { return };
+    let Some((bytes, checkpoint_of)) = world.with(|state| state.copy.clone()) else { return };
     let copy = decode(POLLER, &bytes).expect("a copy of our own document");
-    let poller = command(world);
+    let poller = command(world, Some(checkpoint_of));
     let present = poller.present().await.expect("memory answers");
     if poller.restore(&copy, &present, (Happened::Imported, OPERATOR)).await.is_ok() {
         world.with(|state| state.coverage.saw("operator: restored an older copy"));

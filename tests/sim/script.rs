@@ -43,6 +43,10 @@ pub(crate) enum Break {
     ForgetsEntries,
     /// The target refuses single rows for good that it would take another time.
     RefusesGoodRows,
+    /// The source reads on though another table has taken the place of the one before.
+    MissesNewTable,
+    /// The source does not look whether two rows share a position.
+    SkipsTwins,
 }
 
 /// What does not change during a run.
@@ -240,6 +244,20 @@ pub(crate) enum Op {
     Restore,
     /// The first request that was to create the document lands, if nothing is stored.
     CreationLands,
+    /// The table is dropped, and created again with some rows.
+    Recreate(u64),
+    /// A second table is filled.
+    Stage(u64),
+    /// The second table takes the place of the first.
+    Swap,
+    /// Tracking of changes is switched on or off; turned on again, it begins anew.
+    Track(bool),
+    /// Two rows with one key and one version are committed.
+    Duplicate,
+    /// One of each two such rows is removed.
+    RemoveTwins,
+    /// The settings of processes that start from now on name the table by another name.
+    Rename,
 }
 
 /// Returns the script of a seed: what happens, until faults stop.
@@ -251,7 +269,39 @@ pub(crate) fn script(seed: u64, plan: &Plan) -> Vec<Op> {
         add_step(&mut ops, plan, &mut random);
     }
     add_operator(&mut ops, plan, &mut Random::of(seed, 12));
+    add_table_events(&mut ops, plan, &mut Random::of(seed, 13));
     ops
+}
+
+/// In some worlds the table is replaced, renamed or not tracked for a while, or its key is not unique.
+fn add_table_events(ops: &mut Vec<Op>, plan: &Plan, random: &mut Random) {
+    let breaks_it = matches!(plan.broken, Some(Break::MissesNewTable | Break::SkipsTwins));
+    if plan.calm || (plan.broken.is_some() && !breaks_it) || !random.chance(35) {
+        return;
+    }
+    for _ in 0..random.within(1..=2) {
+        let at = random.index(ops.len() + 1);
+        let later = at + 1 + random.index(ops.len() + 1 - at);
+        let rows = random.within(1..=6);
+        match random.below(5) {
+            0 => ops.insert(at, Op::Recreate(rows)),
+            1 => {
+                ops.insert(at, Op::Stage(rows));
+                ops.insert(later, Op::Swap);
+            }
+            2 => {
+                ops.insert(at, Op::Track(false));
+                ops.insert(later, Op::Track(true));
+            }
+            3 => {
+                ops.insert(at, Op::Duplicate);
+                if random.chance(50) {
+                    ops.insert(later, Op::RemoveTwins);
+                }
+            }
+            _ => ops.insert(at, Op::Rename),
+        }
+    }
 }
 
 /// In some worlds an operator replaces the document, at times that no other draw depends on.

@@ -1,6 +1,6 @@
 //! A table with transactions that overlap, and its reader in the manner of the rowversion mode.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -9,7 +9,7 @@ use highwater::cursor::{
 };
 use highwater::error::ErrorKind;
 use highwater::event::{Operation, SourceLabel};
-use highwater::source::{FetchError, FetchWindow, Remember, Rows, Source, SourceShape};
+use highwater::source::{Anchor, FetchError, FetchWindow, Remember, Rows, Source, SourceShape};
 use highwater::value::Value;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
@@ -18,7 +18,7 @@ use crate::bad::BadRows;
 use crate::coverage::Coverage;
 use crate::random::Random;
 use crate::script::Break;
-use crate::world::{POLLER, World};
+use crate::world::{POLLER, State, World};
 
 /// Rows by key. A version is given at the write and shown at the commit, as SQL Server does it.
 #[derive(Debug, Default)]
@@ -28,6 +28,15 @@ pub(crate) struct Table {
     /// Key to version: what readers see.
     pub(crate) committed: BTreeMap<i64, u64>,
     open: Vec<BTreeMap<i64, u64>>,
+    /// Rows of a second table, which may take the place of this one.
+    staged: BTreeMap<i64, u64>,
+    /// Counts the tables that had the name, and how often tracking was switched on.
+    pub(crate) identity: u64,
+    is_untracked: bool,
+    /// Versions that were committed while nothing was tracked.
+    untracked: BTreeSet<u64>,
+    /// Versions under which two rows with one key were committed.
+    pub(crate) twins: BTreeSet<u64>,
 }
 
 impl Table {
@@ -58,7 +67,58 @@ impl Table {
         if writes.values().any(|version| *version < newest) {
             coverage.saw("source: late commit");
         }
+        if self.is_untracked {
+            self.untracked.extend(writes.values());
+        }
         self.committed.extend(writes);
+    }
+
+    /// Drops the table and creates it again, with new rows.
+    pub(crate) fn recreate(&mut self, rows: u64) {
+        self.committed.clear();
+        for key in (0..).take(usize::try_from(rows).expect("few rows")) {
+            self.version += 1;
+            self.committed.insert(key, self.version);
+        }
+        self.replaced();
+    }
+
+    /// Fills a second table.
+    pub(crate) fn stage(&mut self, rows: u64) {
+        self.staged.clear();
+        for key in (0..).take(usize::try_from(rows).expect("few rows")) {
+            self.version += 1;
+            self.staged.insert(key, self.version);
+        }
+    }
+
+    /// Gives the second table the name of this one: its rows may have versions before the checkpoint.
+    pub(crate) fn swap(&mut self) {
+        self.committed = std::mem::take(&mut self.staged);
+        self.replaced();
+    }
+
+    /// No transaction survives that its table is replaced.
+    fn replaced(&mut self) {
+        self.open.clear();
+        self.untracked.clear();
+        self.twins.clear();
+        self.identity += 1;
+    }
+
+    pub(crate) fn track(&mut self, on: bool) {
+        if on && self.is_untracked {
+            self.identity += 1;
+        }
+        self.is_untracked = !on;
+    }
+
+    /// Inserts two rows with one key and one version.
+    pub(crate) fn put_twins(&mut self) {
+        self.version += 1;
+        let version = i64::try_from(self.version).expect("few versions");
+        self.committed.insert(-version, self.version);
+        self.twins.insert(self.version);
     }
 
     /// Inserts a row that no target refuses.
@@ -115,6 +175,9 @@ pub(crate) fn version_of(cursor: &Cursor) -> u64 {
 
 const AHEAD_FAILED: &str = "source: read while the handler runs failed";
 
+/// Under what a source keeps which table its position is of.
+const TABLE: &str = "table";
+
 /// Reads the table for one instance.
 #[derive(Debug)]
 pub(crate) struct SimSource {
@@ -127,14 +190,13 @@ pub(crate) struct SimSource {
 
 impl SimSource {
     pub(crate) fn new(world: Arc<World>, slot: usize) -> Self {
-        let label = SourceLabel {
-            poller: POLLER.to_owned(),
-            object: "dbo.t".to_owned(),
-            mode: CursorMode::RowVersion.as_str(),
-        };
-        let fingerprint = SourceFingerprint::of(&[("object", "dbo.t")]);
+        // By another name it is another source, though the rows are the same.
+        let object = world.with(|state| format!("dbo.t{}", state.names));
+        let fingerprint = SourceFingerprint::of(&[("object", &object)]);
+        let definition = SourceDefinition::of(&[("object", &object)]);
+        let mode = CursorMode::RowVersion.as_str();
+        let label = SourceLabel { poller: POLLER.to_owned(), object, mode };
         let key = vec!["id".to_owned()];
-        let definition = SourceDefinition::of(&[("object", "dbo.t")]);
         let mode = CursorMode::RowVersion;
         let shape = SourceShape { label, mode, key, fingerprint, definition };
         Self { world, slot, shape, connection: Mutex::default() }
@@ -151,6 +213,15 @@ impl Source for SimSource {
     async fn present(&self) -> Result<Option<Cursor>, FetchError> {
         let version = self.world.with(|state| state.table.min_active() - 1);
         Ok(Some(Cursor::row_version(RowVersion(version), KeyValues::new())))
+    }
+
+    async fn anchor(&self, kept: Option<&SourceState>) -> Result<Anchor, FetchError> {
+        let mut state = kept.cloned().unwrap_or_default();
+        let identity = self.world.with(|state| state.table.identity);
+        let replaced = kept.is_some() && state.get(TABLE) != Some(&identity.into());
+        state.insert(TABLE.to_owned(), identity.into());
+        let changes = if replaced { vec!["another table".to_owned()] } else { Vec::new() };
+        Ok(Anchor { state, changes })
     }
 
     async fn count(&self, window: FetchWindow<'_>) -> Result<u64, FetchError> {
@@ -184,18 +255,36 @@ impl Source for SimSource {
         if fails {
             return Err(FetchError::new(ErrorKind::Transient, "injected"));
         }
-        let held_back = self.world.plan.broken != Some(Break::NoHoldBack);
-        let bound =
-            self.world.with(|state| if held_back { state.table.min_active() } else { u64::MAX });
+        let broken = self.world.plan.broken;
+        let held_back = broken != Some(Break::NoHoldBack);
+        let (bound, identity) = self.world.with(|state| {
+            let bound = if held_back { state.table.min_active() } else { u64::MAX };
+            self.check(state, &window)?;
+            if window.after.is_none() {
+                let tick = state.slots[self.slot].tick;
+                state.judge.reads_from_beginning(tick, state.table.identity);
+            }
+            Ok::<_, FetchError>((bound, state.table.identity))
+        })?;
         sleep(between).await;
         let (mut found, back) = self.world.with(|state| {
             if state.table.newest() >= bound {
                 state.coverage.saw("source: rows held back");
             }
-            let found = state.table.read(after, upto.unwrap_or(u64::MAX), bound);
+            let mut found = state.table.read(after, upto.unwrap_or(u64::MAX), bound);
+            if window.after.is_some() && window.state.get(TABLE) != Some(&identity.into()) {
+                found.retain(|(_, version)| !state.table.untracked.contains(version));
+            }
+            let page = found.iter().take(window.rows_max);
+            let twin = page.map(|(_, version)| *version).find(|it| state.table.twins.contains(it));
             state.note(format_args!("read after {after} below {bound}: {found:?}"));
-            (found, state.latency(false))
-        });
+            if let Some(twin) = twin.filter(|_| broken != Some(Break::SkipsTwins)) {
+                state.coverage.saw("source: two rows with one position");
+                let reason = format!("two rows have version {twin}");
+                return Err(FetchError::new(ErrorKind::Configuration, reason));
+            }
+            Ok((found, state.latency(false)))
+        })?;
         sleep(back).await;
         let more = found.len() > window.rows_max;
         found.truncate(window.rows_max);
@@ -203,22 +292,58 @@ impl Source for SimSource {
         for found in found {
             push(&mut rows, found);
         }
-        Ok(Rows { more, remember: self.remember(&window, bound), ..rows })
+        let anchor = anchor(&window, identity);
+        Ok(Rows { more, remember: self.remember(&window, bound, &anchor), anchor, ..rows })
     }
 }
 
 impl SimSource {
-    /// Asks to have kept below which bound it has read; at once by every other bound, where the poller
-    /// has begun.
-    fn remember(&self, window: &FetchWindow<'_>, bound: u64) -> Option<Remember> {
-        let state = SourceState::from_iter([("bound".to_owned(), bound.to_string().into())]);
-        let is_news = self.world.plan.remembers && *window.state != state;
-        let at_once = bound.is_multiple_of(2) && window.after.is_some();
-        if is_news {
-            self.world.with(|state| state.coverage.saw("source: asks to have something kept"));
+    /// Fails if the position is of another table, or of changes that were tracked before a gap.
+    fn check(&self, state: &mut State, window: &FetchWindow<'_>) -> Result<(), FetchError> {
+        if state.table.is_untracked {
+            state.coverage.saw("source: read while nothing was tracked");
+            return Err(match window.after {
+                Some(_) => FetchError::rows_lost("changes are not tracked"),
+                None => FetchError::new(ErrorKind::Configuration, "changes are not tracked"),
+            });
         }
-        is_news.then_some(Remember { state, at_once })
+        let kept = window.state.get(TABLE).filter(|_| window.after.is_some());
+        let is_other = kept.is_some_and(|kept| *kept != state.table.identity);
+        if is_other && self.world.plan.broken != Some(Break::MissesNewTable) {
+            state.coverage.saw("source: position of another table");
+            return Err(FetchError::position_lost("another table"));
+        }
+        Ok(())
     }
+
+    /// Asks to have kept of which table it has read, and below which bound; at once by every other bound, where
+    /// the poller has begun.
+    fn remember(
+        &self,
+        window: &FetchWindow<'_>,
+        bound: u64,
+        anchor: &SourceState,
+    ) -> Option<Remember> {
+        let mut state = window.state.clone();
+        state.extend(anchor.clone());
+        let mut at_once = false;
+        if self.world.plan.remembers {
+            let bound_before = state.insert("bound".to_owned(), bound.to_string().into());
+            let is_news = bound_before != state.get("bound").cloned();
+            at_once = is_news && bound.is_multiple_of(2) && window.after.is_some();
+            if is_news {
+                self.world.with(|state| state.coverage.saw("source: asks to have something kept"));
+            }
+        }
+        (state != *window.state).then_some(Remember { state, at_once })
+    }
+}
+
+/// Returns of which table positions are, where that is not known yet.
+fn anchor(window: &FetchWindow<'_>, identity: u64) -> SourceState {
+    let is_known = window.after.is_some() && window.state.contains_key(TABLE);
+    let anchor = (TABLE.to_owned(), identity.into());
+    Some(anchor).filter(|_| !is_known).into_iter().collect()
 }
 
 fn push(rows: &mut Rows, (id, version): (i64, u64)) {

@@ -116,7 +116,8 @@ impl Handler for SimHandler {
             let slot = &mut state.slots[self.slot];
             (slot.handles, slot.reads_ahead) = (true, false);
             let tick = slot.tick;
-            let term = state.judge.delivered(tick, &delivery, &rows);
+            let source = (tick, slot.fingerprint.as_str());
+            let term = state.judge.delivered(source, &delivery, &rows, &state.table.twins);
             state.note(format_args!("tick {} handles {rows:?}", tick.0));
             (tick, term, behaviour(state, &self.world.plan, &rows))
         });

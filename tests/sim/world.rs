@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use highwater::clock::TokioClock;
+use highwater::cursor::SourceFingerprint;
 use highwater::handler::fanout::Fanout;
 use highwater::handler::{Handler, HandlerError, Step};
 use highwater::journal::{Happened, JournalMode, MemoryJournal};
 use highwater::lease::{Instance, LeaseError, Snapshot};
 use highwater::poller::TickError;
 use highwater::poller::{Poller, PollerParts, StopSignal, TickReport, TickRequest, outcome_row};
+use highwater::source::Source as _;
 use highwater::state::{DateCheckedStore, LeaseAge, MemoryStore, OnMissingState, Paused, encode};
 use highwater::state::{Precondition, StateDocument, StateKey, StateStore};
 use time::macros::datetime;
@@ -47,6 +49,8 @@ pub(crate) struct Slot {
     pub(crate) handles: bool,
     /// Whether it has begun to read on while its handler ran.
     pub(crate) reads_ahead: bool,
+    /// The source that its process reads.
+    pub(crate) fingerprint: String,
     is_dead: bool,
 }
 
@@ -79,11 +83,15 @@ pub(crate) struct State {
     pub(crate) ledger: Ledger,
     /// The first request that was to create the document.
     pub(crate) creation: Option<Request>,
-    /// The document as it was when the operator copied it.
-    pub(crate) copy: Option<Vec<u8>>,
+    /// The document as it was when the operator copied it, and of which table its checkpoint is.
+    pub(crate) copy: Option<(Vec<u8>, u64)>,
+    /// How often the settings have named the table by another name.
+    pub(crate) names: u64,
     /// When the marker was written last.
     pub(crate) marked_at: Option<Instant>,
     running: BTreeSet<TickId>,
+    /// Ticks that have ended since the last remedy since the source is another one.
+    alarms: u64,
     fault_percent: u64,
     latency_ms: u64,
     pace_ms: u64,
@@ -179,8 +187,10 @@ impl World {
             ledger: Ledger::of(seed, plan.journal),
             creation: None,
             copy: None,
+            names: 0,
             marked_at: None,
             running: BTreeSet::new(),
+            alarms: 0,
             fault_percent: plan.fault_percent,
             latency_ms: plan.latency_ms,
             pace_ms: plan.pace_ms,
@@ -313,6 +323,10 @@ impl Player {
                 }
             }
             Op::Copy => operator::copy(&world).await,
+            Op::Recreate(_) | Op::Stage(_) | Op::Swap | Op::Track(_) => self.change_table(op),
+            Op::Duplicate => world.with(|state| state.table.put_twins()),
+            Op::RemoveTwins => world.with(|state| state.table.twins.clear()),
+            Op::Rename => self.rename(),
             Op::Restore => Box::pin(operator::restore(&world)).await,
             Op::CreationLands => {
                 let creation = world.with(|state| state.creation.clone());
@@ -330,6 +344,44 @@ impl Player {
                 }
             }
         }
+    }
+
+    fn change_table(&self, op: Op) {
+        let newest = TickId(self.ticks);
+        self.world.with(|state| {
+            let before = state.table.identity;
+            match op {
+                Op::Recreate(rows) => state.table.recreate(rows),
+                Op::Stage(rows) => state.table.stage(rows),
+                Op::Swap => state.table.swap(),
+                Op::Track(on) => state.table.track(on),
+                other => unreachable!("{other:?} changes no table"),
+            }
+            state.judge.ever_replaced |= op == Op::Track(false);
+            if state.table.identity > before {
+                state.judge.table_replaced(state.table.identity, newest);
+            }
+            if state.judge.position_is_lost() {
+                state.coverage.saw("source: table replaced behind the checkpoint");
+            }
+        });
+    }
+
+    /// The setting has another name from now on; processes that are not at work start with it.
+    fn rename(&self) {
+        self.world.with(|state| {
+            state.names += 1;
+            state.judge.ever_renamed = true;
+        });
+        self.restart_idle();
+    }
+
+    fn restart_idle(&self) {
+        self.world.with(|state| {
+            for (slot, seat) in state.slots.iter_mut().zip(&self.seats) {
+                slot.is_dead |= seat.running.is_none();
+            }
+        });
     }
 
     async fn pause(&self) {
@@ -468,6 +520,7 @@ impl Player {
             state.pace_ms = state.pace_ms.min(20);
             state.table.end_all(&mut state.coverage);
             state.table.put_good(world.plan.bad);
+            state.table.twins.clear();
             for slot in &mut state.slots {
                 slot.hold.dies_in = None;
             }
@@ -478,6 +531,7 @@ impl Player {
             world.with(|state| state.judge.object(format!("a lost document stays lost: {error}")));
         }
         world.operate(Happened::Resumed, StateDocument::resume).await;
+        Box::pin(self.remedy()).await;
         self.settle().await;
         // What was given up long ago still lands; then the last look.
         sleep(Duration::from_secs(300)).await;
@@ -488,6 +542,62 @@ impl Player {
             let fenced = world.plan.fenced.then_some(&state.target.rows);
             state.judge.end(world.plan.calm, &state.table.committed, fenced);
         });
+    }
+
+    /// Lets ticks report what has become of the table, and does what they say.
+    async fn remedy(&mut self) {
+        self.change_table(Op::Track(true));
+        while self.finish_all().await {}
+        self.restart_idle();
+        for _ in 0..REMEDIES_MAX {
+            let (is_lost, is_renamed) = self.world.with(|state| {
+                let name = SourceFingerprint::of(&[("object", &format!("dbo.t{}", state.names))]);
+                let is_other = state.judge.fingerprint() != name.as_str();
+                (state.judge.position_is_lost(), state.judge.ever_renamed && is_other)
+            });
+            if !is_lost && !is_renamed {
+                return;
+            }
+            self.world.with(|state| state.alarms = 0);
+            self.settle_one_round().await;
+            // Nothing is stored, or a lease has to lapse first.
+            if self.world.with(|state| state.alarms) == 0 {
+                sleep(RETRY_MAX).await;
+                continue;
+            }
+            let done = if is_lost {
+                Box::pin(operator::reset(&self.world)).await
+            } else {
+                Box::pin(operator::accept_name(&self.world)).await
+            };
+            self.world.with(|state| {
+                state.note(format_args!("remedy: {done:?}"));
+                if is_lost && done.is_ok() {
+                    state.coverage.saw("operator: reset after the table was replaced");
+                }
+            });
+        }
+    }
+
+    async fn settle_one_round(&mut self) {
+        for slot in 0..self.seats.len() {
+            self.tick(slot).await;
+            while self.collect(slot).await {
+                sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+
+    /// Lets a moment pass if a tick is running.
+    async fn finish_all(&mut self) -> bool {
+        let mut runs = false;
+        for slot in 0..self.seats.len() {
+            runs |= self.collect(slot).await;
+        }
+        if runs {
+            sleep(Duration::from_secs(1)).await;
+        }
+        runs
     }
 
     async fn settle(&mut self) {
@@ -550,6 +660,8 @@ const DELETED_HELD: &str = "operator: deleted the document under a held lease";
 const ROUNDS_MAX: u32 = 30;
 /// Each ends a stop for want of time, and the batch is the first of its tick then.
 const HELPS_MAX: u32 = 40;
+/// A table may be replaced behind a document that is of another name, and leases lapse before a reset.
+const REMEDIES_MAX: u32 = 12;
 
 impl State {
     fn tick_ended(&mut self, tick: TickId, report: Option<&TickReport>) {
@@ -578,7 +690,10 @@ impl State {
         }
         // A tick may have looked before the remedy, and ends after it.
         let vanished = row.outcome == "state_vanished" && !self.judge.ever_vanished;
-        if vanished || ["fingerprint", "normalize_failed"].contains(&row.outcome) {
+        let lost = row.outcome == "position_lost" && !self.judge.ever_replaced;
+        let renamed = row.outcome == "fingerprint" && !self.judge.ever_renamed;
+        self.alarms += u64::from(["position_lost", "fingerprint"].contains(&row.outcome));
+        if vanished || lost || renamed || row.outcome == "normalize_failed" {
             self.judge.object(format!("alarm without a cause: {}", report.summary));
         }
     }
@@ -606,9 +721,12 @@ fn store(world: &Arc<World>, slot: usize, owner_id: &str) -> Arc<dyn StateStore>
 
 fn poller(world: &Arc<World>, slot: usize, lives: u64) -> Arc<Poller> {
     let owner_id = format!("instance-{slot}-life-{lives}");
+    let source = SimSource::new(Arc::clone(world), slot);
+    let fingerprint = source.shape().fingerprint.to_string();
+    world.with(|state| state.slots[slot].fingerprint = fingerprint);
     let poller = Poller::new(PollerParts {
         name: POLLER.to_owned(),
-        source: Arc::new(SimSource::new(Arc::clone(world), slot)),
+        source: Arc::new(source),
         handler: handler(world, slot),
         store: store(world, slot, &owner_id),
         instance: Arc::new(Instance::new(owner_id)),
