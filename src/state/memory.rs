@@ -36,6 +36,13 @@ impl MemoryStore {
         Self { clock, app: "app".to_owned(), entries: Arc::default() }
     }
 
+    /// Returns the same place as another application sees it.
+    #[must_use]
+    pub fn under_app(&self, app: &str) -> Self {
+        let (clock, entries) = (Arc::clone(&self.clock), Arc::clone(&self.entries));
+        Self { clock, app: app.to_owned(), entries }
+    }
+
     /// Loses what is stored under `key`, as a disaster would.
     pub fn lose(&self, key: &StateKey) {
         self.entries.lock().expect("no holder of this lock panics").by_key.remove(&self.at(key));
@@ -99,8 +106,7 @@ impl StateStore for MemoryStore {
     }
 
     fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
-        let (clock, entries) = (Arc::clone(&self.clock), Arc::clone(&self.entries));
-        Some(Arc::new(Self { clock, app: app.to_owned(), entries }))
+        Some(Arc::new(self.under_app(app)))
     }
 
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {

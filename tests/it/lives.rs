@@ -17,9 +17,13 @@
 //! - Skipped: rows that were in the table when an operator reset the poller to now.
 //! - Skipped: in mode `integer+pk`, numbers of a truncated table up to the highest number it ever had.
 //!   A maximum below the checkpoint does not stop a poller, because delivered rows may be deleted.
-//! - Redelivered: all rows after a reset, or after an older copy of the document was restored.
+//! - Skipped: rows that were in the table when `init` started a poller from now.
+//! - Redelivered: all rows after a reset, after `init` started a poller under another app name, or after an older copy of the document was restored.
 //! - Redelivered: all rows after document and marker vanished, if the process that ticks next has never
 //!   ticked, or if an operator's command created the document. Neither can know that the poller ran.
+//!   Not if another app name has the document: then the tick has to stop.
+//!
+//! The embedded server knows no `DROP COLUMN` and no `sp_rename`; on another one they are part of a life.
 
 #![expect(
     clippy::large_futures,
@@ -33,7 +37,7 @@ use highwater::config::{ProcessVars, Relation, Vars as _};
 use highwater::cursor::CursorMode::{self, ChangeTracking, IntegerPk, RowVersion, TimestampPk};
 use highwater::error::chain;
 use highwater::journal::Happened;
-use highwater::poller::{Operator, ResetTo};
+use highwater::poller::{Init, Operator, ResetTo};
 use highwater::state::StateDocument;
 
 use crate::any_server::say;
@@ -63,6 +67,10 @@ enum Op {
     /// As [`Op::Recreate`], with a key of another type.
     Retype,
     AddColumn,
+    /// The column that was added last is dropped.
+    DropColumn,
+    /// The column that was added last gets another name.
+    RenameColumn,
     TrackOff,
     TrackOn,
     // To the process.
@@ -70,12 +78,15 @@ enum Op {
     NewProcess,
     /// The setting names the table in another letter case.
     Rename,
+    /// The application gets another name, so that its state is kept elsewhere.
+    RenameApp,
     // To the state.
     LoseDocument,
     LoseMarker,
     // By an operator.
     ResetToBeginning,
     ResetToNow,
+    Init,
     Pause,
     Resume,
     /// A copy of the document is kept.
@@ -84,8 +95,8 @@ enum Op {
     Restore,
 }
 
-/// Operations, and how many of 60 are of each.
-const WEIGHTS: [(Op, u64); 22] = [
+/// Operations, and how often each is drawn.
+const WEIGHTS: [(Op, u64); 26] = [
     (Op::Insert, 17),
     (Op::Duplicate, 2),
     (Op::Update, 2),
@@ -95,15 +106,19 @@ const WEIGHTS: [(Op, u64); 22] = [
     (Op::RecreateBackdated, 1),
     (Op::Retype, 1),
     (Op::AddColumn, 1),
+    (Op::DropColumn, 1),
+    (Op::RenameColumn, 1),
     (Op::TrackOff, 1),
     (Op::TrackOn, 2),
     (Op::Tick, 18),
     (Op::NewProcess, 2),
     (Op::Rename, 1),
+    (Op::RenameApp, 1),
     (Op::LoseDocument, 1),
     (Op::LoseMarker, 1),
     (Op::ResetToBeginning, 1),
     (Op::ResetToNow, 1),
+    (Op::Init, 1),
     (Op::Pause, 1),
     (Op::Resume, 1),
     (Op::Copy, 2),
@@ -163,6 +178,12 @@ struct Life {
     /// Whether the running process has completed a tick.
     has_ticked: bool,
     copy: Option<StateDocument>,
+    /// Columns that were added to the table.
+    columns: Vec<String>,
+    /// Names that the application has had.
+    apps: u32,
+    /// The source of the documents that other names have.
+    left: Vec<String>,
     log: Vec<String>,
 }
 
@@ -176,7 +197,7 @@ impl Life {
             RowVersion => Some("rv".to_owned()),
             ChangeTracking => None,
         };
-        let life = Self {
+        let mut life = Self {
             ticks,
             mode,
             unique,
@@ -192,8 +213,15 @@ impl Life {
             since_cause: BTreeSet::new(),
             has_ticked: false,
             copy: None,
+            columns: Vec::new(),
+            apps: 1,
+            left: Vec::new(),
             log: vec![format!("{mode}, {}", if unique { "primary key" } else { "no unique key" })],
         };
+        if rng.below(5) == 0 {
+            life.ticks.start_now = true;
+            life.log.push("starts from now".to_owned());
+        }
         life.ticks.at(0).await;
         life.create().await;
         life
@@ -252,6 +280,7 @@ impl Life {
 
     async fn recreate(&mut self, at: &str) {
         self.empty("DROP TABLE dbo.t").await;
+        self.columns.clear();
         self.create().await;
         self.tracked = self.mode == ChangeTracking;
         self.truncated = false;
@@ -277,6 +306,7 @@ impl Life {
             // A number that an update keeps is not read again.
             Op::Update => self.unique && self.mode != IntegerPk && !self.rows.is_empty(),
             Op::Delete => !self.rows.is_empty(),
+            Op::DropColumn | Op::RenameColumn => !self.columns.is_empty(),
             Op::Restore => self.copy.is_some(),
             _ => true,
         }
@@ -319,6 +349,17 @@ impl Life {
             Op::AddColumn => {
                 let column = self.token().replace('-', "_");
                 self.ticks.run(&format!("ALTER TABLE dbo.t ADD {column} int NULL")).await;
+                self.columns.push(column);
+            }
+            Op::DropColumn => {
+                let column = self.columns.pop().unwrap();
+                self.where_known(&format!("ALTER TABLE dbo.t DROP COLUMN {column}")).await;
+            }
+            Op::RenameColumn => {
+                let (column, new) = (self.columns.pop().unwrap(), self.token().replace('-', "_"));
+                let rename = format!("EXEC sp_rename N'dbo.t.{column}', N'{new}', N'COLUMN'");
+                let is_done = self.where_known(&rename).await;
+                self.columns.push(if is_done { new } else { column });
             }
             Op::TrackOff => self.track(false).await,
             Op::TrackOn => self.track(true).await,
@@ -331,6 +372,25 @@ impl Life {
                 };
                 self.ticks.settings.relation = Relation::Table(name.to_owned());
                 self.restart();
+            }
+            Op::RenameApp => {
+                if self.ticks.stored().await.0 {
+                    let document = self.ticks.document().await;
+                    let has_delivered = document.checkpoint.cursor.is_some();
+                    self.left.extend(has_delivered.then(|| self.source()));
+                }
+                self.apps += 1;
+                self.ticks.rename_app(&format!("app{}", self.apps));
+                self.has_ticked = false;
+            }
+            Op::Init => {
+                self.may_start_over().await;
+                let other = self.ticks.process();
+                match other.init().await {
+                    Ok(Init::Started { .. }) => self.began(),
+                    Ok(Init::StartedBefore) => {}
+                    Err(error) => self.log.push(format!("  refused: {}", chain(&error))),
+                }
             }
             Op::LoseDocument => self.ticks.lose_document(),
             Op::LoseMarker => self.ticks.lose_marker(),
@@ -356,6 +416,36 @@ impl Life {
             Op::Restore => self.restore().await,
         }
         Ok(())
+    }
+
+    /// Runs a statement; returns whether the server knows it.
+    async fn where_known(&mut self, tsql: &str) -> bool {
+        let mut session = self.ticks.world.session().await;
+        let Err(error) = session.try_run(tsql).await else { return true };
+        assert!(error.to_string().contains("highwater-devdb"), "{error}");
+        self.log.push("  not known to the embedded server".to_owned());
+        false
+    }
+
+    /// Returns what tells the sources of this life apart.
+    fn source(&self) -> String {
+        format!("{:?} {}", self.ticks.settings.relation, self.text_key)
+    }
+
+    /// An operator's command has started the poller.
+    fn began(&mut self) {
+        self.since_cause.clear();
+        if self.ticks.start_now {
+            self.rows.iter_mut().for_each(|row| row.may_be_skipped = true);
+        }
+    }
+
+    /// See `What is legal`: nothing tells that the poller has run, unless another app name has its document.
+    async fn may_start_over(&mut self) {
+        let is_known = self.left.contains(&self.source());
+        if !self.has_ticked && !is_known && self.ticks.stored().await == (false, false) {
+            self.since_cause.clear();
+        }
     }
 
     fn any_row(&self, rng: &mut Rng) -> usize {
@@ -397,10 +487,7 @@ impl Life {
     }
 
     async fn tick(&mut self) -> Result<(), String> {
-        // See `What is legal`: a process that has never ticked cannot know that both vanished.
-        if !self.has_ticked && self.ticks.stored().await == (false, false) {
-            self.since_cause.clear();
-        }
+        self.may_start_over().await;
         self.ticks.pass(10).await;
         let report = self.ticks.report().await;
         self.has_ticked |= report.result.is_ok();
@@ -431,9 +518,7 @@ impl Life {
     /// Ticks until nothing is new. Returns the error of a process that keeps failing.
     async fn until_quiet(&mut self) -> Result<Result<(), String>, String> {
         self.log.push("-- until quiet".to_owned());
-        if !self.has_ticked && self.ticks.stored().await == (false, false) {
-            self.since_cause.clear();
-        }
+        self.may_start_over().await;
         let quiet = self.ticks.until_quiet().await;
         self.has_ticked |= quiet.is_ok();
         self.log.push(match &quiet {
@@ -472,7 +557,7 @@ impl Life {
     }
 
     /// Does what an error says.
-    async fn follow(&mut self, error: &str) -> Result<(), String> {
+    async fn follow(&mut self, error: &str, rng: &mut Rng) -> Result<(), String> {
         self.log.push("-- remedy".to_owned());
         if error.contains("`highwater state import") {
             if self.copy.is_some() {
@@ -482,10 +567,19 @@ impl Life {
             }
             return Ok(());
         }
-        match self.ticks.follow(error).await {
+        // Both commands of a renamed app have to work.
+        let two = error.contains("`highwater clone ");
+        let index = if two && rng.below(2) == 0 { 1 } else { 0 };
+        match self.ticks.follow_nth(error, index).await {
             Ok(done) => {
                 self.log.push(format!("  {done}"));
-                self.since_cause.clear();
+                // A clone goes on where the other app was, which may be an older name of several.
+                if !done.contains(" clone ") || self.left.len() > 1 {
+                    self.since_cause.clear();
+                }
+                if done.contains(" init ") {
+                    self.began();
+                }
                 Ok(())
             }
             Err(refused) => {
@@ -507,7 +601,7 @@ impl Life {
         self.fix_table().await;
         for _ in 0..REMEDIES_MAX {
             let Err(error) = self.until_quiet().await? else { return self.judge_table() };
-            self.follow(&error).await?;
+            self.follow(&error, rng).await?;
             self.act(Op::Resume, rng).await?;
             self.act(Op::Insert, rng).await?;
         }

@@ -230,16 +230,26 @@ impl Ticks {
     ///
     /// Returns what was done; an error if the message contains no command, or the command is refused.
     pub(crate) async fn follow(&mut self, message: &str) -> Result<String, String> {
+        self.follow_nth(message, 0).await
+    }
+
+    /// As [`Self::follow`], for the command at `index`; the last one where there are fewer.
+    pub(crate) async fn follow_nth(
+        &mut self,
+        message: &str,
+        index: usize,
+    ) -> Result<String, String> {
         let printed = message.split('`').skip(1).step_by(2);
         let known = |text: &&str| {
-            ["ALTER TABLE ", "highwater reset ", "highwater init "]
+            ["ALTER TABLE ", "highwater reset ", "highwater init ", "highwater clone "]
                 .iter()
                 .any(|start| text.starts_with(start))
                 // Whether the table has the same rows is for an operator to know.
                 && !text.contains(" keep ")
         };
-        let command = printed.into_iter().find(known);
-        let command = command.ok_or_else(|| format!("no command in: {message}"))?.to_owned();
+        let mut commands: Vec<_> = printed.filter(known).collect();
+        commands.truncate(index + 1);
+        let command = commands.pop().ok_or_else(|| format!("no command in: {message}"))?.to_owned();
         let operator = Operator { by: "ann", reason: "the error said so" };
         let id = format!("remedy-{}", self.lives);
         let words: Vec<&str> = command.split_whitespace().collect();
@@ -248,6 +258,11 @@ impl Ticks {
             ["ALTER", ..] => self.run(&command).await,
             ["highwater", "init", ..] => {
                 other.init().await.map_err(|error| chain(&error))?;
+            }
+            ["highwater", "clone", "orders", "--from-app", app, ..] => {
+                let from = other.under_app(app).ok_or("the store knows one application only")?;
+                let cloned = from.clone_to(&other, true, operator).await;
+                cloned.map_err(|error| format!("`{command}`: {}", chain(&error)))?;
             }
             [_, _, _, "to-beginning", ..] => {
                 let new_source = words.contains(&"--new-source");
@@ -299,6 +314,13 @@ impl Ticks {
     /// Deletes the marker that says that the poller has run.
     pub(crate) fn lose_marker(&self) {
         self.memory.lose(&StateKey::Marker("orders".to_owned()));
+    }
+
+    /// Gives the application another name: the state is kept elsewhere from now on.
+    pub(crate) fn rename_app(&mut self, app: &str) {
+        self.memory = Arc::new(self.memory.under_app(app));
+        self.store = Arc::new(FaultyStore::new(self.memory.clone()));
+        self.restart();
     }
 
     /// Returns whether there is a document, and whether there is a marker.
