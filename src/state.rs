@@ -385,6 +385,28 @@ pub struct Paused {
     pub extra: Map<String, Json>,
 }
 
+impl Paused {
+    /// Name of the handler that a target's 410 pauses its poller under.
+    const BY_HANDLER: &str = "handler of `";
+    /// Name that a failure policy of `stop` pauses its poller under.
+    const BY_POLICY: &str = "failure policy of `";
+
+    /// Returns who pauses a poller whose target is gone.
+    pub fn by_handler_of(poller: &str) -> String {
+        format!("{}{poller}`", Self::BY_HANDLER)
+    }
+
+    /// Returns who pauses a poller whose failure policy says so.
+    pub fn by_policy_of(poller: &str) -> String {
+        format!("{}{poller}`", Self::BY_POLICY)
+    }
+
+    /// Whether a rule paused the poller, and no person.
+    pub fn is_by_rule(by: &str) -> bool {
+        by.starts_with(Self::BY_HANDLER) || by.starts_with(Self::BY_POLICY)
+    }
+}
+
 /// How far behind its source a poller was, as the last tick saw it that wrote.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Observed {

@@ -2,9 +2,8 @@
 //!
 //! # Log lines
 //!
-//! One JSON object per line, errors on stderr and everything else on stdout.
-//! The Functions host makes one record of each line: stdout is Information, stderr is Error. A closed
-//! pipe must not end the process, which is why nothing here uses `println!`, and a pipe that is not read
+//! One JSON object per line: INFO and below on stdout, WARN and ERROR on stderr. The Functions host makes one
+//! record of each line, whose level `telemetry/host_level.rs` sees to. A closed pipe must not end the process, which is why nothing here uses `println!`, and a pipe that is not read
 //! must not stop it: `telemetry/lines.rs` has a thread that writes for each stream. Each line of a tick
 //! carries the invocation's id, in a field of its own or in `span`.
 //!
@@ -20,6 +19,7 @@
 
 mod encode;
 mod export;
+mod host_level;
 mod lines;
 mod post;
 mod prometheus;

@@ -24,7 +24,7 @@ impl Poller {
         let written = match error {
             HandlerError::Gone(reason) => {
                 let paused = Paused {
-                    by: format!("handler of `{}`", self.name),
+                    by: Paused::by_handler_of(&self.name),
                     reason: reason.clone(),
                     at: lease.now(),
                     extra: serde_json::Map::new(),

@@ -12,7 +12,7 @@ use crate::metrics::{FAILURES, RefusedBy};
 use crate::normalize::NormalizeError;
 use crate::partition::whole_of;
 use crate::source::FetchError;
-use crate::state::{Fence, FormatError, Refusal, StoreError};
+use crate::state::{Fence, FormatError, Paused, Refusal, StoreError};
 
 /// A tick that did what it could.
 #[derive(Clone, Debug, PartialEq)]
@@ -248,7 +248,8 @@ pub(super) fn refused_outcome(refusal: &Refusal, lapses_at: OffsetDateTime) -> O
 /// | nothing new | `idle` | – | `fetch_empty` | DEBUG | – | 200 |
 /// | held, running, conflict | `skipped` | `LeaseAcquireError`, kept inside | `lease_acquire_skipped` | DEBUG | – | 200 |
 /// | backing off | `backing_off` | – | `tick_backing_off` | INFO | – | 200 |
-/// | paused | `paused` | – | `tick_paused` | WARN | – | 200 |
+/// | paused by a person | `paused` | – | `tick_paused` | INFO | – | 200 |
+/// | paused by a rule (`ON_FAILURE=stop`, a reply of 410) | `paused` | – | `tick_paused` | WARN | – | 200 |
 /// | state cannot be read | `load_failed` | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | `failures_total` | 500 |
 /// | source or number of its partitions changed | `fingerprint` | `FingerprintMismatchError` | `fingerprint_mismatch` | ERROR | `failures_total` | 500 |
 /// | state vanished | `state_vanished` | `LeaseAcquireError` | `state_vanished` | ERROR | `failures_total` | 500 |
@@ -274,7 +275,10 @@ pub fn outcome_row(result: &Result<TickOutcome, TickError>) -> OutcomeRow {
             ..quiet("skipped", "lease_acquire_skipped", Level::DEBUG)
         },
         Ok(TickOutcome::BackingOff { .. }) => quiet("backing_off", "tick_backing_off", Level::INFO),
-        Ok(TickOutcome::Paused { .. }) => quiet("paused", "tick_paused", Level::WARN),
+        Ok(TickOutcome::Paused { by, .. }) => {
+            let level = if Paused::is_by_rule(by) { Level::WARN } else { Level::INFO };
+            quiet("paused", "tick_paused", level)
+        }
         Err(error) => failed(error),
     }
 }

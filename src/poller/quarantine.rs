@@ -251,7 +251,7 @@ impl Poller {
     pub(super) fn stopped(&self, lease: &Lease<'_>, batch: &Batch, error: &HandlerError) -> Paused {
         let rows = batch.rows();
         Paused {
-            by: format!("failure policy of `{}`", self.name),
+            by: Paused::by_policy_of(&self.name),
             reason: format!(
                 "{rows} rows from `{}` on were not taken: {}",
                 batch.events.first().map_or("", |event| event.cursor.value.as_str()),

@@ -11,7 +11,7 @@
 //!   and the stream counts as stalled: no further line waits until a write has ended. A worker thread
 //!   of the runtime hands its other tasks over before it waits.
 //! - After a drop nothing is buffered until the writer has taken what is there. So the lines that are
-//!   missing are missing in one place, and a `log_lines_dropped` line in that place has their number.
+//!   missing are missing in one place. A `log_lines_dropped` line on standard error has their number.
 //!
 //! `tracing-appender` has a non-blocking writer, but one that either drops or blocks for lines of every
 //! level, and that blocks without a limit.
@@ -36,6 +36,7 @@ use tokio::task::block_in_place;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
+use super::host_level::kept_an_error;
 use crate::clock::{Clock as _, SystemClock};
 
 /// Most bytes that wait for the writer of a stream; it may have as many in a write of its own.
@@ -47,8 +48,8 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 /// How long the end of the process waits for the lines of one stream.
 const FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
 
-static STDOUT: LineStream = LineStream::new("stdout");
-static STDERR: LineStream = LineStream::new("stderr");
+static STDOUT: LineStream = LineStream::new("stdout", Some(&STDERR));
+static STDERR: LineStream = LineStream::new("stderr", None);
 
 /// Starts the writers; once for a process.
 pub(super) fn start() {
@@ -76,7 +77,7 @@ pub(super) fn dropped() -> [(&'static str, u64); 2] {
     [&STDOUT, &STDERR].map(|stream| (stream.name, stream.lock().dropped_total))
 }
 
-/// Sends ERROR lines to standard error and all others to standard output.
+/// Sends WARN and ERROR lines to standard error and all others to standard output.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Streams;
 
@@ -84,15 +85,14 @@ impl<'a> MakeWriter<'a> for Streams {
     type Writer = LineWriter;
 
     fn make_writer(&'a self) -> LineWriter {
-        LineWriter { stream: &STDOUT, wait: Duration::ZERO }
+        LineWriter { stream: &STDOUT, level: Level::INFO }
     }
 
     fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> LineWriter {
         let level = *metadata.level();
-        let stream = if level == Level::ERROR { &STDERR } else { &STDOUT };
         // `Level` orders by verbosity: ERROR is the least.
-        let wait = if level <= Level::WARN { WAIT_MAX } else { Duration::ZERO };
-        LineWriter { stream, wait }
+        let stream = if level <= Level::WARN { &STDERR } else { &STDOUT };
+        LineWriter { stream, level }
     }
 }
 
@@ -100,12 +100,17 @@ impl<'a> MakeWriter<'a> for Streams {
 #[derive(Debug)]
 pub(super) struct LineWriter {
     stream: &'static LineStream,
-    wait: Duration,
+    level: Level,
 }
 
 impl Write for LineWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.stream.push(line, self.wait);
+        let wait = if self.level <= Level::WARN { WAIT_MAX } else { Duration::ZERO };
+        if self.level == Level::ERROR {
+            self.stream.push(&kept_an_error(line), wait);
+        } else {
+            self.stream.push(line, wait);
+        }
         Ok(line.len())
     }
 
@@ -121,6 +126,8 @@ struct LineStream {
     buffer: Mutex<Buffer>,
     /// Notified at every change that somebody may wait for: a line, room, the end of a write.
     changed: Condvar,
+    /// The stream that reports the dropped lines of this one; `None` for itself.
+    reports_to: Option<&'static Self>,
 }
 
 #[derive(Debug)]
@@ -145,7 +152,7 @@ impl Buffer {
 }
 
 impl LineStream {
-    const fn new(name: &'static str) -> Self {
+    const fn new(name: &'static str, reports_to: Option<&'static Self>) -> Self {
         let buffer = Buffer {
             lines: Vec::new(),
             dropped: 0,
@@ -153,7 +160,7 @@ impl LineStream {
             is_writing: false,
             is_stalled: false,
         };
-        Self { name, buffer: Mutex::new(buffer), changed: Condvar::new() }
+        Self { name, buffer: Mutex::new(buffer), changed: Condvar::new(), reports_to }
     }
 
     fn lock(&self) -> MutexGuard<'_, Buffer> {
@@ -212,8 +219,10 @@ impl LineStream {
         drop(buffer);
         // There is room again.
         self.changed.notify_all();
-        if dropped > 0 {
-            lines.extend_from_slice(&self.report(dropped));
+        match self.reports_to.filter(|_| dropped > 0) {
+            Some(other) => other.push(&self.report(dropped), Duration::ZERO),
+            None if dropped > 0 => lines.extend_from_slice(&self.report(dropped)),
+            None => {}
         }
         lines
     }
@@ -278,7 +287,7 @@ mod tests {
     impl Stalled {
         /// Returns it with a first line in a write that has not ended.
         fn new() -> Self {
-            let stream: &'static LineStream = Box::leak(Box::new(LineStream::new("test")));
+            let stream: &'static LineStream = Box::leak(Box::new(LineStream::new("test", None)));
             let ((write, written), (go_on, may_go_on)) = (channel(), channel());
             stream.start(move |bytes: &[u8]| {
                 write.send(String::from_utf8(bytes.to_vec()).unwrap()).unwrap_or_default();
@@ -338,6 +347,17 @@ mod tests {
         stalled.go_on();
         assert_eq!(stalled.written(), "after\n");
         assert_eq!(stalled.dropped_total(), 2);
+    }
+
+    #[test]
+    fn one_stream_may_report_what_another_lacks() {
+        let other: &'static LineStream = Box::leak(Box::new(LineStream::new("other", None)));
+        let stream = LineStream::new("test", Some(other));
+        stream.push(b"kept\n", Duration::ZERO);
+        stream.push(&[b'x'; BUFFER_BYTES_MAX], Duration::ZERO);
+        assert_eq!(stream.take(), b"kept\n");
+        let report = report(&String::from_utf8(other.take()).unwrap());
+        assert_eq!((&report["lines"], &report["stream"]), (&1.into(), &"test".into()));
     }
 
     #[test]

@@ -39,13 +39,37 @@ fn assert_ids(host: &Host, id: &str) {
     }
 }
 
+/// What a person did is told on stdout, whatever it says; what a rule did is a warning.
 pub(crate) async fn warning() {
-    let bench = Bench::with_rows(1..=1).await;
-    bench.host().await.run().await;
-    pause(&bench, "a warning");
+    for (by, level, name) in
+        [("ann", Level::Information, "INFO"), ("handler of `nightly`", Level::Warning, "WARN")]
+    {
+        let bench = Bench::with_rows(1..=1).await;
+        bench.host().await.run().await;
+        pause(&bench, by, "a Warning of Warnemünde");
+        let host = bench.host().await;
+        host.run().await;
+        let (seen, line) = host.event("tick_paused").await;
+        assert_eq!((seen, line["level"].as_str()), (level, Some(name)));
+        host.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_stays_one_whatever_its_text() {
+    let reason = "Warnemünde: \\u0077arn, \\WARN \"wArn\" \\\\";
+    let mut bench = Bench::with_rows(1..=1).await;
+    bench.receiver.script(&[Answer::Refuse(500, reason)]);
     let host = bench.host().await;
     host.run().await;
-    let (level, line) = host.event("tick_paused").await;
-    assert_eq!((level, line["level"].as_str()), (Level::Information, Some("WARN")));
-    host.finish().await;
+    let (level, line) = host.event("handler_failed").await;
+    assert_eq!((level, line["level"].as_str()), (Level::Error, Some("ERROR")), "{line}");
+    assert!(line["message"].as_str().unwrap().contains(reason), "{line}");
+    host.stop().await;
+    bench.set("SOURCE__TABLE", "dbo.warnings");
+    let host = bench.host().await;
+    host.run().await;
+    let (level, line) = host.line(|line| line["level"] == "ERROR").await;
+    assert_eq!(level, Level::Error, "{line}");
+    assert!(line["message"].as_str().unwrap().contains("`dbo.warnings`"), "{line}");
 }

@@ -119,7 +119,7 @@ cases! {
     "STOP-03" => stop_03_sigint_does_the_same = stop::sigint();
 
     "LOG-01" => log_01_one_line_per_event_with_the_invocation_id = lines::good_run();
-    "LOG-02" => log_02_warnings_stay_information_on_stdout = lines::warning();
+    "LOG-02" => log_02_what_a_person_did_is_information_and_what_a_rule_did_a_warning = lines::warning();
 
     "PKG-01" => pkg_01_the_staged_folder_is_one_the_host_takes = package::layout();
     "PKG-02" => pkg_02_the_zip_keeps_the_right_to_be_run = package::zip();

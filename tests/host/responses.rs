@@ -141,7 +141,7 @@ pub(crate) async fn odd_texts() {
     let bench = Bench::with_rows(1..=1).await;
     let host = bench.host().await;
     host.run().await;
-    pause(&bench, reason);
+    pause(&bench, "ann", reason);
     let other = bench.host().await;
     let outcome = other.run().await;
     assert!(logs(&outcome)[0].contains(reason), "{outcome:?}");
@@ -150,8 +150,8 @@ pub(crate) async fn odd_texts() {
 }
 
 /// Writes into the state document that somebody has paused the poller.
-pub(crate) fn pause(bench: &Bench, reason: &str) {
+pub(crate) fn pause(bench: &Bench, by: &str, reason: &str) {
     let mut state = bench.state();
-    state["paused"] = json!({"by": "ann", "reason": reason, "at": "2026-11-20T10:00:00Z"});
+    state["paused"] = json!({"by": by, "reason": reason, "at": "2026-11-20T10:00:00Z"});
     std::fs::write(bench.state_path(), state.to_string()).unwrap();
 }

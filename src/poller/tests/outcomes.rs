@@ -43,7 +43,11 @@ fn ends() -> Vec<(&'static str, Ended)> {
         ("nothing new", Ok(TickOutcome::Idle)),
         ("held, running, conflict", Ok(TickOutcome::Skipped(held))),
         ("backing off", Ok(TickOutcome::BackingOff { until })),
-        ("paused", Ok(TickOutcome::Paused { by: reason(), reason: reason() })),
+        ("paused by a person", Ok(TickOutcome::Paused { by: reason(), reason: reason() })),
+        (
+            "paused by a rule (`ON_FAILURE=stop`, a reply of 410)",
+            Ok(TickOutcome::Paused { by: Paused::by_handler_of("p"), reason: reason() }),
+        ),
         ("state cannot be read", Err(TickError::Load(LoadError::Store(unreachable)))),
         ("source or number of its partitions changed", Err(changed)),
         ("state vanished", Err(vanished)),

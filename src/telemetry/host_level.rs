@@ -1,0 +1,87 @@
+//! The level that the Functions host gives a line of this process.
+//!
+//! The host knows no levels of ours. A line on stdout is Information. A line on stderr is Error, but Warning where it
+//! contains "warn" in any case and anywhere: in a table `dbo.warnings`, in the city Warnemünde. So a WARN line goes to
+//! stderr with these letters, which `"level":"WARN"` has, and an ERROR line goes there without them.
+
+use std::borrow::Cow;
+
+/// Letters that make a line on stderr a warning.
+const WARN: &[u8] = b"warn";
+
+/// Returns a line of JSON that the host does not take for a warning; parsed, it is the same.
+///
+/// The first letter of each "warn" becomes an escape. These letters are in strings only: `true`, `false` and `null` are
+/// all that JSON spells elsewhere. No escape of JSON ends with `w`, so a backslash before one belongs to an escaped
+/// backslash, and the new escape begins after it.
+pub(super) fn kept_an_error(line: &[u8]) -> Cow<'_, [u8]> {
+    let mut places = Vec::new();
+    for (at, letters) in line.windows(WARN.len()).enumerate() {
+        if letters.eq_ignore_ascii_case(WARN) {
+            places.push(at);
+        }
+    }
+    if places.is_empty() {
+        return Cow::Borrowed(line);
+    }
+    let (mut escaped, mut rest) = (Vec::with_capacity(line.len() + 5 * places.len()), 0);
+    for at in places {
+        escaped.extend_from_slice(line.get(rest..at).unwrap_or_default());
+        let letter = line.get(at).copied().unwrap_or_default();
+        escaped.extend_from_slice(format!("\\u{letter:04x}").as_bytes());
+        rest = at + 1;
+    }
+    escaped.extend_from_slice(line.get(rest..).unwrap_or_default());
+    Cow::Owned(escaped)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+
+    fn kept(line: &str) -> String {
+        String::from_utf8(kept_an_error(line.as_bytes()).into_owned()).unwrap()
+    }
+
+    #[test]
+    fn letter_case_is_kept() {
+        let line = json!({ "warn": "Warnemünde WARNs wArN of dbo.warnings", "ok": "war none" });
+        let kept = kept(&line.to_string());
+        assert_eq!(serde_json::from_str::<Json>(&kept).unwrap(), line);
+        for part in [
+            "\"\\u0077arn\":",
+            "\\u0057arnemünde",
+            "\\u0057ARNs",
+            "\\u0077ArN",
+            "dbo.\\u0077arnings",
+        ] {
+            assert!(kept.contains(part), "{part}: {kept}");
+        }
+    }
+
+    #[test]
+    fn a_line_without_the_letters_is_not_copied() {
+        let line = br#"{"level":"ERROR","message":"war no wa\u0072n"}"#;
+        assert!(matches!(kept_an_error(line), Cow::Borrowed(same) if same == line));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn parsed_the_line_is_the_same_and_the_letters_are_gone(
+            texts in proptest::collection::vec(
+                r#"([wW][aA][rR][nN]|\\u0077arn|\\|\\\\|"|\\u0057|ä|\n|[ -~]|\PC){0,12}"#, 1..6,
+            ),
+        ) {
+            let fields = texts.iter().enumerate().map(|(n, text)| (format!("{text}{n}"), json!(text)));
+            let line = Json::Object(fields.collect());
+            let kept = kept(&line.to_string());
+            prop_assert_eq!(serde_json::from_str::<Json>(&kept).unwrap(), line);
+            prop_assert!(!kept.to_ascii_lowercase().contains("warn"), "{}", kept);
+        }
+    }
+}
