@@ -59,6 +59,8 @@ pub struct Delivery<'a> {
     pub events: &'a [ChangeEvent],
     /// W3C trace context to hand on.
     pub traceparent: Option<&'a str>,
+    /// What other systems add to that; `None` without one.
+    pub tracestate: Option<&'a str>,
     /// Where the handler says that it gets on; see [`Progress`].
     pub progress: &'a Progress,
 }

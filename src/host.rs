@@ -7,12 +7,15 @@
 //! nothing here parses them.
 
 mod call;
+mod reason;
 pub mod server;
 pub(crate) mod traced;
 
 use serde::Serialize;
 use serde_json::Value as Json;
 use thiserror::Error;
+
+use crate::trace::TraceContext;
 
 /// One invocation, as far as a tick cares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,6 +30,8 @@ pub struct Invocation {
     pub is_manual: bool,
     /// W3C trace context.
     pub traceparent: Option<String>,
+    /// What other systems add to it; only with a valid one.
+    pub tracestate: Option<String>,
 }
 
 /// The request is not one of the host's.
@@ -50,18 +55,14 @@ pub enum InvocationError {
 pub const INVOCATION_ID_HEADER: &str = "x-azure-functions-invocationid";
 
 impl Invocation {
-    /// Reads the body of an invocation, with the two headers that matter.
+    /// Reads the body of an invocation.
     ///
     /// Whatever is missing or of an unknown form is left out: a tick can run without all of it.
     ///
     /// # Errors
     ///
     /// [`InvocationError`] if the body is not a JSON object.
-    pub fn read(
-        id: Option<&str>,
-        traceparent: Option<&str>,
-        body: &[u8],
-    ) -> Result<Self, InvocationError> {
+    pub fn read(id: &str, body: &[u8]) -> Result<Self, InvocationError> {
         let json: Json = serde_json::from_slice(body)
             .map_err(|source| InvocationError::NotJson { length: body.len(), source })?;
         if !json.is_object() {
@@ -78,12 +79,25 @@ impl Invocation {
         });
         let retry = metadata.and_then(|metadata| metadata.get("RetryContext"));
         Ok(Self {
-            id: id.unwrap_or_default().to_owned(),
+            id: id.to_owned(),
             is_past_due,
             retry_count: retry.and_then(|retry| retry.get("RetryCount")).and_then(Json::as_u64),
             is_manual,
-            traceparent: traceparent.map(str::to_owned),
+            traceparent: None,
+            tracestate: None,
         })
+    }
+
+    /// Returns it with the caller's trace context. A `tracestate` belongs to a valid `traceparent` and is dropped without
+    /// one: <https://www.w3.org/TR/trace-context/#tracestate-header>.
+    #[must_use]
+    pub fn traced(self, traceparent: Option<&str>, tracestate: Option<String>) -> Self {
+        let is_valid = traceparent.is_some_and(|text| TraceContext::parse(text).is_some());
+        Self {
+            traceparent: traceparent.map(str::to_owned),
+            tracestate: tracestate.filter(|_| is_valid),
+            ..self
+        }
     }
 }
 
@@ -126,7 +140,7 @@ mod tests {
 
     #[test]
     fn facts_are_read_and_anything_odd_is_left_out() {
-        let read = |body: &str| Invocation::read(Some("id"), None, body.as_bytes()).unwrap();
+        let read = |body: &str| Invocation::read("id", body.as_bytes()).unwrap();
         let due = read(
             r#"{"Data":{"t":{"IsPastDue":true,"ScheduleStatus":{"Last":"?"}}},"Metadata":{}}"#,
         );
@@ -139,9 +153,19 @@ mod tests {
     }
 
     #[test]
+    fn a_tracestate_needs_a_valid_traceparent() {
+        let traced = |parent: Option<&str>| {
+            Invocation::default().traced(parent, Some("a=1".to_owned())).tracestate
+        };
+        let valid = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+        assert_eq!(traced(Some(valid)).as_deref(), Some("a=1"));
+        assert_eq!((traced(None), traced(Some("00-0-0-00"))), (None, None));
+    }
+
+    #[test]
     fn bodies_of_another_kind_are_refused() {
         for body in ["", "no", "[]", "\"x\"", "null"] {
-            assert!(Invocation::read(None, None, body.as_bytes()).is_err(), "{body}");
+            assert!(Invocation::read("", body.as_bytes()).is_err(), "{body}");
         }
     }
 }

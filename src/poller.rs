@@ -126,6 +126,8 @@ pub struct TickRequest {
     pub invocation_id: String,
     /// W3C trace context to hand on to the handler.
     pub traceparent: Option<String>,
+    /// What other systems add to that.
+    pub tracestate: Option<String>,
     /// Set when the tick is to stop after the batch in hand.
     pub stop: StopSignal,
 }

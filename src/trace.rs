@@ -6,7 +6,7 @@
 //! made here never show in the log lines of the streams.
 //!
 //! Fields are attributes under their own names, but for `otel.name` (the span's name), `otel.kind`
-//! (`server`, `client`) and `traceparent` (the parent, where that is another process's). A span with an
+//! (`server`, `client`), and `traceparent` and `tracestate` (the parent, where that is another process's). A span with an
 //! `error.type` counts as failed.
 
 mod layer;

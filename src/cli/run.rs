@@ -187,7 +187,7 @@ impl Process {
         let invocation_id = Uuid::new_v4().to_string();
         let span = error_span!("tick", poller.name = poller.name(), invocation_id);
         let stop = self.stop.child();
-        let request = TickRequest { invocation_id, traceparent: None, stop };
+        let request = TickRequest { invocation_id, stop, ..TickRequest::default() };
         let is_first = self.is_first();
         let measured = self.invocations.begin(Trigger::Timer, Some(poller.name()), is_first);
         let invoked =
@@ -212,8 +212,8 @@ impl Process {
         let is_first = self.is_first();
         let measured = self.invocations.begin(Trigger::Timer, None, is_first);
         let schedule = Some(schedule.as_str());
-        let (id, traceparent) = (invocation_id.as_str(), None);
-        let invoked = Invoked { function, id, schedule, traceparent, is_first };
+        let (id, traceparent, tracestate) = (invocation_id.as_str(), None, None);
+        let invoked = Invoked { function, id, schedule, traceparent, tracestate, is_first };
         let exported = invoked.span(&self.telemetry);
         let run = Box::pin(controller.invoke()).instrument(exported.clone());
         let ended = run.instrument(span).await;

@@ -43,8 +43,8 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let stop = StopSignal::new();
     let request = TickRequest {
         invocation_id: Uuid::new_v4().to_string(),
-        traceparent: None,
         stop: stop.child(),
+        ..TickRequest::default()
     };
     let stopping = tokio::spawn(asked_to_stop(signals, stop));
     let warnings = Warnings::default();

@@ -15,6 +15,8 @@ pub struct Invocation {
     pub id: String,
     /// W3C trace context, where the host has one.
     pub traceparent: Option<String>,
+    /// What goes with that.
+    pub tracestate: Option<String>,
     /// How the body is sent.
     pub framing: Framing,
     /// The body.
@@ -28,6 +30,7 @@ impl Invocation {
             function: function.to_owned(),
             id: Uuid::new_v4().to_string(),
             traceparent: None,
+            tracestate: None,
             framing: Framing::default(),
             body: body.into(),
         }

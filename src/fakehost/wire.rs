@@ -87,13 +87,17 @@ impl Connection {
     }
 
     async fn status_line(&mut self) -> io::Result<(u16, String)> {
-        let line = self.line().await?;
+        // As Latin-1, which is how the host's client reads the reason phrase.
+        let mut line = Vec::new();
+        (&mut self.0).take(REPLY_BYTES_MAX).read_until(b'\n', &mut line).await?;
+        let line: String = line.into_iter().map(char::from).collect();
+        let line = line.strip_suffix("\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
         let mut parts = line.splitn(3, ' ');
         let version = parts.next().filter(|version| version.starts_with("HTTP/1."));
         let status = parts.next().and_then(|status| status.parse().ok());
         match (version, status) {
             (Some(_), Some(status)) => Ok((status, parts.next().unwrap_or_default().to_owned())),
-            (_, _) => Err(invalid("status line", &line)),
+            (_, _) => Err(invalid("status line", line)),
         }
     }
 
@@ -174,7 +178,7 @@ pub(super) fn ping(port: u16) -> String {
 
 /// Returns the request of an invocation, byte for byte as recorded.
 pub(super) fn request(port: u16, invocation: &Invocation) -> Vec<u8> {
-    let Invocation { function, id, traceparent, framing, body } = invocation;
+    let Invocation { function, id, traceparent, tracestate, framing, body } = invocation;
     let mut head = format!(
         "POST /{function} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\
          X-Azure-Functions-HostVersion: {HOST_VERSION}\r\n\
@@ -186,6 +190,9 @@ pub(super) fn request(port: u16, invocation: &Invocation) -> Vec<u8> {
     }
     if let Some(traceparent) = traceparent {
         head.extend(["traceparent: ", traceparent, "\r\n"]);
+    }
+    if let Some(tracestate) = tracestate {
+        head.extend(["tracestate: ", tracestate, "\r\n"]);
     }
     head.push_str("Content-Type: application/json; charset=utf-8\r\n");
     let (first, second) = body.split_at(body.len() / 2);

@@ -110,8 +110,11 @@ impl Durable {
         let start = self.address(&["orchestrators", name, id], None)?;
         let mut request = self.client.request(Method::POST, start).body(input.to_vec());
         request = request.header(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Some(traceparent) = delivery.traceparent.and_then(|it| it.parse().ok()) {
-            request = request.header("traceparent", HeaderValue::clone(&traceparent));
+        let trace = [("traceparent", delivery.traceparent), ("tracestate", delivery.tracestate)];
+        for (name, value) in trace {
+            if let Some(value) = value.and_then(|it| HeaderValue::from_str(it).ok()) {
+                request = request.header(name, value);
+            }
         }
         let received = self.exchange(request).await?;
         match reply::judge_start(&received, id, name)? {

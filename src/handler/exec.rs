@@ -121,6 +121,7 @@ impl Exec {
             ("HIGHWATER_OF_BATCH", step.map(|step| step.of_batch.as_str())),
             ("HIGHWATER_REPLAY_ID", delivery.replay_id),
             ("TRACEPARENT", delivery.traceparent),
+            ("TRACESTATE", delivery.tracestate),
         ];
         command.envs(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
         command

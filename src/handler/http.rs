@@ -101,6 +101,7 @@ const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 const POLLER: HeaderName = HeaderName::from_static("x-highwater-poller");
 const GENERATION: HeaderName = HeaderName::from_static("x-highwater-generation");
 const FENCING_TOKEN: HeaderName = HeaderName::from_static("x-highwater-fencing-token");
@@ -413,6 +414,9 @@ fn headers(form: BodyForm, part: &Part<'_>) -> HeaderMap {
     }
     if let Some(traceparent) = delivery.traceparent {
         put(TRACEPARENT, traceparent);
+    }
+    if let Some(tracestate) = delivery.tracestate {
+        put(TRACESTATE, tracestate);
     }
     headers
 }

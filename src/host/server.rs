@@ -19,7 +19,9 @@ use hyper::ext::ReasonPhrase;
 use tokio::net::TcpListener;
 use tokio::sync::RwLock;
 use tracing::{Instrument as _, error, error_span, info, warn};
+use uuid::Uuid;
 
+use super::reason::reason_phrase;
 use super::traced::{Invoked, note, note_recovery};
 use super::{INVOCATION_ID_HEADER, Invocation, InvocationResponse, call};
 use crate::error::chain;
@@ -143,7 +145,9 @@ async fn invoke(
     // A name that is no text is none of ours; axum's own answer would not be JSON.
     let Ok(Path(function)) = function else { return unknown().await };
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let id = text(INVOCATION_ID_HEADER);
+    // Without one, lines of one invocation could not be told from those of another.
+    let id = text(INVOCATION_ID_HEADER).filter(|id| !id.trim().is_empty());
+    let id = &id.map_or_else(|| Uuid::new_v4().to_string(), str::to_owned);
     let functions = match &shared.service.functions {
         Functions::Ready(functions) => functions,
         Functions::Broken(reason) => {
@@ -173,7 +177,8 @@ async fn invoke(
         Ok(body) => body,
         Err(rejection) => return refuse(rejection.status(), rejection.body_text()),
     };
-    match Invocation::read(id, text("traceparent"), &body) {
+    let read = Invocation::read(id, &body);
+    match read.map(|it| it.traced(text("traceparent"), tracestate(&headers))) {
         Ok(invocation) => match asked {
             Function::Tick(poller) => run(&shared, &function, Arc::clone(poller), invocation).await,
             Function::Recovery(controller) => {
@@ -192,6 +197,13 @@ async fn invoke(
         },
         Err(error) => refuse(StatusCode::BAD_REQUEST, chain(&error)),
     }
+}
+
+/// Returns the lists of all `tracestate` headers as one, as the specification has them combined.
+fn tracestate(headers: &HeaderMap) -> Option<String> {
+    let lists = headers.get_all("tracestate").iter().filter_map(|value| value.to_str().ok());
+    let list = lists.filter(|list| !list.trim().is_empty()).collect::<Vec<_>>().join(",");
+    (!list.is_empty()).then_some(list)
 }
 
 /// Sets its signal when dropped: axum drops an invocation whose connection was closed.
@@ -214,6 +226,7 @@ async fn run(
     let request = TickRequest {
         invocation_id: invocation.id,
         traceparent: invocation.traceparent,
+        tracestate: invocation.tracestate,
         stop: stop.clone(),
     };
     let invocation_id = request.invocation_id.clone();
@@ -270,6 +283,7 @@ async fn recover(
         id: &invocation_id,
         schedule: None,
         traceparent: invocation.traceparent.as_deref(),
+        tracestate: invocation.tracestate.as_deref(),
         is_first,
     };
     let exported = invoked.span(&telemetry);
@@ -338,18 +352,6 @@ fn respond(status: StatusCode, text: &str, response: &InvocationResponse) -> Res
         response.extensions_mut().insert(reason);
     }
     response
-}
-
-/// Longest reason phrase; enough for an error with its cause, short enough for any proxy's limit.
-const REASON_CHARS_MAX: usize = 300;
-
-/// A reason phrase is one line of printable ASCII.
-fn reason_phrase(text: &str) -> Vec<u8> {
-    text.chars()
-        .take(REASON_CHARS_MAX)
-        .map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' })
-        .collect::<String>()
-        .into_bytes()
 }
 
 #[cfg(test)]

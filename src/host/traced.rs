@@ -21,6 +21,8 @@ pub(crate) struct Invoked<'a> {
     pub(crate) schedule: Option<&'a str>,
     /// The caller's span, where it has told one.
     pub(crate) traceparent: Option<&'a str>,
+    /// What other systems add to that.
+    pub(crate) tracestate: Option<&'a str>,
     /// Whether it is the first one of this process.
     pub(crate) is_first: bool,
 }
@@ -33,6 +35,7 @@ impl Invoked<'_> {
             otel.name = self.function,
             otel.kind = "server",
             traceparent = self.traceparent,
+            tracestate = self.tracestate,
             faas.trigger = "timer",
             faas.cron = self.schedule,
             faas.time = SystemClock.now().format(&Rfc3339).ok(),
@@ -51,8 +54,10 @@ impl Invoked<'_> {
 impl<'a> Invoked<'a> {
     /// Returns the invocation that asks for a tick.
     pub(crate) fn of(function: &'a str, request: &'a TickRequest, is_first: bool) -> Self {
-        let traceparent = request.traceparent.as_deref();
-        Self { function, id: &request.invocation_id, schedule: None, traceparent, is_first }
+        let (traceparent, tracestate) =
+            (request.traceparent.as_deref(), request.tracestate.as_deref());
+        let id = &request.invocation_id;
+        Self { function, id, schedule: None, traceparent, tracestate, is_first }
     }
 }
 

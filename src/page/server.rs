@@ -260,7 +260,7 @@ async fn tick(shared: &Shared, poller: &Arc<Poller>) -> String {
     let invocation_id = Uuid::new_v4().to_string();
     let span = error_span!("tick", poller.name = poller.name(), invocation_id);
     let stop = shared.served.stop.child();
-    let request = TickRequest { invocation_id, traceparent: None, stop };
+    let request = TickRequest { invocation_id, stop, ..TickRequest::default() };
     let poller = Arc::clone(poller);
     let running = Arc::clone(&shared.ticks).read_owned().await;
     let ticking = tokio::spawn(

@@ -115,6 +115,7 @@ impl Poller {
             beside: self.beside(&reread),
             events: &batch.events,
             traceparent: traceparent.as_deref().or(seen.request().traceparent.as_deref()),
+            tracestate: seen.request().tracestate.as_deref(),
             progress: &progress,
         };
         seen.execution_started(&delivery, call.is_first);

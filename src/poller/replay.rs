@@ -297,6 +297,7 @@ impl Poller {
             beside: None,
             events,
             traceparent: None,
+            tracestate: None,
             progress: &Progress::default(),
         };
         let limit = self.limits.handler_stop_after;

@@ -89,6 +89,7 @@ fn span(span: FinishedSpan) -> Span {
     Span {
         trace_id: span.context.trace_id.to_vec(),
         span_id: span.context.span_id.to_vec(),
+        trace_state: span.state.map(|state| redacted(state.to_string())).unwrap_or_default(),
         parent_span_id: span.parent.map(|id| id.to_vec()).unwrap_or_default(),
         flags: u32::from(span.context.sampled),
         name: redacted(span.name),
@@ -144,6 +145,7 @@ mod tests {
         let at = OffsetDateTime::UNIX_EPOCH;
         let span = FinishedSpan {
             context: TraceContext { trace_id: [1; 16], span_id: [2; 8], sampled: true },
+            state: Some(format!("v={secret}").into()),
             parent: None,
             name: format!("POST {secret}"),
             kind: SpanKind::Client,
@@ -156,6 +158,6 @@ mod tests {
         let record =
             LogRecord { at, level: Level::WARN, event: None, text, attributes, context: None };
         let sent = format!("{:?}{:?}", spans(&resource, vec![span]), logs(&resource, vec![record]));
-        assert!(!sent.contains(secret) && sent.matches(MARK).count() == 4, "{sent}");
+        assert!(!sent.contains(secret) && sent.matches(MARK).count() == 5, "{sent}");
     }
 }

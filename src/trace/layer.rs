@@ -39,6 +39,8 @@ pub enum SpanKind {
 pub struct FinishedSpan {
     /// Its ids.
     pub context: TraceContext,
+    /// What other systems add to these.
+    pub state: Option<Arc<str>>,
     /// Id of the span it lies in.
     pub parent: Option<[u8; 8]>,
     /// Its name.
@@ -118,6 +120,7 @@ impl Collected {
 /// What is known of a span that has not ended.
 pub(super) struct OpenSpan {
     pub(super) context: TraceContext,
+    state: Option<Arc<str>>,
     parent: Option<[u8; 8]>,
     began_at: OffsetDateTime,
     fields: Fields,
@@ -167,12 +170,19 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLayer {
         let mut fields = Fields::default();
         attributes.record(&mut fields);
         let outer = span.scope().skip(1);
-        let outer = outer.filter_map(|it| it.extensions().get::<OpenSpan>().map(|it| it.context));
+        let outer = outer.filter_map(|it| {
+            it.extensions().get::<OpenSpan>().map(|it| (it.context, it.state.clone()))
+        });
         let outer = outer.into_iter().next();
-        let remote = || fields.traceparent.as_deref().and_then(TraceContext::parse);
-        let parent = outer.or_else(remote);
+        let is_inner = outer.is_some();
+        let remote = || {
+            let parent = fields.traceparent.as_deref().and_then(TraceContext::parse)?;
+            Some((parent, fields.tracestate.take().map(Arc::from)))
+        };
+        let (parent, state) = outer.or_else(remote).unzip();
         let open = OpenSpan {
-            context: self.context(parent.as_ref(), outer.is_none()),
+            context: self.context(parent.as_ref(), !is_inner),
+            state: state.flatten(),
             parent: parent.map(|parent| parent.span_id),
             began_at: self.clock.now(),
             fields,
@@ -221,6 +231,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLayer {
         spans.add(
             FinishedSpan {
                 context: open.context,
+                state: open.state,
                 parent: open.parent,
                 name: open.fields.name.unwrap_or_else(|| span.name().to_owned()),
                 kind: open.fields.kind,
@@ -240,6 +251,7 @@ struct Fields {
     name: Option<String>,
     kind: SpanKind,
     traceparent: Option<String>,
+    tracestate: Option<String>,
     event: Option<String>,
     message: String,
     attributes: Vec<KeyValue>,
@@ -259,6 +271,7 @@ impl Fields {
                 }
             }
             "traceparent" => self.traceparent = Some(text()),
+            "tracestate" => self.tracestate = Some(text()),
             "event" => self.event = Some(text()),
             "message" => self.message = text(),
             name => {

@@ -65,6 +65,7 @@ impl Batch {
             beside: None,
             events: &self.events,
             traceparent: None,
+            tracestate: None,
             progress: &self.progress,
         };
         handler.handle(delivery).await

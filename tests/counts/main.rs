@@ -101,6 +101,7 @@ fn body(source: &SourceLabel, events: &[ChangeEvent]) -> Vec<u8> {
         beside: None,
         events,
         traceparent: None,
+        tracestate: None,
         progress: &Progress::default(),
     };
     http::body_of(delivery).unwrap()

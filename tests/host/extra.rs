@@ -116,7 +116,10 @@ async fn the_callers_trace_goes_on_to_the_handler_where_nothing_is_exported() {
     let host = bench.host().await;
     let traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
     let plain = Invocation::new("nightly", data::body("01_scheduled"));
-    logs(&host.invoke(Invocation { traceparent: Some(traceparent.to_owned()), ..plain }).await);
-    assert_eq!(bench.receiver.batches()[0].traceparent.as_deref(), Some(traceparent));
+    let (traceparent, tracestate) = (Some(traceparent.to_owned()), Some("a=1,b@c=d;e".to_owned()));
+    let traced = Invocation { traceparent, tracestate, ..plain };
+    logs(&host.invoke(traced.clone()).await);
+    let sent = &bench.receiver.batches()[0];
+    assert_eq!((&sent.traceparent, &sent.tracestate), (&traced.traceparent, &traced.tracestate));
     host.finish().await;
 }

@@ -41,6 +41,7 @@ pub(crate) struct Batch {
     pub(crate) taken: bool,
     /// The span that it lies in.
     pub(crate) traceparent: Option<String>,
+    pub(crate) tracestate: Option<String>,
 }
 
 #[derive(Debug)]
@@ -145,6 +146,7 @@ async fn receive(
         events: events.clone(),
         taken: false,
         traceparent: headers.get("traceparent").map(|it| it.to_str().unwrap().to_owned()),
+        tracestate: headers.get("tracestate").map(|it| it.to_str().unwrap().to_owned()),
     };
     let mut index = 0;
     shared.batches.send_modify(|batches| {

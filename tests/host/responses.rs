@@ -149,6 +149,37 @@ pub(crate) async fn odd_texts() {
     host.finish().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_reaches_the_host_as_one_line_of_latin_1() {
+    let mut bench = Bench::new().await;
+    bench.set("SOURCE__MODE", "Größe");
+    bench.set("BATCH_ROWS_MAX", "… €");
+    let host = bench.host().await;
+    let outcome = host.run().await;
+    let text = failure(&outcome);
+    assert!(
+        text.contains("500 (ConfigurationError: 2 mistakes in the settings; setting `"),
+        "{text}"
+    );
+    assert!(text.contains("`Größe`") && text.contains("`... ?`"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_invocation_without_an_id_gets_one() {
+    let bench = Bench::with_rows(1..=1).await;
+    let host = bench.host().await;
+    let body = "{\"Data\":{},\"Metadata\":{}}";
+    for id in ["", "X-Azure-Functions-InvocationId:  \r\n"] {
+        let head = format!("POST /nightly HTTP/1.1\r\nHost: 127.0.0.1\r\n{id}");
+        let request = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+        assert!(exchange(host.port(), &request).await.unwrap().0.is_success());
+    }
+    let (_, line) = host.event("tick_complete").await;
+    let id = line["invocation_id"].as_str().unwrap();
+    assert_eq!((id.len(), id.matches('-').count()), (36, 4), "{line}");
+    host.finish().await;
+}
+
 /// Writes into the state document that somebody has paused the poller.
 pub(crate) fn pause(bench: &Bench, by: &str, reason: &str) {
     let mut state = bench.state();

@@ -166,6 +166,7 @@ fn told() -> String {
         beside: None,
         events: &events,
         traceparent: None,
+        tracestate: None,
         progress: &Progress::default(),
     };
     let body = String::from_utf8(http::body_of(delivery).unwrap()).unwrap();

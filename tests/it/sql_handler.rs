@@ -112,6 +112,7 @@ pub(crate) async fn deliver_as(
         beside: rows.map(|rows| Beside { poller: &source.poller, rows }),
         events,
         traceparent: None,
+        tracestate: None,
         progress: &Progress::default(),
     };
     sql.handle(delivery).await

@@ -30,7 +30,8 @@ pub(crate) async fn exporting(collector: &Collector) -> Bench {
 
 fn invocation(flags: &str) -> Invocation {
     let traceparent = Some(format!("00-{TRACE}-{PARENT}-{flags}"));
-    Invocation { traceparent, ..Invocation::new("nightly", data::body("01_scheduled")) }
+    let tracestate = Some("a=1,b=2".to_owned());
+    Invocation { traceparent, tracestate, ..Invocation::new("nightly", data::body("01_scheduled")) }
 }
 
 /// Ids come as base64, as JSON of protobuf has them.
@@ -108,6 +109,11 @@ async fn one_tick_is_one_trace_below_the_hosts_span() {
     // The receiver's spans lie below the request that reached it.
     let sent = bench.receiver.batches()[0].traceparent.clone().unwrap();
     assert_eq!(sent, format!("00-{TRACE}-{}-01", hex(&post["span_id"])));
+    assert_eq!(bench.receiver.batches()[0].tracestate.as_deref(), Some("a=1,b=2"));
+    assert_eq!(
+        (&tick["trace_state"], &post["trace_state"]),
+        (&"a=1,b=2".into(), &"a=1,b=2".into())
+    );
 
     let writes = spans.iter().filter(|span| span["name"] == "state write");
     let keys: Vec<Json> = writes.map(|span| attribute(span, "highwater.state.answer")).collect();

@@ -73,6 +73,7 @@ impl Batch {
             beside: None,
             events: &self.events,
             traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+            tracestate: Some("vendor=7,other=x"),
             progress: &self.progress,
         };
         handler.handle(delivery).await

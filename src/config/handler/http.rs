@@ -284,7 +284,7 @@ fn header_value(text: &str) -> Result<SecretString, Expected> {
 
 /// Reads the name of a header that is not set by us or by HTTP itself.
 fn header_name(text: &str) -> Result<String, Expected> {
-    const TAKEN: [&str; 11] = [
+    const TAKEN: [&str; 12] = [
         "accept",
         "connection",
         "content-encoding",
@@ -294,6 +294,7 @@ fn header_name(text: &str) -> Result<String, Expected> {
         "idempotency-key",
         "te",
         "traceparent",
+        "tracestate",
         "transfer-encoding",
         "upgrade",
     ];

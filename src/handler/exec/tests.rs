@@ -48,8 +48,7 @@ async fn ends(handler: &Exec, rows: u64) -> (String, String) {
 async fn a_process_gets_the_events_as_lines_and_finds_about_the_batch() {
     let folder = TempDir::new().unwrap();
     let (lines, variables) = (folder.path().join("lines"), folder.path().join("variables"));
-    let text =
-        r#"cat > "$0"; env | grep -E '^(HIGHWATER_|TRACEPARENT)' | grep -v _TEST_ | sort > "$1""#;
+    let text = r#"cat > "$0"; env | grep -E '^(HIGHWATER_|TRACEPARENT|TRACESTATE)' | grep -v _TEST_ | sort > "$1""#;
     let (handler, sample) = (script(text, &[&lines, &variables]), Sample::new(3));
     handler.handle(sample.delivery()).await.unwrap();
     let json: Vec<&str> = sample.events.iter().map(|event| event.json.as_str()).collect();
@@ -64,16 +63,23 @@ async fn a_process_gets_the_events_as_lines_and_finds_about_the_batch() {
         HIGHWATER_ROWS=3
         HIGHWATER_STARTED_AT=1970-01-01T00:00:01.5Z
         TRACEPARENT=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01
+        TRACESTATE=vendor=7,other=x
     "]]
     .assert_eq(&seen.replace(sample.batch_id.as_str(), "batch_…"));
 
     let step = Some(ChainStep { name: "notify", of_batch: &sample.batch_id });
-    let again = Delivery { replay_id: Some("again"), traceparent: None, step, ..sample.delivery() };
+    let again = Delivery {
+        replay_id: Some("again"),
+        traceparent: None,
+        tracestate: None,
+        step,
+        ..sample.delivery()
+    };
     handler.handle(again).await.unwrap();
     let seen = std::fs::read_to_string(&variables).unwrap();
     let of_batch = format!("HIGHWATER_OF_BATCH={}\n", sample.batch_id);
     assert!(seen.contains("HIGHWATER_STEP=notify\n") && seen.contains(&of_batch), "{seen}");
-    assert!(seen.contains("HIGHWATER_REPLAY_ID=again\n") && !seen.contains("TRACEPARENT"));
+    assert!(seen.contains("HIGHWATER_REPLAY_ID=again\n") && !seen.contains("TRACE"));
 }
 
 #[tokio::test]

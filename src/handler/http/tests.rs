@@ -131,6 +131,7 @@ async fn a_request_is_as_the_contract_says() {
         content-type: application/json
         idempotency-key: <batch id>
         traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01
+        tracestate: vendor=7,other=x
         user-agent: highwater/<version>
         webhook-id: <batch id>
         webhook-timestamp: 1795176000

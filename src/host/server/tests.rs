@@ -60,7 +60,7 @@ impl World {
 
     async fn invoke(&self) -> Response<Body> {
         let body = br#"{"Data":{},"Metadata":{}}"#;
-        let invocation = Invocation::read(Some("i"), None, body).unwrap();
+        let invocation = Invocation::read("i", body).unwrap();
         run(&self.shared, "orders", Arc::clone(&self.poller), invocation).await
     }
 
@@ -112,4 +112,18 @@ async fn a_stop_of_the_process_ends_every_tick_after_the_batch_in_hand() {
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(world.handler.ids(), [1, 2]);
     assert!(world.document().await.lease.released_at.is_some());
+}
+
+#[test]
+fn a_reason_phrase_is_redacted_before_it_is_cut() {
+    let secret = "reason-5ecret-of-this-test";
+    crate::redaction::hold([secret]);
+    let padding = "x".repeat(1985);
+    let response = reply(StatusCode::INTERNAL_SERVER_ERROR, &format!("{padding} {secret} tail"));
+    let phrase = response.extensions().get::<ReasonPhrase>().unwrap();
+    let phrase = String::from_utf8_lossy(phrase.as_bytes()).into_owned();
+    assert!(phrase.len() <= 2000 && !phrase.contains("5ec"), "{phrase}");
+    let response = reply(StatusCode::INTERNAL_SERVER_ERROR, &format!("{secret} is bad"));
+    let phrase = response.extensions().get::<ReasonPhrase>().unwrap();
+    assert_eq!(phrase.as_bytes(), b"[redacted] is bad");
 }
