@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value as Json, json};
+use url::form_urlencoded;
 
 use crate::page::{self, Answer, Question};
 use crate::status::Board;
@@ -21,9 +22,14 @@ const REFRESH_SECONDS: u32 = 15;
 /// What matters of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Call {
-    /// The part of the route that names the view; empty where there is none.
+    /// The part of the route that names the view, in lower case; empty where there is none.
     view: String,
+    /// Names in lower case: the host reads its own `code` in any case too.
     query: BTreeMap<String, String>,
+    /// Whether the path ends with `/`, so that addresses beside it are relative to another place.
+    has_slash: bool,
+    /// Whether only the headers are wanted, as uptime monitors do.
+    is_head: bool,
 }
 
 impl Call {
@@ -35,8 +41,41 @@ impl Call {
         let Some(request) = data.and_then(|data| data.values().find(is_request)) else {
             return Self::default();
         };
-        let view = request.pointer("/Params/view").and_then(Json::as_str);
-        Self { view: view.unwrap_or_default().to_owned(), query: query(request.get("Query")) }
+        let text = |at: &str| request.pointer(at).and_then(Json::as_str).unwrap_or_default();
+        let path = text("/Url").split(['?', '#']).next().unwrap_or_default();
+        Self {
+            view: text("/Params/view").to_ascii_lowercase(),
+            query: query(request.get("Query")),
+            has_slash: path.ends_with('/'),
+            is_head: text("/Method").eq_ignore_ascii_case("HEAD"),
+        }
+    }
+
+    /// Returns the address of the page where the one that was asked for is no place for it.
+    ///
+    /// `func` prints the route as it is written, `status/{view?}`, and people open that: its `?` begins the query.
+    fn moved(&self) -> Option<String> {
+        let to = match self.view.as_str() {
+            PAGE if self.has_slash => "../page",
+            "{view" | "{view?}" => "page",
+            _ => return None,
+        };
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.extend_pairs(self.query.iter().filter(|(name, _)| *name != "}"));
+        let query = query.finish();
+        Some(if query.is_empty() { to.to_owned() } else { format!("{to}?{query}") })
+    }
+
+    fn question(&self) -> Question<'_> {
+        let text = |name: &str| self.query.get(name).map(String::as_str);
+        Question {
+            page: self.view == PAGE,
+            poller: text("poller"),
+            html: self.query.contains_key("html"),
+            code: text("code"),
+            offer: None,
+            refresh_seconds: REFRESH_SECONDS,
+        }
     }
 }
 
@@ -44,30 +83,33 @@ fn query(value: Option<&Json>) -> BTreeMap<String, String> {
     let parsed = value.and_then(Json::as_str).and_then(|text| serde_json::from_str(text).ok());
     let object = parsed.or_else(|| value.cloned()).unwrap_or_default();
     let pairs = object.as_object().into_iter().flatten();
-    // Several values of one name come as a list; the first counts.
+    // Several values of one name come joined by commas, from some versions as a list; the first counts.
     let text = |value: &Json| value.as_str().or_else(|| value.get(0)?.as_str()).map(str::to_owned);
-    pairs.filter_map(|(name, value)| Some((name.clone(), text(value)?))).collect()
+    let first = |text: String| text.split(',').next().unwrap_or_default().to_owned();
+    pairs
+        .filter_map(|(name, value)| Some((name.to_ascii_lowercase(), first(text(value)?))))
+        .collect()
 }
 
-/// Answers a request for the status page: the outputs of its invocation.
-pub(super) async fn status(board: &Board, body: &[u8]) -> Map<String, Json> {
-    let Call { view, query } = Call::read(body);
-    let text = |name: &str| query.get(name).map(String::as_str);
-    let question = Question {
-        page: view == PAGE,
-        poller: text("poller"),
-        html: query.contains_key("html"),
-        code: text("code"),
-        offer: None,
-        refresh_seconds: REFRESH_SECONDS,
+/// Answers a request for the status page: the outputs of its invocation. Without a board `Err` says why.
+pub(super) async fn status(board: Result<&Board, &str>, body: &[u8]) -> Map<String, Json> {
+    let call = Call::read(body);
+    let question = call.question();
+    let moved = call.moved();
+    let mut answer = match (board, call.view.as_str()) {
+        _ if moved.is_some() => page::failed(302, "the page is elsewhere", question),
+        (Err(reason), _) => page::failed(503, reason, question),
+        (Ok(board), "" | PAGE) => page::answer(board, question).await,
+        (Ok(_), _) => page::failed(404, "there is no such view, expected none or `page`", question),
     };
-    let answer = match view.as_str() {
-        "" | PAGE => page::answer(board, question).await,
-        _ => page::failed(404, "there is no such view, expected none or `page`", question),
-    };
-    let mut outputs = Map::new();
-    outputs.insert(OUTPUT.to_owned(), output(&answer));
-    outputs
+    if call.is_head {
+        answer.body.clear();
+    }
+    let mut output = output(&answer);
+    if let Some(moved) = moved {
+        output["headers"]["Location"] = moved.into();
+    }
+    Map::from_iter([(OUTPUT.to_owned(), output)])
 }
 
 /// Returns what the host makes a response of. It wants all four fields, and both numbers as text
@@ -96,10 +138,12 @@ mod tests {
         for query in [
             json!({ "code": "k=", "poller": "a\"b" }),
             json!({ "code": ["k="], "poller": ["a\"b", "c"] }),
+            json!({ "CODE": "k=", "Poller": "a\"b,c" }),
             json!(r#"{"code":"k=","poller":"a\"b"}"#),
         ] {
-            let request = json!({ "Method": "GET", "Query": query, "Params": { "view": "page" } });
-            assert_eq!(read(&request), Call { view: "page".to_owned(), query: both.clone() });
+            let request = json!({ "Method": "GET", "Query": query, "Params": { "view": "PAGE" } });
+            let expected = Call { view: "page".to_owned(), query: both.clone(), ..Call::default() };
+            assert_eq!(read(&request), expected);
         }
         for request in [
             json!({ "Method": "GET" }),
@@ -110,6 +154,45 @@ mod tests {
             assert_eq!(read(&request), Call::default(), "{request}");
         }
         assert_eq!(Call::read(b"no"), Call::default());
+    }
+
+    #[tokio::test]
+    async fn addresses_that_people_open_lead_to_the_page_with_their_key() {
+        for (path, view, query, expected) in [
+            (
+                "/api/status/page/?CODE=k%3D",
+                "page",
+                json!({ "CODE": "k=" }),
+                Some("../page?code=k%3D"),
+            ),
+            ("/api/status/{view?}", "{view", json!({ "}": "" }), Some("page")),
+            (
+                "/api/status/%7Bview%3F%7D?code=k",
+                "{view?}",
+                json!({ "code": "k" }),
+                Some("page?code=k"),
+            ),
+            ("/api/status/PAGE", "PAGE", json!({}), None),
+            ("/api/status/", "", json!({}), None),
+        ] {
+            let url = format!("http://localhost:7071{path}");
+            let request =
+                json!({ "Method": "GET", "Url": url, "Query": query, "Params": { "view": view } });
+            let body = json!({ "Data": { "request": request } }).to_string();
+            let answer = &status(Err("`X` is wrong"), body.as_bytes()).await["res"];
+            assert_eq!(answer["headers"]["Location"].as_str(), expected, "{path}");
+            let code = if expected.is_some() { "302" } else { "503" };
+            assert_eq!(answer["statusCode"], code, "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_monitor_gets_the_headers_alone() {
+        let request =
+            json!({ "Method": "HEAD", "Url": "http://localhost:7071/api/status", "Query": {} });
+        let body = json!({ "Data": { "request": request } }).to_string();
+        let answer = &status(Err("`X` is wrong"), body.as_bytes()).await["res"];
+        assert_eq!((&answer["statusCode"], &answer["body"]), (&json!("503"), &json!("")));
     }
 
     #[test]

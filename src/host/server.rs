@@ -26,6 +26,7 @@ use super::traced::{Invoked, note, note_recovery};
 use super::{INVOCATION_ID_HEADER, Invocation, InvocationResponse, call};
 use crate::error::chain;
 use crate::metrics::{Invocations, Trigger};
+use crate::page;
 use crate::poller::{Poller, StopSignal, TickReport, TickRequest, outcome_row};
 use crate::recovery::Controller;
 use crate::redaction::{redact, redact_json};
@@ -159,6 +160,16 @@ async fn invoke(
                 error = reason,
                 "Settings are wrong: function `{function}` cannot run"
             );
+            // Whoever opens the page reads them there; a failed call would show nothing.
+            if function == page::FUNCTION {
+                let text = format!("ConfigurationError: {reason}");
+                let outputs = call::status(Err(&text), &body.unwrap_or_default()).await;
+                return respond(
+                    StatusCode::OK,
+                    "",
+                    &InvocationResponse::new("status").with_outputs(outputs),
+                );
+            }
             return reply(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 &format!("ConfigurationError: {reason}"),
@@ -186,7 +197,7 @@ async fn invoke(
             }
             Function::Status(board) => {
                 let measured = shared.invocations.begin(Trigger::Http, None, shared.is_first());
-                let outputs = call::status(board, &body).await;
+                let outputs = call::status(Ok(board.as_ref()), &body).await;
                 measured.end(false);
                 respond(
                     StatusCode::OK,
