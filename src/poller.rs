@@ -179,6 +179,8 @@ pub struct Poller {
     audit: Option<Auditor>,
     /// Most rows that are counted where some wait; 0 for none.
     rows_counted_max: usize,
+    /// Since when every tick of this process found the lease held; not in `memory`, which a tick keeps locked.
+    skipped_since: std::sync::Mutex<Option<time::OffsetDateTime>>,
     /// How long the last commit took, plus one; 0 for none.
     last_commit_ms: AtomicU64,
     /// When this process first saw that the poller has run; holds even if document and marker are both lost.
@@ -243,6 +245,7 @@ impl Poller {
             through_pause: false,
             audit: None,
             rows_counted_max: 0,
+            skipped_since: std::sync::Mutex::default(),
             last_commit_ms: AtomicU64::new(0),
             ran_since: OnceLock::new(),
             memory: Mutex::default(),

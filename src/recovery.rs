@@ -350,6 +350,7 @@ impl Controller {
             retry_delay_max: poller.retry_delay_max(),
             fingerprint_matches,
             rows_wait,
+            skipped_since: poller.skipped_since(),
         }
     }
 

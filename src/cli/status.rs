@@ -65,11 +65,7 @@ impl Record for Status {
     fn cells(&self) -> Vec<String> {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         let sizing = self.sizing.as_ref();
-        let suggested = |sizing: &Sizing| {
-            let Sizing { suggested_ttl_seconds: ttl, suggested_interval_seconds: interval, .. } =
-                sizing;
-            format!("ttl {ttl}s, every {interval}s")
-        };
+        let suggested = |sizing: &Sizing| format!("ttl {}s", sizing.suggested_ttl_seconds);
         vec![
             self.poller.clone(),
             self.state.to_owned(),

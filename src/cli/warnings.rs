@@ -41,7 +41,8 @@ impl<S: Subscriber> Layer<S> for Printed {
         let metadata = event.metadata();
         let level = *metadata.level();
         // What the driver warns of is said in the driver's words, and checked by `doctor`.
-        if !matches!(level, Level::WARN | Level::INFO) || !metadata.target().starts_with("highwater")
+        if !matches!(level, Level::WARN | Level::INFO)
+            || !metadata.target().starts_with("highwater")
         {
             return;
         }

@@ -1,8 +1,9 @@
-//! How long a lease should live, and how often the timer should fire, by what recent ticks took. Pure.
+//! How long a lease should live, by what recent ticks took. Pure.
 //!
-//! Seed 001 §7 gives two rules: `ttl > p99(fetch + handler + commit) + 30 s`, and an interval of at
-//! least half of the ttl. Seed 003 adds that the ttl has to outlast the slowest heartbeat with a margin:
-//! a renewal is due after a third of the ttl, so twice its delay must fit into the rest.
+//! Seed 001 §7 gives the rule `ttl > p99(fetch + handler + commit) + 30 s`. Seed 003 adds that the ttl has to outlast the
+//! slowest heartbeat with a margin: a renewal is due after a third of the ttl, so twice its delay must fit into the rest.
+//! The seed's other rule, an interval of at least half of the ttl, is not advised: ticks every second are sound, since
+//! the lease is free between them, and more instances only skip some.
 //!
 //! What is seen is the ring of the last ticks that wrote, at most 50: the p99 of so few is the longest of
 //! them. Nothing is changed by itself.
@@ -38,16 +39,12 @@ pub struct Sizing {
     pub work_p99_ms: u64,
     /// p99 of how late a renewal landed; `None` where none was due.
     pub heartbeat_p99_ms: Option<u64>,
-    /// Middle of the times between ticks; `None` where too few followed each other.
-    pub interval_ms: Option<u64>,
     /// The ttl that holds now.
     pub ttl_seconds: u64,
     /// What a ttl must exceed to keep the rules.
     pub needed_ms: u64,
     /// A ttl that keeps the rules, in whole steps of 5 s.
     pub suggested_ttl_seconds: u64,
-    /// The least interval that goes with the ttl that holds, or with the suggested one if that is longer.
-    pub suggested_interval_seconds: u64,
 }
 
 impl Sizing {
@@ -77,10 +74,8 @@ impl Sizing {
             commit_p99_ms: p99(all("commit")),
             work_p99_ms,
             heartbeat_p99_ms,
-            interval_ms: interval(&ticks),
             ttl_seconds,
             suggested_ttl_seconds,
-            suggested_interval_seconds: suggested_ttl_seconds.max(ttl_seconds).div_ceil(2),
         })
     }
 
@@ -104,16 +99,6 @@ impl Sizing {
         warnings
     }
 
-    /// Returns what several instances would gain nothing from; one loses nothing by it.
-    fn note(&self) -> Option<String> {
-        let ttl_seconds = self.ttl_seconds;
-        let interval = self.interval_ms.filter(|ms| ms * 2 < ttl_seconds * 1000)?;
-        Some(format!(
-            "; ticks come every {interval} ms, which is less than half of `LEASE__TTL` ({ttl_seconds} s): more \
-             instances would only skip more of them"
-        ))
-    }
-
     /// Returns what was seen in one line.
     pub fn text(&self) -> String {
         let commit = self.commit_p99_ms.map_or("not seen".to_owned(), |ms| format!("{ms} ms"));
@@ -121,12 +106,8 @@ impl Sizing {
             self.heartbeat_p99_ms.map_or("none was due".to_owned(), |ms| format!("{ms} ms late"));
         format!(
             "p99 of {} ticks: fetch {} ms, handler {} ms, commit {commit}, heartbeats {heartbeat}; suggested \
-             `LEASE__TTL` at least {}s, timer interval at least {} s",
-            self.ticks,
-            self.fetch_p99_ms,
-            self.handler_p99_ms,
-            self.suggested_ttl_seconds,
-            self.suggested_interval_seconds
+             `LEASE__TTL` at least {}s",
+            self.ticks, self.fetch_p99_ms, self.handler_p99_ms, self.suggested_ttl_seconds
         )
     }
 }
@@ -137,13 +118,13 @@ pub fn judge(document: &StateDocument, ttl: Duration) -> Finding {
         let found = format!("fewer than {TICKS_MIN} ticks have delivered anything so far");
         return Finding::unknown(CHECK, found, "ask again when some have");
     };
-    let (warnings, note) = (sizing.warnings(), sizing.note().unwrap_or_default());
+    let warnings = sizing.warnings();
     if warnings.is_empty() {
-        return Finding::ok(CHECK, format!("{}{note}", sizing.text()));
+        return Finding::ok(CHECK, sizing.text());
     }
-    let fix = "change the setting that is named, or let the timer fire less often; the lease is renewed while \
-               a handler runs, so this bites where renewals fail or instances compete";
-    Finding::warning(CHECK, format!("{}; {}{note}", warnings.join("; "), sizing.text()), fix)
+    let fix = "change the setting that is named; the lease is renewed while a handler runs, so this bites where \
+               renewals fail or instances compete";
+    Finding::warning(CHECK, format!("{}; {}", warnings.join("; "), sizing.text()), fix)
 }
 
 /// Returns the value that 99 of 100 do not exceed, by nearest rank.
@@ -151,18 +132,6 @@ fn p99(mut values: Vec<u64>) -> Option<u64> {
     values.sort_unstable();
     let rank = (values.len() * 99).div_ceil(100);
     values.get(rank.checked_sub(1)?).copied()
-}
-
-/// Returns the middle of the times between ticks, idle ones of the same process counted in.
-fn interval(ticks: &[&RecentTick]) -> Option<u64> {
-    let between = ticks.windows(2).filter_map(|pair| {
-        let [before, after] = pair else { return None };
-        let ms = u64::try_from((after.at - before.at).whole_milliseconds()).ok()?;
-        Some(ms / (after.idle_before + 1))
-    });
-    let mut between: Vec<u64> = between.collect();
-    between.sort_unstable();
-    between.get(between.len() / 2).copied()
 }
 
 #[cfg(test)]
@@ -191,17 +160,14 @@ mod tests {
     const TTL: Duration = Duration::from_secs(120);
 
     #[test]
-    fn the_rules_of_the_seed_give_the_least_ttl_and_interval() {
+    fn the_rules_of_the_seed_give_the_least_ttl() {
         let slow = [1000, 2000, 3000, 4000, 95_000];
         let sizing = Sizing::of(&ticked(&slow, None), TTL).unwrap();
         assert_eq!((sizing.work_p99_ms, sizing.handler_p99_ms), (95_120, 95_000));
         assert_eq!(sizing.suggested_ttl_seconds, 130, "more than 125.12 s");
-        assert_eq!(sizing.suggested_interval_seconds, 65);
-        assert_eq!(sizing.interval_ms, Some(60_000));
         // A slow store counts twice: the renewal is due after a third of the ttl.
         let sizing = Sizing::of(&ticked(&[10; 5], Some(40_000)), TTL).unwrap();
         assert_eq!(sizing.suggested_ttl_seconds, 115);
-        assert_eq!(sizing.suggested_interval_seconds, 60, "of the ttl that holds, which is longer");
     }
 
     #[test]
@@ -228,9 +194,7 @@ mod tests {
             "{found}"
         );
         assert!(!found.contains("fetch, handler"), "{found}");
-        let (level, found) = warned(10, 121);
-        assert_eq!(level, super::super::Level::Ok, "one instance loses nothing by it");
-        assert!(found.contains("; ticks come every 60000 ms"), "{found}");
+        assert!(!warned(10, 121).1.contains("interval"), "a timer of any interval is sound");
     }
 
     #[test]

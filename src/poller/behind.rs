@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use time::OffsetDateTime;
 use tokio::time::{Instant, timeout};
 use tracing::debug;
 
@@ -15,6 +16,7 @@ use super::memory::Memory;
 use super::{Poller, Skipped, TickError, TickOutcome};
 use crate::cursor::Cursor;
 use crate::error::chain;
+use crate::lease::Snapshot;
 use crate::metrics::Standing;
 use crate::source::FetchWindow;
 
@@ -49,9 +51,11 @@ impl Poller {
         result: &Result<TickOutcome, TickError>,
         began_at: Instant,
     ) -> Option<u64> {
-        if matches!(result, Ok(TickOutcome::Skipped(Skipped::Held { .. }))) {
+        let is_held = matches!(result, Ok(TickOutcome::Skipped(Skipped::Held { .. })));
+        if is_held {
             self.metrics.lease_asked(&self.name, "busy");
         }
+        self.note_skipped(if is_held { memory.snapshot().map(Snapshot::now) } else { None });
         if let Some(snapshot) = memory.snapshot() {
             let checkpoint = &snapshot.document.checkpoint;
             let age = checkpoint.updated_at.map(|at| snapshot.now() - at);
@@ -73,6 +77,17 @@ impl Poller {
         memory.note_rows_behind(rows);
         self.metrics.rows_behind(&self.name, rows);
         Some(rows)
+    }
+
+    /// Returns since when every tick of this process was skipped because somebody else held the lease.
+    pub(crate) fn skipped_since(&self) -> Option<OffsetDateTime> {
+        *self.skipped_since.lock().expect("no holder of this lock panics")
+    }
+
+    /// Remembers when the first of the latest ticks was skipped; `None` for one that was not.
+    fn note_skipped(&self, at: Option<OffsetDateTime>) {
+        let mut since = self.skipped_since.lock().expect("no holder of this lock panics");
+        *since = at.map(|at| since.unwrap_or(at));
     }
 
     async fn count_behind(&self, memory: &mut Memory, began_at: Instant) -> Option<u64> {

@@ -41,6 +41,8 @@ pub(super) struct Configured {
     pub(super) fingerprint_matches: Option<bool>,
     /// Whether rows wait behind the checkpoint; `None` where that was not asked, or not answered.
     pub(super) rows_wait: Option<bool>,
+    /// Since when every tick here was skipped, as somebody else held the lease.
+    pub(super) skipped_since: Option<OffsetDateTime>,
 }
 
 /// A document, and what is known beside it.
@@ -109,6 +111,7 @@ pub(super) fn judge(subject: &Subject<'_>, thresholds: &Thresholds) -> Vec<Judge
         state_without_configuration(subject),
         quarantine_growing(subject),
         paused_too_long(subject, thresholds),
+        held_elsewhere(subject, thresholds),
         journal_without_commits(subject),
         fingerprint_differs(subject),
     ];
@@ -192,6 +195,20 @@ pub(super) fn rows_wait_since(
         before.filter(|before| before.is_at(document)).and_then(|before| before.waiting_since);
     let failed = batch.and_then(|batch| batch.first_failed_at);
     seen.into_iter().chain(failed).chain([now]).min()
+}
+
+fn held_elsewhere(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<Judged> {
+    let since = subject.configured?.skipped_since?;
+    if subject.now - since < thresholds.stuck_after {
+        return None;
+    }
+    let owner = subject.document.lease.owner_id.as_deref().unwrap_or("nobody at this moment");
+    let found = format!(
+        "each tick here was skipped since {}: somebody else held the lease, now `{owner}`; if a slot, an app or a \
+         computer that was forgotten runs the same poller, stop it there",
+        rfc3339(since)
+    );
+    Some(Judged::new(Condition::LeaseHeldElsewhere, Action::Report, found))
 }
 
 fn state_without_configuration(subject: &Subject<'_>) -> Option<Judged> {

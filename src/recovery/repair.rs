@@ -81,6 +81,7 @@ impl Controller {
                 | Condition::PausedTooLong
                 | Condition::ParentGone
                 | Condition::RangeLeft
+                | Condition::LeaseHeldElsewhere
                 | Condition::JournalWithoutCommits
                 | Condition::JournalDiffers
                 | Condition::FingerprintDiffers

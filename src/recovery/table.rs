@@ -28,6 +28,8 @@ pub enum Condition {
     ParentGone,
     /// A replay or backfill that has not ended, and that nobody goes on with.
     RangeLeft,
+    /// Somebody else runs the poller all the time.
+    LeaseHeldElsewhere,
     /// The history grows, and nothing is committed.
     JournalWithoutCommits,
     /// The journal does not lead to the document.
@@ -192,6 +194,16 @@ pub const ROWS: &[Row] = &[
         actions: &[Action::Report],
         done: "reported, with the rows that are left and the command that goes on",
         never: "goes on with it; gives it up; removes it",
+    },
+    Row {
+        condition: Condition::LeaseHeldElsewhere,
+        name: "lease_held_elsewhere",
+        known_by: "a poller of this process whose ticks were all skipped for `STUCK_AFTER`, since \
+                   somebody else held the lease each time",
+        actions: &[Action::Report],
+        done: "told, with the holder: a slot, an app or a computer that was forgotten runs the same \
+               poller",
+        never: "takes the lease",
     },
     Row {
         condition: Condition::JournalWithoutCommits,

@@ -88,7 +88,16 @@ impl World {
         mode: Mode,
         pollers: impl IntoIterator<Item = Poller>,
     ) -> Controller {
-        let pollers = pollers.into_iter().map(|poller| (poller.name().to_owned(), poller.into()));
+        self.controller_over(owner_id, mode, pollers.into_iter().map(Arc::new))
+    }
+
+    fn controller_over(
+        &self,
+        owner_id: &str,
+        mode: Mode,
+        pollers: impl IntoIterator<Item = Arc<Poller>>,
+    ) -> Controller {
+        let pollers = pollers.into_iter().map(|poller| (poller.name().to_owned(), poller));
         Controller::new(ControllerParts {
             store: self.store.clone(),
             instance: Arc::new(Instance::new(owner_id)),
@@ -597,6 +606,26 @@ async fn journal_differs_is_told_with_the_first_difference() {
     assert_eq!(of(&report, "p"), told(Condition::JournalDiffers, Action::Alarm), "removed");
     let off = world.controller("off");
     assert_eq!(of(&off.look().await.unwrap(), "p"), [], "without a journal");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_held_elsewhere_is_told_once_every_tick_was_skipped_for_long() {
+    let world = World::new();
+    let poller = Arc::new(world.poller("here"));
+    let controller = world.controller_over("r", Mode::Repair, [poller.clone()]);
+    let tick = async || {
+        // The other one renews its lease all the time.
+        world.put(&world.held("p")).await;
+        world.source.fill(1);
+        poller.tick(&TickRequest::default()).await.result.unwrap();
+        of(&world.told_by(&controller).await, "p")
+    };
+    assert_eq!(tick().await, []);
+    sleep(STUCK_AFTER.as_secs()).await;
+    assert_eq!(tick().await, told(Condition::LeaseHeldElsewhere, Action::Report));
+    world.put(&world.fresh("p")).await;
+    poller.tick(&TickRequest::default()).await.result.unwrap();
+    assert_eq!(of(&world.told_by(&controller).await, "p"), [], "it has run here again");
 }
 
 #[tokio::test(start_paused = true)]
