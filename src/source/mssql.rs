@@ -503,9 +503,11 @@ impl State {
 
 impl FetchError {
     /// Whether the server refused the statement, or the table is not the one that was read before. A server that
-    /// cannot be reached or is busy says nothing about the statement.
+    /// cannot be reached, is busy or rejects the login says nothing about the statement.
     fn is_refusal(&self) -> bool {
-        let refuses = |error: &SqlError| error.number().is_some() && error.again().is_none();
+        let refuses = |error: &SqlError| {
+            error.number().is_some() && error.again().is_none() && !error.is_unsent()
+        };
         self.position_lost || self.schema_changed || self.of_sql().is_some_and(refuses)
     }
 

@@ -97,20 +97,19 @@ async fn what_does_not_heal_by_itself_is_told_at_once() {
     let faults = world.server.faults();
     let source = source(&world, None);
     fetch(&source, None, 10).await.unwrap();
-    for (number, kind, statements) in [
-        (229, ErrorKind::Configuration, 1),
-        (102, ErrorKind::Configuration, 1),
-        // Perhaps a column is of another type now: that is asked first.
-        (8114, ErrorKind::Data, 2),
-        (50_000, ErrorKind::Transient, 1),
+    for (number, kind) in [
+        (229, ErrorKind::Configuration),
+        (102, ErrorKind::Configuration),
+        (8114, ErrorKind::Data),
+        (50_000, ErrorKind::Transient),
     ] {
-        // After a refusal the columns are described again.
         fetch(&source, None, 10).await.unwrap();
         let before = faults.statements();
         faults.arm_matching("SELECT TOP", 9, Fault::Error(error(number, 14)));
         let failed = fetch(&source, None, 10).await.unwrap_err();
         faults.clear();
-        assert_eq!((failed.kind, faults.statements() - before), (kind, statements), "{number}");
+        // Whatever the number, the columns may be others now: the second statement describes them.
+        assert_eq!((failed.kind, faults.statements() - before), (kind, 2), "{number}");
     }
     let tried = faults.logins_tried();
     faults.arm_matching("SELECT TOP", 1, Fault::Error(error(40613, 20)));

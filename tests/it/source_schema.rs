@@ -304,8 +304,6 @@ async fn columns_are_described_again_after_any_refusal_whatever_its_number() {
         "Could not use view or function 'dbo.v' because of binding errors.",
     );
     world.server.faults().arm_matching("t.[b]", 9, Fault::Error(refusal));
-    let error = fetch(&source, None, 9).await.unwrap_err();
-    assert!(error.reason.contains("4413"), "{error}");
     let rows = after(&source, None).await;
     assert!(rows[0].get("b").is_none() && rows[0]["a"] == "one", "{rows:?}");
     let before = world.server.faults().statements();

@@ -17,9 +17,6 @@ use super::schema::Known;
 use super::tracking::lost_tracking;
 use super::{Mssql, State, traced, values};
 
-/// Errors after which the columns are described again at once, so that the same fetch can succeed: a name
-/// that is not there, and values that do not convert. After any other refusal the next fetch describes them.
-const TABLE_CHANGED: [u32; 10] = [207, 208, 206, 241, 242, 245, 402, 8114, 8115, 8169];
 /// Change tracking is not enabled on the table.
 const NOT_TRACKED: u32 = 22105;
 /// How often a table is described anew within one fetch.
@@ -135,15 +132,17 @@ impl Mssql {
         if error.number() == Some(NOT_TRACKED) {
             return Err(lost_tracking(&error.to_string()));
         }
-        if !error.number().is_some_and(|number| TABLE_CHANGED.contains(&number)) {
-            return Err(error.into());
+        let error = FetchError::from(error);
+        if !error.is_refusal() {
+            return Err(error);
         }
-        let described = self.describe(&mut state.connection).await?;
-        // Somebody else is to blame: the filter, or what a view reads.
-        if described == plan.described {
-            return Err(error.into());
+        match self.describe(&mut state.connection).await {
+            Ok(described) if described != plan.described => {
+                self.adopt(state, plan, window, &described)
+            }
+            // The columns are not at fault: a filter or a right is, or what a view reads.
+            Ok(_) | Err(_) => Err(error),
         }
-        self.adopt(state, plan, window, &described)
     }
 
     /// Reads by changed columns from now on, unless the poller has to stop.
