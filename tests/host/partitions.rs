@@ -115,8 +115,8 @@ async fn eight_parts_over_three_processes_deliver_every_row_once() {
 async fn another_number_of_parts_is_refused_with_what_to_do() {
     let mut bench = Bench::with_rows(1..=40).await;
     bench.set("PARTITIONS", "2");
-    bench.command(&["tick", "nightly__p0"]).await.done();
-    bench.command(&["tick", "nightly__p1"]).await.done();
+    bench.command(&["tick", "nightly__p0"]).await.done_with("");
+    bench.command(&["tick", "nightly__p1"]).await.done_with("");
     assert_eq!(bench.receiver.taken().len(), 40);
     let advice = "set `HIGHWATER__POLLERS__NIGHTLY__PARTITIONS` to `2`, or run `highwater repartition \
                   nightly --to 3 --reason \"other partitions\"`";
@@ -148,11 +148,11 @@ async fn commands_take_all_parts_or_ask_for_one() {
     let lines: Vec<Json> =
         said.done().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 2, "{lines:?}");
-    bench.command(&["tick", "nightly__p1"]).await.done();
+    bench.command(&["tick", "nightly__p1"]).await.done_with("");
     assert_eq!(bench.receiver.taken(), [0_i64; 0]);
     bench.command(&["resume", "nightly"]).await.done();
-    bench.command(&["tick", "nightly__p0"]).await.done();
-    bench.command(&["tick", "nightly__p1"]).await.done();
+    bench.command(&["tick", "nightly__p0"]).await.done_with("");
+    bench.command(&["tick", "nightly__p1"]).await.done_with("");
     let mut taken = bench.receiver.taken();
     taken.sort_unstable();
     assert_eq!(taken, [1, 2, 3, 4]);
@@ -167,7 +167,7 @@ async fn keys_are_divided_anew_by_a_command_that_asks_first() {
     bench.set("PARTITIONS", "2");
     // One part is ahead of the other, and there are rows that none has read.
     for part in ["nightly__p0", "nightly__p0", "nightly__p1"] {
-        bench.command(&["tick", part]).await.done();
+        bench.command(&["tick", part]).await.done_with("");
     }
     let said = bench.command(&["repartition", "nightly", "--to", "3"]).await;
     assert!(said.code == 2 && said.rest.contains("from 2 to 3 partitions"), "{said:?}");
@@ -188,7 +188,7 @@ async fn keys_are_divided_anew_by_a_command_that_asks_first() {
     assert_eq!((&told["to"], &told["changed"]), (&json!(3), &json!(false)), "{told}");
     for _ in 0..10 {
         for part in ["nightly__p0", "nightly__p1", "nightly__p2"] {
-            bench.command(&["tick", part]).await.done();
+            bench.command(&["tick", part]).await.done_with("");
         }
     }
     let mut taken = bench.receiver.taken();
@@ -201,7 +201,7 @@ async fn keys_are_divided_anew_by_a_command_that_asks_first() {
     assert_eq!(said.code, 0, "{said:?}");
     bench.set("PARTITIONS", "1");
     bench.insert(31..=31);
-    bench.command(&["tick", "nightly"]).await.done();
+    bench.command(&["tick", "nightly"]).await.done_with("");
     assert_eq!(bench.receiver.taken().len(), 31);
     let gone = bench.state_of("nightly__p2");
     assert_eq!((&gone["taken_over_by"], gone["paused"].is_object()), (&json!(1), true), "{gone}");

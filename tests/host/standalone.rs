@@ -87,7 +87,8 @@ async fn run_without_anything_to_run_says_why() {
 async fn one_tick_is_told_and_its_failure_is_an_exit_code() {
     let bench = Bench::with_rows(1..=2).await;
     let said = bench.command(&["tick", "nightly", "--output", "json"]).await;
-    let told: Json = serde_json::from_str(said.done()).unwrap();
+    assert_eq!(said.code, 0, "{said:?}");
+    let told: Json = serde_json::from_str(&said.data).unwrap();
     assert_eq!(
         (&told["outcome"], &told["rows"], &told["batches"]),
         (&"committed".into(), &2.into(), &1.into())
@@ -186,7 +187,7 @@ async fn local_settings_stand_in_for_the_environment() {
         .write("local.settings.json", &json!({"IsEncrypted": false, "Values": values}).to_string());
     let file = format!("{}/local.settings.json", bench.root());
     let said = bench.command(&["tick", "nightly", "--settings", &file]).await;
-    assert!(said.done().contains("nightly"), "{said:?}");
+    assert!(said.data.contains("nightly"), "{said:?}");
     assert_eq!(bench.receiver.taken(), [1]);
     bench.command(&["tick", "nightly"]).await.failed(3, "in the settings");
     bench.command(&["tick", "nightly", "--settings", "/nowhere"]).await.failed(3, "`/nowhere`");

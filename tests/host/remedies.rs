@@ -1,0 +1,127 @@
+//! Commands that errors suggest, run by a shell as they are printed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use serde_json::json;
+use tokio::process::Command;
+
+use crate::bench::{Bench, LIMIT, PROGRAM, within};
+
+/// A bench whose settings are in a file alone.
+struct Filed {
+    bench: Bench,
+    settings: PathBuf,
+}
+
+impl Filed {
+    /// A poller that has delivered rows 1 and 2, with a journal if `journal` says so.
+    async fn delivered(journal: &str) -> Self {
+        let mut bench = Bench::with_rows(1..=2).await;
+        bench.set("JOURNAL", journal);
+        let settings = bench.folder.path().join("my settings.json");
+        fs::write(&settings, json!({ "Values": bench.env }).to_string()).unwrap();
+        let filed = Self { bench, settings };
+        let (code, told) =
+            filed.shell("highwater --settings 'my settings.json' tick nightly").await;
+        assert_eq!(code, 0, "{told}");
+        filed
+    }
+
+    fn state_folder(&self) -> PathBuf {
+        self.bench.folder.path().join("state")
+    }
+
+    /// Runs a line in the folder of the settings; returns how it ended and all that it printed.
+    async fn shell(&self, line: &str) -> (i32, String) {
+        let programs = Path::new(PROGRAM).parent().unwrap().display();
+        let mut command = Command::new("sh");
+        command.args(["-c", line]).current_dir(self.settings.parent().unwrap()).env_clear();
+        command.env("PATH", format!("{programs}:/usr/bin:/bin")).env("USER", "ann");
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        let output = within(LIMIT, command.output()).await.unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code().unwrap(), String::from_utf8(text).unwrap())
+    }
+
+    /// Runs a tick that fails, and returns the commands of its error.
+    async fn suggested(&self) -> Vec<String> {
+        let (code, told) = self.shell("highwater --settings 'my settings.json' tick nightly").await;
+        assert_ne!(code, 0, "{told}");
+        let commands = told.lines().last().unwrap().split("`highwater ").skip(1);
+        let commands =
+            commands.map(|rest| format!("highwater {}", rest.split('`').next().unwrap()));
+        commands.collect()
+    }
+
+    async fn assert_delivers(&self, ids: &[i64]) {
+        let before = self.bench.receiver.taken().len();
+        let (code, told) = self.shell("highwater --settings 'my settings.json' tick nightly").await;
+        assert_eq!(code, 0, "{told}");
+        assert_eq!(self.bench.receiver.taken()[before..], *ids, "{told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_error_suggests_after_a_loss_runs_as_printed_with_settings_from_a_file() {
+    // What the first word after the poller or the command is, and which rows come then.
+    for (command, journal, delivered) in [
+        ("state import", "off", &[3][..]),
+        ("reset", "off", &[1, 2, 3]),
+        ("state rebuild", "commits", &[3]),
+    ] {
+        let filed = Filed::delivered(journal).await;
+        let path = filed.bench.state_path();
+        fs::copy(&path, filed.bench.folder.path().join("copy.json")).unwrap();
+        fs::remove_file(&path).unwrap();
+        filed.bench.insert(3..=3);
+        let suggested = filed.suggested().await;
+        let rebuilds = suggested.iter().any(|line| line.contains(" state rebuild "));
+        assert_eq!(rebuilds, journal != "off", "only what works there: {suggested:?}");
+        let line = suggested.iter().find(|line| line.contains(&format!(" {command} ")));
+        let line = line.unwrap_or_else(|| panic!("no `{command}`: {suggested:?}"));
+        // Without a terminal it asks for one thing more, and nothing is done.
+        let (code, told) = filed.shell(line).await;
+        assert!(code == 2 && told.contains("add `--yes`"), "{line}: {told}");
+        let (code, told) = filed.shell(&format!("{line} --yes")).await;
+        assert_eq!(code, 0, "{line}: {told}");
+        filed.assert_delivers(delivered).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_that_is_gone_is_made_by_the_command_that_restores_a_document() {
+    for (command, delivered) in [
+        ("state import copy.json nightly", &[3][..]),
+        ("state rebuild nightly", &[3]),
+        ("reset nightly to-beginning", &[1, 2, 3]),
+    ] {
+        let filed = Filed::delivered("commits").await;
+        let copy = filed.bench.folder.path().join("copy.json");
+        fs::copy(filed.bench.state_path(), copy).unwrap();
+        fs::remove_dir_all(filed.state_folder()).unwrap();
+        filed.bench.insert(3..=3);
+        filed.suggested().await;
+        let line =
+            format!("highwater --settings 'my settings.json' {command} --reason 'disk lost'");
+        let (code, told) = filed.shell(&line).await;
+        assert!(code == 2 && told.contains("add `--yes`"), "{line}: {told}");
+        assert!(!filed.state_folder().exists(), "{line}: a plan makes nothing");
+        let (code, told) = filed.shell(&format!("{line} --yes")).await;
+        assert_eq!(code, 0, "{line}: {told}");
+        filed.assert_delivers(delivered).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_tick_prints_where_it_starts_and_keeps_its_state() {
+    let bench = Bench::with_rows(1..=1).await;
+    let first = bench.command(&["tick", "nightly"]).await;
+    let path = bench.state_path();
+    let expected =
+        format!("starts from the beginning with a new state document, `{}`", path.display());
+    assert!(first.rest.contains(&expected), "{first:?}");
+    bench.insert(2..=2);
+    assert_eq!(bench.command(&["tick", "nightly"]).await.rest, "");
+}
