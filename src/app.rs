@@ -75,14 +75,25 @@ impl App {
     ///
     /// [`BuildError`]; for wrong settings with every mistake there is.
     pub fn build(vars: &dyn Vars) -> Result<Self, BuildError> {
-        Self::of(Config::from_vars(vars)?, vars)
+        Self::of(Config::from_vars(vars)?, vars, |state| state)
     }
 
-    /// Does the same for a process that runs ticks of any poller; `host` is the limit after which a host would kill it.
+    /// As [`Self::build`], for a command that puts a state document in its place: see [`StateStore::making_place`].
     ///
     /// # Errors
     ///
-    /// As [`Self::build`]; also where no tick fits into that limit, or the output that a handler writes to is closed.
+    /// As of [`Self::build`].
+    pub fn build_to_restore(vars: &dyn Vars) -> Result<Self, BuildError> {
+        let config = Config::from_vars(vars)?;
+        Self::of(config, vars, |state| state.making_place().unwrap_or(state))
+    }
+
+    /// As [`Self::build`], for a process that runs ticks of any poller; `host` is the limit after which a host would
+    /// kill it.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::build`]; also where no tick fits into that limit, or the output that a handler writes to is closed.
     pub fn build_to_run(
         vars: &dyn Vars,
         host: Option<&FunctionTimeout>,
@@ -103,12 +114,16 @@ impl App {
                 host.set_by
             );
         }
-        let app = Self::of(config, vars)?;
+        let app = Self::of(config, vars, |state| state)?;
         app.pollers.values().try_for_each(|poller| check_handler(poller))?;
         Ok(app)
     }
 
-    fn of(config: Config, vars: &dyn Vars) -> Result<Self, BuildError> {
+    fn of(
+        config: Config,
+        vars: &dyn Vars,
+        place: impl FnOnce(Arc<dyn StateStore>) -> Arc<dyn StateStore>,
+    ) -> Result<Self, BuildError> {
         let surroundings = Surroundings::of(vars);
         let metrics = Metrics::default();
         let metrics = if config.metrics.azfdb { metrics.with_azfdb() } else { metrics };
@@ -116,7 +131,7 @@ impl App {
         let owner_id = surroundings.owner_id(&config.app);
         let instance = Arc::new(Instance::new(owner_id).measured(Arc::clone(&metrics)));
         let Storage { state, journals } = surroundings.storage(&config)?;
-        let store: Arc<dyn StateStore> = Arc::new(LoggedStore::new(state));
+        let store: Arc<dyn StateStore> = Arc::new(LoggedStore::new(place(state)));
         let mut shared = Shared {
             config: &config,
             surroundings: &surroundings,

@@ -47,7 +47,7 @@ use std::time::Duration;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use tokio::runtime::Runtime;
 
-use self::output::{Exit, Failed, end, tell};
+use self::output::{Exit, Failed, end, hold_settings, tell};
 use crate::app::App;
 use crate::config::{LocalSettings, ProcessVars, Vars, secrets};
 use crate::error::chain;
@@ -61,7 +61,7 @@ use crate::telemetry::flush_lines;
 #[command(name = "highwater", version, about)]
 struct Arguments {
     /// File such as `local.settings.json`, whose values count where the environment has none.
-    #[arg(long, value_name = "FILE", global = true)]
+    #[arg(long, value_name = "FILE", global = true, overrides_with = "settings")]
     settings: Option<PathBuf>,
     #[command(subcommand)]
     command: Option<Command>,
@@ -176,6 +176,7 @@ async fn run() -> ExitCode {
         Some(path) => match LocalSettings::read(path, ProcessVars) {
             Ok(settings) => {
                 hold_secrets(&settings);
+                hold_settings(path);
                 &settings.clone()
             }
             Err(error) => return end(Err(Failed::new(Exit::Settings, chain(&error)))),
@@ -236,6 +237,11 @@ fn hold_secrets(vars: &dyn Vars) {
 /// Returns the poller of a name, put together as the settings say; nothing is connected to yet.
 fn poller(vars: &dyn Vars, name: &str) -> Result<Arc<Poller>, Failed> {
     poller_of(&App::build(vars)?.pollers, name)
+}
+
+/// As [`poller`], for a command that puts a document in its place: also where the place is gone.
+fn poller_to_restore(vars: &dyn Vars, name: &str) -> Result<Arc<Poller>, Failed> {
+    poller_of(&App::build_to_restore(vars)?.pollers, name)
 }
 
 fn poller_of(pollers: &BTreeMap<String, Arc<Poller>>, name: &str) -> Result<Arc<Poller>, Failed> {
@@ -310,6 +316,24 @@ mod tests {
             }
         });
         children.collect()
+    }
+
+    /// A shell function that names the file may be given a command that an error has printed.
+    #[test]
+    fn the_last_file_of_settings_counts() {
+        let words = ["highwater", "--settings", "a", "--settings", "b", "status"];
+        let parsed = Arguments::try_parse_from(words).unwrap();
+        assert_eq!(parsed.settings, Some(PathBuf::from("b")));
+        let parsed = Arguments::try_parse_from([
+            "highwater",
+            "--settings",
+            "a",
+            "tick",
+            "x",
+            "--settings",
+            "b",
+        ]);
+        assert_eq!(parsed.unwrap().settings, Some(PathBuf::from("b")));
     }
 
     #[test]

@@ -53,11 +53,44 @@ pub(crate) fn reset_to_beginning(poller: &str, reason: &str) -> String {
     format!("`highwater reset {poller} to-beginning --reason \"{reason}\"`")
 }
 
-/// Returns the commands that bring a lost or damaged state document back.
-pub(crate) fn restore_state(poller: &str) -> String {
+/// Returns the commands that replace a lost or damaged state document. `has_journal` says whether there is a
+/// journal to rebuild it from; `None` where that is not known.
+pub(crate) fn restore_state(document: &str, has_journal: Option<bool>) -> String {
+    if let Some(restart) = restart_range(document) {
+        return restart;
+    }
+    let poller = document;
+    let rebuild = format!("`highwater state rebuild {poller} --reason \"state was lost\"`");
+    let rebuild = match has_journal {
+        Some(true) => format!("rebuild it from the journal with {rebuild}, "),
+        Some(false) => String::new(),
+        None => format!("where a journal is kept, rebuild it with {rebuild}, "),
+    };
     format!(
-        "rebuild it from the journal with `highwater state rebuild {poller} --reason \"state was lost\"`, or \
-         restore a copy with `highwater state import copy.json {poller} --reason \"state was lost\"`"
+        "{rebuild}restore a copy with `highwater state import copy.json {poller} --reason \"state was lost\"`, or \
+         deliver everything again with {}",
+        reset_to_beginning(poller, "state was lost")
+    )
+}
+
+/// Returns what to do about the state document of a range, which no command takes for a poller; `None` for the
+/// document of a poller.
+pub(crate) fn restart_range(document: &str) -> Option<String> {
+    let (poller, _) = document.split_once('.')?;
+    Some(format!(
+        "it only says how far a replay or backfill of `{poller}` has come: start that range again"
+    ))
+}
+
+/// Returns the commands that end the loss of a poller's position. `tracked` says whether it reads by change
+/// tracking.
+pub(crate) fn end_loss(poller: &str, tracked: bool) -> String {
+    // No read of a tracked table tells which rows were deleted meanwhile, so that has to be agreed to.
+    let skip = if tracked { " --skip-rows" } else { "" };
+    format!(
+        "deliver everything again with `highwater reset {poller} to-beginning{skip} --reason \"position lost\"`; \
+         only if the source has the same rows as before and none changed meanwhile, keep the position with \
+         `highwater reset {poller} keep --new-source --reason \"no row is missing\"`"
     )
 }
 

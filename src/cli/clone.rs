@@ -102,7 +102,7 @@ impl Copying {
 
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
     let name = options.poller.as_str();
-    let pollers = App::build(vars)?.pollers;
+    let pollers = App::build_to_restore(vars)?.pollers;
     let (copying, new_name, source) = match (&options.new_name, &options.from_app) {
         (Some(new_name), _) => {
             let source = format!("`{name}`");

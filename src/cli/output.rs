@@ -6,7 +6,9 @@
 
 use std::borrow::Cow;
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -20,6 +22,57 @@ use crate::lease::LeaseError;
 use crate::poller::{LoadError, TickError};
 use crate::redaction::{redact, redact_json};
 use crate::state::{FormatError, Refusal, StoreError};
+
+/// What a command in a text begins with.
+const COMMAND: &str = "`highwater ";
+/// The option that names a file of settings.
+const OPTION: &str = "--settings";
+
+/// The file of settings that this process was started with, as a shell reads it; empty without one.
+static SETTINGS: OnceLock<String> = OnceLock::new();
+
+/// Has every command that is printed from now on name the file of settings that this one was given: without it
+/// they would not run.
+pub(super) fn hold_settings(file: &Path) {
+    SETTINGS.get_or_init(|| quoted(&file.display().to_string()));
+}
+
+/// Returns a word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+/// Returns a text whose commands name the file of settings that this process was started with.
+fn with_settings(text: &str) -> Cow<'_, str> {
+    SETTINGS.get().map_or(Cow::Borrowed(text), |file| naming(text, file))
+}
+
+/// Returns `text` with the option for `file` in each command that does not have it; what is JSON stays JSON.
+fn naming<'a>(text: &'a str, file: &str) -> Cow<'a, str> {
+    let mut parts = text.split(COMMAND);
+    let Some(first) = parts.next().filter(|first| first.len() < text.len()) else {
+        return Cow::Borrowed(text);
+    };
+    let escaped = serde_json::to_string(file).unwrap_or_default();
+    let file = if is_json(text) { escaped.trim_matches('"') } else { file };
+    let mut named = first.to_owned();
+    for rest in parts {
+        named.push_str(COMMAND);
+        let command = rest.split('`').next().unwrap_or_default();
+        if !command.contains(OPTION) {
+            named.push_str(OPTION);
+            named.push(' ');
+            named.push_str(file);
+            named.push(' ');
+        }
+        named.push_str(rest);
+    }
+    Cow::Owned(named)
+}
 
 /// Widest cell of a table; a longer one is cut, since the JSON forms have it whole.
 const CELL_CHARS_MAX: usize = 100;
@@ -260,6 +313,11 @@ pub(super) fn time_text(at: OffsetDateTime) -> String {
 
 /// Prints a command's data, without secrets; nothing at all where there is none.
 pub(super) fn say(text: &str) {
+    say_rows(&with_settings(text));
+}
+
+/// Prints data with rows or documents in it, without secrets and otherwise as they are.
+pub(super) fn say_rows(text: &str) {
     if !text.is_empty() {
         write_line(&mut io::stdout(), &clean(text));
     }
@@ -267,10 +325,13 @@ pub(super) fn say(text: &str) {
 
 /// Returns a command's data without secrets; what is JSON stays JSON.
 fn clean(text: &str) -> Cow<'_, str> {
+    if is_json(text) { redact_json(text) } else { redact(text) }
+}
+
+/// Whether a command's data is a JSON document, or one on each line.
+fn is_json(text: &str) -> bool {
     let is_json = |text: &str| serde_json::from_str::<IgnoredAny>(text).is_ok();
-    let is_structured =
-        text.starts_with(['{', '[']) && (is_json(text) || text.lines().all(is_json));
-    if is_structured { redact_json(text) } else { redact(text) }
+    text.starts_with(['{', '[']) && (is_json(text) || text.lines().all(is_json))
 }
 
 /// Prints data as it is stored: a copy that differs could not be restored.
@@ -284,7 +345,7 @@ pub(super) fn say_bytes(bytes: &[u8]) {
 
 /// Prints what is not data: progress, warnings, questions.
 pub(super) fn tell(text: &str) {
-    write_line(&mut io::stderr(), &redact(text));
+    write_line(&mut io::stderr(), &redact(&with_settings(text)));
 }
 
 /// Prints why a command ends, and returns its exit code.
@@ -338,6 +399,21 @@ mod tests {
         .assert_eq(&Output::Jsonl.list(&SHIPS));
         let json: serde_json::Value = serde_json::from_str(&Output::Json.list(&SHIPS)).unwrap();
         assert_eq!(json[1]["guns"], 6);
+    }
+
+    #[test]
+    fn a_command_names_the_settings_that_it_needs_and_stays_json() {
+        let text = "run `highwater init orders`, or `highwater run --settings x.json`; `highwater` is a name";
+        assert_eq!(
+            naming(text, &quoted("my app/it's.json")),
+            "run `highwater --settings 'my app/it'\\''s.json' init orders`, or `highwater run --settings x.json`; \
+             `highwater` is a name"
+        );
+        assert!(matches!(naming("no command", "x"), Cow::Borrowed(_)));
+        assert_eq!(quoted("./local.settings.json"), "./local.settings.json");
+        let json = naming(r#"{"fix":"`highwater status`"}"#, &quoted("a \"b.json"));
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["fix"], "`highwater --settings 'a \"b.json' status`");
     }
 
     #[test]

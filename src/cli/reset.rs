@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::confirm::{Asked, confirm};
 use super::output::{Exit, Failed, OutputOption, say, tell};
 use super::restore::SEEN_LATER;
-use super::{poller, restore};
+use super::{poller_to_restore, restore};
 use crate::config::Vars;
 use crate::cursor::Cursor;
 use crate::error::chain;
@@ -95,7 +95,7 @@ struct Report<'a> {
 
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
     let name = options.poller.as_str();
-    let poller = poller(vars, name)?;
+    let poller = poller_to_restore(vars, name)?;
     let copy = match (options.to, &options.at) {
         (To::Checkpoint, Some(file)) => Some(restore::read(name, Path::new(file))?),
         _ => None,

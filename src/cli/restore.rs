@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::confirm::{Asked, confirm};
 use super::output::{Exit, Failed, OutputOption, say, tell, time_text};
 use super::state::words;
-use super::{poller, reset};
+use super::{poller_to_restore, reset};
 use crate::config::Vars;
 use crate::error::chain;
 use crate::journal::{Happened, Verdict};
@@ -57,7 +57,7 @@ struct Report<'a> {
 
 pub(super) async fn rebuild(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
     let name = options.poller.as_str();
-    let poller = poller(vars, name)?;
+    let poller = poller_to_restore(vars, name)?;
     let examined = poller.examine().await?;
     let refuse = |text: &str| {
         Err(Failed::new(Exit::Failed, format!("{name}: {}{text}", words(name, &examined))))
@@ -121,7 +121,7 @@ pub(super) async fn import(vars: &dyn Vars, import: &ImportOptions) -> Result<Ex
     let ImportOptions { file, common: options, skip_rows } = import;
     let name = options.poller.as_str();
     options.asked.reason()?;
-    let poller = poller(vars, name)?;
+    let poller = poller_to_restore(vars, name)?;
     let document = read(name, file)?;
     poller.refuse_other_part(&document).map_err(failed)?;
     poller.refuse_beside_others().await?;

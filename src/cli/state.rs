@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::output::{Exit, Failed, OutputOption, say, say_bytes, time_text};
+use super::output::{Exit, Failed, OutputOption, say, say_bytes, say_rows, time_text};
 use super::{poller, restore};
 use crate::config::{STATE_TABLE_DEFAULT, Vars};
 use crate::error::chain;
@@ -78,7 +78,7 @@ async fn show(vars: &dyn Vars, options: &PollerOptions) -> Result<Exit, Failed> 
     let name = &options.poller;
     let Present { document, held_by, .. } = poller(vars, name)?.present().await?;
     let document = document?.ok_or_else(|| missing(name))?;
-    say(&options.form.output.one(&document, || text(&document, held_by.as_deref())));
+    say_rows(&options.form.output.one(&document, || text(&document, held_by.as_deref())));
     Ok(Exit::Done)
 }
 

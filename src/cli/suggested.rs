@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use super::*;
+use crate::poller::TickError;
+use crate::state::{Fence, FencingToken, Generation, decode, decode_marker};
 
 /// What stands in a message for these values; any other value is a poller's name.
 const VALUES: [(&str, &str); 11] = [
@@ -54,7 +56,9 @@ fn code(text: &str) -> String {
 /// Returns the commands in backticks, with values for what is filled in.
 fn commands(code: &str) -> Vec<String> {
     const START: &str = "`highwater ";
-    let texts = code.split(START).skip(1).filter_map(|rest| rest.split('`').next());
+    // A literal that ends there is no command.
+    let rests = code.split(START).skip(1).filter(|rest| !rest.starts_with('"'));
+    let texts = rests.filter_map(|rest| rest.split('`').next());
     texts.map(|text| filled_in(&format!("highwater {text}"))).collect()
 }
 
@@ -138,4 +142,59 @@ fn a_command_with_a_gap_is_found() {
         assert!(mistake.contains(why), "`{command}`: {mistake}");
     }
     assert_eq!(mistake("highwater reset orders to-beginning --reason \"key changed\""), None);
+}
+
+/// Names of documents that an error may be about: of a poller, of a partition, of ranges.
+const DOCUMENTS: [&str; 4] =
+    ["orders", "orders__p1", "orders.replay.0123456789ab", "orders.backfill.0123456789ab.2"];
+
+/// Returns the errors about a state document that suggest commands.
+fn errors(document: &str) -> Vec<String> {
+    let poller = || document.to_owned();
+    let vanished = |has_journal| TickError::StateVanished {
+        poller: poller(),
+        ran_since: "2026-04-07T01:23:00Z".to_owned(),
+        has_journal,
+    };
+    let fence = |token| Fence { generation: Generation(7), token: FencingToken(token) };
+    let ticks = [
+        vanished(true),
+        vanished(false),
+        TickError::NotStarted { poller: poller() },
+        TickError::FenceAhead { poller: poller(), stale: fence(3), current: fence(9) },
+    ];
+    let complete = format!(
+        r#"{{"version": 1, "poller_name": "{document}", "source_fingerprint": "sha256:0", "checkpoint":
+        {{"cursor": null}}, "lease": {{"fencing_token": 1}}}}"#
+    );
+    let with = |from: &str, to: &str| complete.replace(from, to);
+    let cursor = r#""cursor": {"kind": "timestamp+pk", "value": "soon", "tiebreaker": {}}"#;
+    let damaged = [
+        "{".to_owned(),
+        "{}".to_owned(),
+        with(document, "other"),
+        with(r#""fencing_token": 1"#, ""),
+        with(r#""cursor": null"#, r#""last_successful_batch_id": "batch_1""#),
+        with(r#""cursor": null"#, cursor),
+    ];
+    let damaged = damaged.iter().map(|bytes| decode(document, bytes.as_bytes()).unwrap_err());
+    let marker = decode_marker(document, b"{").unwrap_err();
+    let formats = damaged.chain([marker]).map(|error| chain(&error));
+    ticks.iter().map(|error| chain(error)).chain(formats).collect()
+}
+
+#[test]
+fn a_command_names_a_poller_of_the_settings_whatever_document_the_error_is_about() {
+    for document in DOCUMENTS {
+        for text in errors(document) {
+            let commands = commands(&text);
+            let is_range = document.contains('.');
+            assert!(is_range || !commands.is_empty(), "no command: {text}");
+            for command in commands {
+                assert_eq!(mistake(&command), None, "`{command}`: {text}");
+                let names_document = words(&command).iter().any(|word| word == document);
+                assert!(names_document != is_range || command.contains(" recover "), "{text}");
+            }
+        }
+    }
 }

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use tracing::instrument::WithSubscriber as _;
 use uuid::Uuid;
 
-use super::output::{Exit, Failed, OutputOption, say};
+use super::output::{Exit, Failed, OutputOption, say, say_rows};
 use super::poller;
 use super::serve::{Signals, asked_to_stop};
 use super::warnings::Warnings;
@@ -123,7 +123,7 @@ async fn dry_run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
         last: last.as_ref(),
         events: events.map_err(|error| Failed::new(Exit::Failed, error.to_string()))?,
     };
-    say(&options.form.output.one(&report, || text(&report)));
+    say_rows(&options.form.output.one(&report, || text(&report)));
     Ok(Exit::Done)
 }
 

@@ -6,8 +6,8 @@ use time::format_description::well_known::Rfc3339;
 use super::Finding;
 use super::clock::{self, Reading};
 use crate::clock::Clock;
-use crate::cursor::{SourceDefinition, SourceFingerprint};
-use crate::error::{chain, restore_state};
+use crate::cursor::{CursorMode, SourceDefinition, SourceFingerprint};
+use crate::error::{chain, end_loss, restore_state};
 use crate::event::counted;
 use crate::state::{
     LeaseAge, Loaded, Marker, OnMissingState, Standing, StateDocument, StateKey, StateStore,
@@ -127,7 +127,7 @@ fn judge(
         Ok(document) => document,
         Err(error) => {
             return (
-                vec![Finding::error(DOCUMENT, chain(&error), restore_state(expected.poller))],
+                vec![Finding::error(DOCUMENT, chain(&error), restore_state(expected.poller, None))],
                 None,
             );
         }
@@ -192,17 +192,14 @@ fn missing(expected: Expected<'_>, marker: &Result<Loaded, StoreError>) -> Findi
         Some(marker) if expected.on_missing_state == OnMissingState::Stop => Finding::error(
             DOCUMENT,
             format!("gone, though the poller has run since {}", rfc3339(marker.created_at)),
-            format!(
-                "{}; or set `ON_MISSING_STATE` of the poller to `recreate` to deliver everything again",
-                restore_state(expected.poller)
-            ),
+            restore_state(expected.poller, None),
         ),
         Some(_) => Finding::warning(
             DOCUMENT,
             "gone, and made anew by the next tick: everything is delivered again",
             format!(
                 "before the next tick, if that is not wanted: {}",
-                restore_state(expected.poller)
+                restore_state(expected.poller, None)
             ),
         ),
         None if expected.start_now => Finding::warning(
@@ -289,7 +286,10 @@ fn trouble(document: &StateDocument) -> Vec<Finding> {
         findings.push(Finding::warning(
             "pause",
             format!("paused by `{}` since {}: {}", paused.by, rfc3339(paused.at), paused.reason),
-            "mend what the reason says, then resume the poller",
+            format!(
+                "fix what the reason says, then run `highwater resume {}`",
+                document.poller_name
+            ),
         ));
     }
     if let Some(batch) = &document.in_flight
@@ -308,15 +308,11 @@ fn trouble(document: &StateDocument) -> Vec<Finding> {
         ));
     }
     if let Some(reason) = document.lost_position() {
-        let name = &document.poller_name;
-        findings.push(Finding::error(
-            "lost position",
-            reason,
-            format!(
-                "deliver everything again with `highwater reset {name} to-beginning --reason \"position \
-                 lost\"`; no tick continues before a reset"
-            ),
-        ));
+        let cursor = document.checkpoint.cursor.as_ref();
+        let tracked = cursor.is_some_and(|cursor| cursor.mode == CursorMode::ChangeTracking);
+        let fix = end_loss(&document.poller_name, tracked);
+        let fix = format!("{fix}; no tick continues before a reset");
+        findings.push(Finding::error("lost position", reason, fix));
     }
     findings
 }

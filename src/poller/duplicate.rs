@@ -25,7 +25,7 @@ pub enum CloneError {
     /// The other name had a state.
     #[error(
         "a poller `{poller}` has run before and its state is gone: choose another name, or {}",
-        restore_state(poller)
+        restore_state(poller, None)
     )]
     RanBefore {
         /// The other name.

@@ -42,7 +42,7 @@ impl Poller {
             self.refuse_division_of(&blank.document)?;
             self.refuse_other_division(true).await?;
             if let Some(marker) = self.read_marker().await? {
-                return Err(self.state_vanished(marker.created_at));
+                return Err(self.state_vanished(marker.created_at).await);
             }
             // As with a first grant: what is created is blank, and begins under its tag.
             let Some(etag) = blank.etag.clone() else {

@@ -12,7 +12,7 @@ use tracing::warn;
 use super::memory::Memory;
 use super::{Poller, TickError};
 use crate::cursor::CursorMode;
-use crate::error::chain;
+use crate::error::{chain, end_loss};
 use crate::journal::Happened;
 use crate::source::FetchError;
 use crate::state::{Precondition, StateDocument, StoreError, encode};
@@ -52,18 +52,8 @@ impl Poller {
     }
 
     fn with_remedy(&self, error: FetchError) -> FetchError {
-        let Self { name, .. } = self;
-        // No read of a tracked table tells which rows were deleted meanwhile, so that has to be agreed to.
-        let skip = match self.source.shape().mode {
-            CursorMode::ChangeTracking => " --skip-rows",
-            CursorMode::RowVersion | CursorMode::TimestampPk | CursorMode::IntegerPk => "",
-        };
-        let reason = format!(
-            "{}; deliver everything again with `highwater reset {name} to-beginning{skip} --reason \"position \
-             lost\"`; only if the source has the same rows as before and none changed meanwhile, keep the \
-             position with `highwater reset {name} keep --new-source --reason \"no row is missing\"`",
-            error.reason
-        );
+        let tracked = self.source.shape().mode == CursorMode::ChangeTracking;
+        let reason = format!("{}; {}", error.reason, end_loss(&self.name, tracked));
         FetchError { reason, ..error }
     }
 

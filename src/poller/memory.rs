@@ -237,7 +237,7 @@ impl Poller {
             }
             // Somebody who has set its position since knows what he does.
             if !was_placed(&now.document) {
-                self.refuse_vanished(ran_since)?;
+                self.refuse_vanished(ran_since).await?;
             }
         }
         // Once there is a blank document, right before the first grant: listing costs a request.
@@ -258,15 +258,20 @@ impl Poller {
         blank.with(begun)
     }
 
-    fn refuse_vanished(&self, ran_since: OffsetDateTime) -> Result<(), TickError> {
+    async fn refuse_vanished(&self, ran_since: OffsetDateTime) -> Result<(), TickError> {
         match self.limits.on_missing_state {
             OnMissingState::Recreate => Ok(()),
-            OnMissingState::Stop => Err(self.state_vanished(ran_since)),
+            OnMissingState::Stop => Err(self.state_vanished(ran_since).await),
         }
     }
 
-    pub(super) fn state_vanished(&self, ran_since: OffsetDateTime) -> TickError {
-        TickError::StateVanished { poller: self.name.clone(), ran_since: rfc3339(ran_since) }
+    pub(super) async fn state_vanished(&self, ran_since: OffsetDateTime) -> TickError {
+        let has_journal = match &self.journal.store {
+            Some(journals) => journals.list(&self.name).await.is_ok_and(|parts| !parts.is_empty()),
+            None => false,
+        };
+        let (poller, ran_since) = (self.name.clone(), rfc3339(ran_since));
+        TickError::StateVanished { poller, ran_since, has_journal }
     }
 
     pub(super) fn not_started(&self) -> TickError {

@@ -283,7 +283,8 @@ impl<'a> Observation<'a> {
         let rows = batch.rows();
         self.quarantined += rows;
         self.poller.metrics.quarantined(&self.poller.name, reason.as_str(), rows);
-        let name = &self.poller.name;
+        // Rows that a range quarantines are kept under its poller's name.
+        let name = self.poller.of();
         for event in &batch.events {
             let event_id = event.id.as_str();
             error!(

@@ -5,12 +5,11 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tracing::Level;
 
-use crate::error::{ErrorKind, restore_state};
+use crate::error::{ErrorKind, restart_range, restore_state};
 use crate::handler::HandlerError;
 use crate::lease::LeaseError;
 use crate::metrics::{FAILURES, RefusedBy};
 use crate::normalize::NormalizeError;
-use crate::partition::whole_of;
 use crate::source::FetchError;
 use crate::state::{Fence, FormatError, Paused, Refusal, StoreError};
 
@@ -102,16 +101,16 @@ pub enum TickError {
     },
     /// The poller has run before and its state is gone.
     #[error(
-        "state document of `{poller}` is gone though the poller has run since {ran_since}: {}; or set \
-         `HIGHWATER__POLLERS__{}__ON_MISSING_STATE` to `recreate` to deliver everything again",
-        restore_state(poller),
-        whole_of(poller).to_ascii_uppercase()
+        "state document of `{poller}` is gone though the poller has run since {ran_since}: {}",
+        restore_state(poller, Some(*has_journal))
     )]
     StateVanished {
         /// The poller.
         poller: String,
         /// When its marker was written, or this process first saw its document, as RFC 3339 writes it.
         ran_since: String,
+        /// Whether there is a journal to rebuild it from.
+        has_journal: bool,
     },
     /// The poller has no state here, and the same poller has delivered under another application.
     #[error(
@@ -133,10 +132,7 @@ pub enum TickError {
         others: usize,
     },
     /// The poller has no state, and is to start from now.
-    #[error(
-        "poller `{poller}` has no state and is to start from now: run `highwater init {poller}` once; no tick \
-         does so, because a lost state would look like a first start"
-    )]
+    #[error("{}", not_started(poller))]
     NotStarted {
         /// The poller.
         poller: String,
@@ -156,9 +152,8 @@ pub enum TickError {
     /// The target has accepted a higher grant, and the state document knows of none: it is an older copy.
     #[error(
         "target has accepted grant {current}, but the newest grant of the state document is this one, {stale}: \
-         the document was put back from an older copy, or belongs to a copy of the app; if no other app \
-         delivers `{poller}` to this target, run `highwater lease break {poller} --above {current} --reason \
-         \"state document is an older copy\"`"
+         the document was put back from an older copy, or belongs to a copy of the app; {}",
+        raise_above(poller, current)
     )]
     FenceAhead {
         /// The poller.
@@ -177,6 +172,28 @@ pub enum TickError {
     /// The batch was taken, but it is not known or not so that the checkpoint moved.
     #[error("commit checkpoint")]
     Commit(#[source] LeaseError),
+}
+
+fn not_started(document: &str) -> String {
+    if let Some(restart) = restart_range(document) {
+        return format!("`{document}` has no state document any more: {restart}");
+    }
+    format!(
+        "poller `{document}` has no state and is to start from now: run `highwater init {document}` once; no tick \
+         does so, because a lost state would look like a first start"
+    )
+}
+
+fn raise_above(document: &str, current: &Fence) -> String {
+    match document.split('.').collect::<Vec<_>>().as_slice() {
+        [poller, purpose, id, ..] => format!(
+            "give it up with `highwater {purpose} {poller} --cancel {id}`, and start the range again"
+        ),
+        _ => format!(
+            "if no other app delivers `{document}` to this target, run `highwater lease break {document} --above \
+             {current} --reason \"state document is an older copy\"`"
+        ),
+    }
 }
 
 fn earlier(others: usize) -> String {

@@ -84,6 +84,10 @@ impl StateStore for CountedStore {
         self.below.apps_with(key).await
     }
 
+    fn making_place(&self) -> Option<Arc<dyn StateStore>> {
+        self.below.making_place()
+    }
+
     fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
         self.below.of_app(app)
     }

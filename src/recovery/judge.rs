@@ -224,7 +224,7 @@ fn state_without_configuration(subject: &Subject<'_>) -> Option<Judged> {
 pub(super) fn configuration_without_state(name: &str, has_run: bool) -> Judged {
     let (action, found) = if has_run {
         let found = "its document is gone, though its marker says that it has run";
-        (Action::Alarm, format!("{found}: {}", restore_state(name)))
+        (Action::Alarm, format!("{found}: {}", restore_state(name, None)))
     } else {
         (Action::Report, "it has no document: no tick has delivered anything yet".to_owned())
     };

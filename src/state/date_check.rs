@@ -158,6 +158,11 @@ impl StateStore for DateCheckedStore {
         self.below.apps_with(key).await
     }
 
+    fn making_place(&self) -> Option<Arc<dyn StateStore>> {
+        let below = self.below.making_place()?;
+        Some(Arc::new(Self::new(below, 2 * self.tolerance, Arc::clone(&self.clock))))
+    }
+
     fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
         let below = self.below.of_app(app)?;
         Some(Arc::new(Self::new(below, 2 * self.tolerance, Arc::clone(&self.clock))))

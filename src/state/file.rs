@@ -30,6 +30,8 @@ use crate::cursor::hex;
 pub struct FileStore {
     folder: PathBuf,
     clock: Arc<dyn Clock>,
+    /// Whether a folder that is missing holds nothing, and is made by the first write.
+    makes_folder: bool,
 }
 
 /// First line of a file.
@@ -43,11 +45,11 @@ struct Header {
 impl FileStore {
     /// Keeps state of the application `app` below `root`, in `root/state/app`.
     ///
-    /// `root/state` is created by [`StateStore::prepare`] alone: where it is missing, a volume may not be
-    /// mounted, and an empty folder in its place would look like a first start. The folder of the
-    /// application is created by its first write.
+    /// `root/state` is created by [`StateStore::prepare`], and by a write of [`StateStore::making_place`], alone: where
+    /// it is missing, a volume may not be mounted, and an empty folder in its place would look like a first start. The
+    /// folder of the application is created by its first write.
     pub fn new(root: &Path, app: &str, clock: Arc<dyn Clock>) -> Self {
-        Self { folder: root.join("state").join(app), clock }
+        Self { folder: root.join("state").join(app), clock, makes_folder: false }
     }
 
     /// Returns the file of `key`.
@@ -61,13 +63,14 @@ impl FileStore {
 
     /// Returns why nothing may be read or written, where the folder of all applications is missing.
     fn missing_folder(&self) -> Option<String> {
-        let state = self.folder.parent().filter(|state| !state.is_dir())?;
+        let state = self.folder.parent().filter(|state| !self.makes_folder && !state.is_dir())?;
         Some(format!("folder `{}` does not exist: mount its volume", state.display()))
     }
 
     fn check_folder(&self, key: &StateKey) -> Result<(), StoreError> {
         let Some(missing) = self.missing_folder() else { return Ok(()) };
-        let poller = key.poller();
+        // The document of a range is of a poller, too.
+        let poller = key.poller().split('.').next().unwrap_or_default();
         // The recovery controller has a document of its own here, and is no poller to start.
         let reason = if poller.starts_with("highwater__") {
             format!("{missing}, or for a first start create it by `init` of a poller")
@@ -120,6 +123,7 @@ impl FileStore {
 
     fn list_blocking(&self) -> Result<Vec<StateKey>, StoreError> {
         if let Some(reason) = self.missing_folder() {
+            let reason = format!("{reason}, or for a first start create it by `init` of a poller");
             return Err(StoreError::Refused { key: "state folder".to_owned(), reason });
         }
         let names = names_in(&self.folder, &self.folder.display().to_string())?;
@@ -238,7 +242,11 @@ impl StateStore for FileStore {
 
     fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
         let folder = self.folder.parent()?.join(app);
-        Some(Arc::new(Self { folder, clock: Arc::clone(&self.clock) }))
+        Some(Arc::new(Self { folder, ..self.clone() }))
+    }
+
+    fn making_place(&self) -> Option<Arc<dyn StateStore>> {
+        Some(Arc::new(Self { makes_folder: true, ..self.clone() }))
     }
 
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
@@ -275,6 +283,15 @@ mod tests {
         store.prepare().await.unwrap();
         assert_eq!(store.load(&key()).await.unwrap().stored, None);
         store.store(&key(), b"1".to_vec(), Precondition::Absent).await.unwrap();
+        // For a command that restores a document it is empty, and made by the write alone.
+        let elsewhere = tempfile::tempdir().unwrap();
+        let gone = FileStore::new(elsewhere.path(), "app", Arc::new(SystemClock));
+        let restoring = gone.making_place().unwrap();
+        assert_eq!(restoring.load(&key()).await.unwrap().stored, None);
+        assert_eq!(restoring.list().await.unwrap(), []);
+        assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0, "a read makes nothing");
+        restoring.store(&key(), b"1".to_vec(), Precondition::Absent).await.unwrap();
+        assert_eq!(gone.load(&key()).await.unwrap().stored.unwrap().bytes, b"1");
         // As if the volume were gone.
         fs::rename(root.path().join("state"), root.path().join("elsewhere")).unwrap();
         assert!(store.load(&key()).await.is_err());

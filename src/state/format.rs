@@ -14,7 +14,7 @@ use time::OffsetDateTime;
 
 use super::{CheckpointMetadata, Generation, Histogram, Observed, RecentTick, StateDocument};
 use crate::cursor::CursorError;
-use crate::error::{reset_to_beginning, restore_state};
+use crate::error::restore_state;
 
 /// The version of the format that this build reads and writes.
 pub const VERSION: u32 = 1;
@@ -27,8 +27,8 @@ const KNOWN_REQUIREMENTS: &[&str] = &["paused", super::range::REQUIREMENT];
 pub enum FormatError {
     /// The bytes are not JSON; most often a truncated copy.
     #[error(
-        "state document of `{poller}` is not JSON ({length} bytes): restore a copy or rebuild it; \
-         nothing was overwritten"
+        "state document of `{poller}` is not JSON ({length} bytes; {cause}), and nothing was overwritten: {}",
+        restore_state(poller, None)
     )]
     NotJson {
         /// The poller.
@@ -36,20 +36,20 @@ pub enum FormatError {
         /// Length of what was found.
         length: usize,
         /// Where the JSON breaks.
-        #[source]
-        source: serde_json::Error,
+        cause: serde_json::Error,
     },
     /// JSON, but not a state document.
     #[error(
-        "state document of `{poller}` is JSON of something else: it needs `version`, \
-         `poller_name`, `source_fingerprint`, `checkpoint` and `lease`; check the container and path"
+        "state document of `{poller}` is JSON of something else ({cause}): it needs `version`, \
+         `poller_name`, `source_fingerprint`, `checkpoint` and `lease`; check the container and path; if they are \
+         right, {}",
+        restore_state(poller, None)
     )]
     Foreign {
         /// The poller.
         poller: String,
         /// Which field is wrong.
-        #[source]
-        source: serde_json::Error,
+        cause: serde_json::Error,
     },
     /// Written by a version that this build does not know.
     #[error(
@@ -74,7 +74,11 @@ pub enum FormatError {
         requirement: String,
     },
     /// Belongs to another poller.
-    #[error("state document of `{poller}` names poller `{found}`: two pollers share one path")]
+    #[error(
+        "state document of `{poller}` names poller `{found}`: two pollers share one path, or the document was \
+         copied there; {}",
+        restore_state(poller, None)
+    )]
     OtherPoller {
         /// The poller that asked.
         poller: String,
@@ -84,9 +88,8 @@ pub enum FormatError {
     /// The lease has no fencing token, so the next grant would repeat one that was given before.
     #[error(
         "state document of `{poller}` has the fencing token `{found}`, expected a number: without the last one \
-         the next grant could repeat an earlier token; {}, or deliver everything again with {}",
-        restore_state(poller),
-        reset_to_beginning(poller, "token was lost")
+         the next grant could repeat an earlier token; {}",
+        restore_state(poller, None)
     )]
     NoToken {
         /// The poller.
@@ -97,9 +100,8 @@ pub enum FormatError {
     /// There is no position, though a batch was delivered.
     #[error(
         "state document of `{poller}` has no cursor, though batch `{batch_id}` was delivered: everything would be \
-         delivered again; {}, or agree to that with {}",
-        restore_state(poller),
-        reset_to_beginning(poller, "cursor was lost")
+         delivered again; {}",
+        restore_state(poller, None)
     )]
     NoCursor {
         /// The poller.
@@ -107,14 +109,29 @@ pub enum FormatError {
         /// The last batch.
         batch_id: String,
     },
+    /// The marker cannot be read.
+    #[error(
+        "marker of `{poller}` is not JSON ({length} bytes; {cause}): remove `{poller}.marker.json`, and `highwater recover \
+         --yes` writes it again"
+    )]
+    Marker {
+        /// The poller.
+        poller: String,
+        /// Length of what was found.
+        length: usize,
+        /// Where the JSON breaks.
+        cause: serde_json::Error,
+    },
     /// The checkpoint's cursor cannot be used.
-    #[error("state document of `{poller}` has a checkpoint that cannot be used")]
+    #[error(
+        "state document of `{poller}` has a checkpoint that cannot be used ({cause}): {}",
+        restore_state(poller, None)
+    )]
     Cursor {
         /// The poller.
         poller: String,
         /// What is wrong with it.
-        #[source]
-        source: CursorError,
+        cause: CursorError,
     },
 }
 
@@ -126,7 +143,7 @@ pub enum FormatError {
 pub fn decode(poller: &str, bytes: &[u8]) -> Result<StateDocument, FormatError> {
     let owned = || poller.to_owned();
     let json: Json = serde_json::from_slice(without_bom(bytes))
-        .map_err(|source| FormatError::NotJson { poller: owned(), length: bytes.len(), source })?;
+        .map_err(|cause| FormatError::NotJson { poller: owned(), length: bytes.len(), cause })?;
     if let Some(found) = json.get("version").filter(|found| **found != VERSION) {
         return Err(FormatError::Version { poller: owned(), found: found.to_string() });
     }
@@ -141,8 +158,8 @@ pub fn decode(poller: &str, bytes: &[u8]) -> Result<StateDocument, FormatError> 
     }
     let document: StateDocument = match serde_json::from_value(json) {
         Ok(document) => document,
-        Err(source) => without_bad_statistics(poller, bytes)
-            .ok_or_else(|| FormatError::Foreign { poller: owned(), source })?,
+        Err(cause) => without_bad_statistics(poller, bytes)
+            .ok_or_else(|| FormatError::Foreign { poller: owned(), cause })?,
     };
     if document.poller_name != poller {
         let found = document.poller_name;
@@ -156,7 +173,7 @@ pub fn decode(poller: &str, bytes: &[u8]) -> Result<StateDocument, FormatError> 
     let in_flight = document.in_flight.iter().map(|batch| &batch.upto);
     let windows = document.audit.windows.iter().map(|window| &window.upto);
     for cursor in document.checkpoint.cursor.iter().chain(in_flight).chain(windows) {
-        cursor.validate().map_err(|source| FormatError::Cursor { poller: owned(), source })?;
+        cursor.validate().map_err(|cause| FormatError::Cursor { poller: owned(), cause })?;
     }
     Ok(document)
 }
@@ -217,12 +234,12 @@ pub struct Marker {
 ///
 /// # Errors
 ///
-/// [`FormatError::NotJson`] if it cannot be read.
+/// [`FormatError::Marker`] if it cannot be read.
 pub fn decode_marker(poller: &str, bytes: &[u8]) -> Result<Marker, FormatError> {
-    serde_json::from_slice(without_bom(bytes)).map_err(|source| FormatError::NotJson {
-        poller: format!("{poller} (marker)"),
+    serde_json::from_slice(without_bom(bytes)).map_err(|cause| FormatError::Marker {
+        poller: poller.to_owned(),
         length: bytes.len(),
-        source,
+        cause,
     })
 }
 
@@ -344,8 +361,8 @@ mod tests {
     fn what_cannot_be_used_is_refused_with_its_reason() {
         let with = |from: &str, to: &str| SEED.replace(from, to);
         for (document, expected) in [
-            (String::new(), "is not JSON (0 bytes)"),
-            (SEED.chars().take(200).collect(), "is not JSON (200 bytes)"),
+            (String::new(), "is not JSON (0 bytes; EOF"),
+            (SEED.chars().take(200).collect(), "is not JSON (200 bytes; EOF"),
             ("[]".to_owned(), "JSON of something else"),
             (r#"{"hello":"world"}"#.to_owned(), "JSON of something else"),
             (with("\"version\": 1", "\"version\": 99"), "has version `99`, this build reads `1`"),

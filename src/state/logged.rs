@@ -114,6 +114,10 @@ impl StateStore for LoggedStore {
         result
     }
 
+    fn making_place(&self) -> Option<Arc<dyn StateStore>> {
+        Some(Arc::new(Self::new(self.0.making_place()?)))
+    }
+
     fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
         Some(Arc::new(Self::new(self.0.of_app(app)?)))
     }

@@ -203,6 +203,12 @@ pub trait StateStore: fmt::Debug + Send + Sync {
         Ok(())
     }
 
+    /// Returns the store for a command that puts a document there on purpose: a place that is missing holds nothing, and
+    /// the first write makes it. `None` from a store whose place no command can make.
+    fn making_place(&self) -> Option<Arc<dyn StateStore>> {
+        None
+    }
+
     /// Reads what is stored under `key`.
     ///
     /// # Errors

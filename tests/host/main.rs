@@ -31,6 +31,7 @@ mod partitions;
 mod ranges;
 mod receiver;
 mod recovery;
+mod remedies;
 mod requests;
 mod reset;
 mod responses;

@@ -168,8 +168,8 @@ async fn a_state_that_vanished_is_not_replayed() {
     setup
         .refuses(&[
             "is gone though the poller has run",
-            "`highwater state rebuild orders ",
-            "ON_MISSING_STATE",
+            "`highwater state import copy.json orders ",
+            "`highwater reset orders to-beginning ",
         ])
         .await;
 }

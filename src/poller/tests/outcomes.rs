@@ -28,7 +28,8 @@ fn ends() -> Vec<(&'static str, Ended)> {
     let null = NormalizeError::NullKey { row: 0, column: reason() };
     let stale = StaleWrite { stale: Fence::default(), current: Fence::default() };
     let changed = TickError::Fingerprint { poller: reason(), differences: reason() };
-    let vanished = TickError::StateVanished { poller: reason(), ran_since: reason() };
+    let vanished =
+        TickError::StateVanished { poller: reason(), ran_since: reason(), has_journal: false };
     let (poller, current) = ("p".to_owned(), stale.current);
     let ahead = TickError::FenceAhead { poller, stale: stale.stale, current };
     let elsewhere = TickError::FirstRunElsewhere {

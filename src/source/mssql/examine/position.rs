@@ -6,7 +6,7 @@ use super::shape::{self, Shape};
 use super::{Examination, Table, advice};
 use crate::cursor::{CursorMode, RowVersion, normalize_timestamp};
 use crate::doctor::Finding;
-use crate::error::{ErrorKind, chain};
+use crate::error::{ErrorKind, chain, end_loss};
 use crate::mssql::ident::quote;
 use crate::mssql::{Param, SqlError};
 use crate::source::{FetchWindow, Source as _};
@@ -143,6 +143,11 @@ impl Examination<'_> {
             }
             Err(error) if error.of_sql().is_some_and(SqlError::is_rejected) => {
                 Finding::error(check, chain(&error), REJECTED)
+            }
+            Err(error) if error.position_lost => {
+                let tracked = self.source.shape().mode == CursorMode::ChangeTracking;
+                let fix = end_loss(&self.source.settings.poller, tracked);
+                Finding::error(check, chain(&error), fix)
             }
             Err(error) if error.kind == ErrorKind::Transient => {
                 Finding::warning(check, chain(&error), advice(&error))
