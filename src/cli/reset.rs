@@ -1,8 +1,8 @@
-//! `highwater reset`: a checkpoint that is put elsewhere.
+//! `highwater reset`: moves a checkpoint.
 //!
-//! It prints what that means, with rows counted in the source, and does nothing without a yes; a way that
-//! skips rows needs a word of its own. The plan is of one version of what is stored: where that was written
-//! since, or somebody holds the lease, nothing is done.
+//! It prints a plan, with rows counted in the source, and does nothing without confirmation. A reset that skips
+//! rows needs an option of its own. The plan is made from one version of the document: if that was written since,
+//! or an instance holds the lease, nothing is done.
 
 use std::path::Path;
 
@@ -22,20 +22,20 @@ use crate::poller::{Counted, Operator, Poller, ResetError, ResetPlan, ResetTo, W
 use crate::range::position_text;
 use crate::state::StateDocument;
 
-/// Digits of the id that tells rows of this reset from those that were delivered before.
+/// Digits of the id that distinguishes the deliveries of this reset from earlier ones.
 const ID_CHARS: usize = 12;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
     /// Name of the poller.
     poller: String,
-    /// Where its checkpoint goes.
+    /// The new position of its checkpoint.
     to: To,
-    /// The position, or the file; a position is written as state documents and logs have it, or as its
-    /// leading part, such as a time.
+    /// The position or the file. A position is written as in state documents and logs, or as its leading part,
+    /// such as a time.
     #[arg(value_name = "CURSOR|FILE", allow_negative_numbers = true)]
     at: Option<String>,
-    /// Agree that the rows on the way are never delivered.
+    /// Agree that skipped rows are never delivered.
     #[arg(long)]
     skip_rows: bool,
     /// Accept that the settings name another source than the state document.
@@ -52,16 +52,16 @@ pub(super) struct Options {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum To {
-    /// Before the first row: all that the source has comes again.
+    /// Before the first row: everything is delivered again.
     #[value(name = "to-beginning")]
     Beginning,
-    /// Behind all that the source has now: what waits is skipped.
+    /// After the last row: pending rows are skipped.
     #[value(name = "to-now")]
     Now,
     /// To a position.
     #[value(name = "to-cursor")]
     Cursor,
-    /// To where a copy of the document stands, as `state export` or an earlier reset has kept it.
+    /// To the position in a copy of the document, from `state export` or saved by an earlier reset.
     #[value(name = "to-checkpoint")]
     Checkpoint,
     /// Keep the position, and accept the source as it is now; needs `--new-source`.
@@ -82,14 +82,14 @@ struct Report<'a> {
     from: Option<&'a Cursor>,
     /// `null` for the beginning.
     to: Option<&'a Cursor>,
-    /// `null` where it cannot be told.
+    /// `null` where rows were not counted.
     rows_again: Option<u64>,
     rows_skipped: Option<u64>,
     /// Whether there may be more rows than were counted.
     more: bool,
     generation: Option<u64>,
     fencing_token: Option<u64>,
-    /// Where what was there is kept.
+    /// Where the previous document is kept.
     saved: Option<String>,
 }
 
@@ -110,7 +110,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     }
     if !plan.changes() {
         let report = report(name, &plan);
-        let text = if plan.keeps { "the source has not changed" } else { "stands there already" };
+        let text = if plan.keeps { "the source has not changed" } else { "already there" };
         say(&options.form.output.one(&report, || format!("{name}: {text}")));
         return Ok(Exit::Done);
     }
@@ -139,8 +139,8 @@ fn target<'a>(
         (To::Beginning | To::Now | To::Keep, Some(_), _) => Err(usage(
             "`to-beginning`, `to-now` and `keep` take no position: `to-cursor CURSOR` does",
         )),
-        (To::Cursor, None, _) => Err(usage("to which position? `to-cursor CURSOR`")),
-        (To::Checkpoint, ..) => Err(usage("to which copy? `to-checkpoint FILE`")),
+        (To::Cursor, None, _) => Err(usage("`to-cursor` needs a position: `to-cursor CURSOR`")),
+        (To::Checkpoint, ..) => Err(usage("`to-checkpoint` needs a file: `to-checkpoint FILE`")),
     }
 }
 
@@ -165,30 +165,23 @@ async fn reset(
         ..report(name, plan)
     };
     say(&options.form.output.one(&report, || {
-        if plan.keeps {
-            let saved =
-                report.saved.as_ref().map(|key| format!(" Previous state saved as `{key}`."));
-            return format!(
-                "{name}: Accepted the source. Ticks continue after {}.{}\n  {SEEN_LATER}",
-                place(report.to),
-                saved.unwrap_or_default()
-            );
-        }
-        let saved = report.saved.as_ref().map(|key| format!("; what was there is kept as `{key}`"));
-        format!(
-            "{name}: ticks go on behind {}{}\n  {SEEN_LATER}",
-            place(report.to),
-            saved.unwrap_or_default()
-        )
+        let did = if plan.keeps { "Accepted the source" } else { "Reset" };
+        let saved = report.saved.as_ref().map(|key| format!(" Previous state saved as `{key}`."));
+        let next = match report.to {
+            Some(cursor) => format!("continue after {}", position_text(cursor)),
+            None => "start from the beginning".to_owned(),
+        };
+        let saved = saved.unwrap_or_default();
+        format!("{name}: {did}. Ticks {next}.{saved}\n  {SEEN_LATER}")
     }));
     Ok(Exit::Done)
 }
 
-/// Refuses to go on where rows would be skipped and nobody has agreed to it.
+/// Refuses to skip rows unless that was `agreed` to.
 ///
 /// # Errors
 ///
-/// [`Exit::Usage`]; `plan` is told before.
+/// [`Exit::Usage`], after printing `plan`.
 pub(super) fn refuse_skip(
     name: &str,
     plan: &str,
@@ -200,16 +193,16 @@ pub(super) fn refuse_skip(
     }
     tell(plan);
     let text = format!(
-        "{name}: nothing was done: rows would be skipped, and `{name}` would never deliver them; add \
-         `--skip-rows` if that is meant"
+        "{name}: nothing was done: `{name}` would never deliver the skipped rows; add `--skip-rows` to agree"
     );
     Err(Failed::new(Exit::Usage, text))
 }
 
 fn report<'a>(poller: &'a str, plan: &'a ResetPlan) -> Report<'a> {
+    // No row is counted where the position is kept, and the source may be another table.
     let rows = |counted: &Counted| match counted {
-        Counted::Rows(size) => Some(size.rows),
-        Counted::Unknown(_) => None,
+        Counted::Rows(size) if !plan.keeps => Some(size.rows),
+        Counted::Rows(_) | Counted::Unknown(_) => None,
     };
     let Weight { again, skipped, .. } = &plan.weight;
     let more = |counted: &Counted| matches!(counted, Counted::Rows(size) if size.more);
@@ -232,13 +225,13 @@ fn place(cursor: Option<&Cursor>) -> String {
     cursor.map_or_else(|| "the beginning".to_owned(), position_text)
 }
 
-/// Returns what will be done, and what it means.
+/// Returns the plan and its consequences.
 fn plan_text(name: &str, plan: &ResetPlan) -> String {
     let from = match &plan.present.document {
-        Err(error) => format!("a document that cannot be read: {}", chain(error)),
-        Ok(None) => "no document".to_owned(),
+        Err(error) => format!("an unreadable state document ({})", chain(error)),
+        Ok(None) => "no state document".to_owned(),
         Ok(Some(_)) if plan.other_source && !plan.keeps => {
-            format!("{}, a position of another source", place(plan.from.as_ref()))
+            format!("{} in another source", place(plan.from.as_ref()))
         }
         Ok(Some(_)) => place(plan.from.as_ref()),
     };
@@ -254,18 +247,17 @@ fn plan_text(name: &str, plan: &ResetPlan) -> String {
         lines.extend(weight_lines(&plan.weight, plan.to.as_ref()));
     }
     if let Some(by) = plan.paused_by() {
-        lines
-            .push(format!("  it is paused by {by}: no tick runs before `highwater resume {name}`"));
+        lines.push(format!("  paused by {by}: no tick runs before `highwater resume {name}`"));
     }
     let kept = "  Rows that the source has up to this position are not delivered. The lease gets a new generation and \
                 token; the in-flight batch, quarantined rows and counts stay. The previous state is saved.";
-    let end = "  under a new generation and token: a target does not take rows that come again for known; a batch \
-               in hand is forgotten, rows that were set aside stay so; what is stored now is kept beside it";
+    let end = "  Receivers do not treat redelivered rows as duplicates (new generation and token). The in-flight \
+               batch is dropped; quarantined rows stay quarantined. The previous state is saved.";
     lines.push(if plan.keeps { kept } else { end }.to_owned());
     lines.join("\n")
 }
 
-/// Returns what it means for rows that the checkpoint moves to `to`.
+/// Returns what happens to rows when the checkpoint moves to `to`.
 pub(super) fn weight_lines(weight: &Weight, to: Option<&Cursor>) -> [String; 2] {
     let rows = |size: &Counted| match size {
         Counted::Rows(size) if size.more => format!("at least {}", counted(size.rows, "row")),
@@ -274,11 +266,11 @@ pub(super) fn weight_lines(weight: &Weight, to: Option<&Cursor>) -> [String; 2] 
     };
     let skipped = if to.is_none() && !weight.skipped.is_none() {
         let changes = rows(&weight.skipped);
-        format!("  changes that wait: {changes}; deletions among them are NEVER delivered")
+        format!("  pending changes: {changes}; deletions among them are NEVER delivered")
     } else {
         format!("  skipped, NEVER delivered: {}", rows(&weight.skipped))
     };
-    [format!("  come again, with the ids they had: {}", rows(&weight.again)), skipped]
+    [format!("  redelivered, with their previous ids: {}", rows(&weight.again)), skipped]
 }
 
 fn failed(error: ResetError) -> Failed {

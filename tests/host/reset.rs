@@ -59,11 +59,11 @@ async fn all_comes_again_after_a_plan_that_was_agreed_to() {
     assert_eq!((&plan["from"], &plan["to"]), (&before["checkpoint"]["cursor"], &Json::Null));
     let unasked = bench.reset(&["to-beginning"], &[]).await;
     unasked.failed(2, "`--reason TEXT`");
-    assert!(unasked.rest.contains("come again, with the ids they had: 4 rows"), "{unasked:?}");
+    assert!(unasked.rest.contains("redelivered, with their previous ids: 4 rows"), "{unasked:?}");
     bench.reset(&["to-beginning"], &["--yes"]).await.failed(2, "`--reason TEXT`");
     let unsure = bench.reset(&["to-beginning"], &WHY).await;
     unsure.failed(2, "add `--yes`");
-    assert!(unsure.rest.contains("come again, with the ids they had: 4 rows"), "{unsure:?}");
+    assert!(unsure.rest.contains("redelivered, with their previous ids: 4 rows"), "{unsure:?}");
     assert_eq!((bench.state(), bench.saved().len()), (before.clone(), 0), "nothing was done");
 
     let done = bench.reset(&["to-beginning"], &[&SURE[..], &["--output", "json"]].concat()).await;
@@ -115,7 +115,7 @@ async fn rows_are_skipped_only_by_a_word_of_its_own() {
 async fn to_a_cursor_or_to_a_copy_and_not_to_what_is_neither() {
     let bench = delivered().await;
     let first = bench.receiver.batches()[0].events[1]["cursor"].to_string();
-    bench.reset(&["to-cursor", &first], &SURE).await.done_with("ticks go on behind");
+    bench.reset(&["to-cursor", &first], &SURE).await.done_with("Ticks continue after");
     assert_eq!(bench.cursor(), first);
     logs(&bench.host().await.run().await);
     assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 3, 4]);
@@ -125,19 +125,22 @@ async fn to_a_cursor_or_to_a_copy_and_not_to_what_is_neither() {
     let copy = bench.state_path().with_file_name(&saved[0]);
     let at = ["to-checkpoint", copy.to_str().unwrap()];
     // It is where the poller has come to again.
-    assert_eq!(bench.reset(&at, &SURE).await.done(), "nightly: stands there already\n");
-    bench.reset(&["to-beginning"], &SURE).await.done_with("behind the beginning");
+    assert_eq!(bench.reset(&at, &SURE).await.done(), "nightly: already there\n");
+    bench.reset(&["to-beginning"], &SURE).await.done_with("from the beginning");
     let forward = bench.reset(&at, &SURE).await;
     forward.failed(2, "`--skip-rows`");
-    bench.reset(&at, &[&SURE[..], &["--skip-rows"]].concat()).await.done_with("ticks go on behind");
+    bench
+        .reset(&at, &[&SURE[..], &["--skip-rows"]].concat())
+        .await
+        .done_with("Ticks continue after");
     logs(&bench.host().await.run().await);
     assert_eq!(bench.receiver.taken().len(), 6, "nothing came again");
 
     for (to, code, text) in [
         (&["to-cursor", "0x00000000FFFFFFFF"][..], 2, "beyond all that the source has"),
         (&["to-cursor", "soon"], 2, "`soon` is no position"),
-        (&["to-cursor"], 2, "to which position?"),
-        (&["to-checkpoint"], 2, "to which copy?"),
+        (&["to-cursor"], 2, "needs a position"),
+        (&["to-checkpoint"], 2, "needs a file"),
         (&["to-checkpoint", "/nowhere"], 2, "read `/nowhere`"),
         (&["to-now", "1"], 2, "take no position"),
     ] {
@@ -270,7 +273,7 @@ async fn an_import_says_what_it_costs_and_skips_only_when_told() {
     export().await;
     let import = ["state", "import", &path, "nightly"];
     bench.command(&[&import[..], &["--yes"]].concat()).await.failed(2, "`--reason TEXT`");
-    bench.reset(&["to-beginning"], &SURE).await.done_with("behind the beginning");
+    bench.reset(&["to-beginning"], &SURE).await.done_with("from the beginning");
     let before = bench.state();
     let forward = bench.command(&[&import[..], &SURE].concat()).await;
     forward.failed(2, "`--skip-rows`");
