@@ -82,6 +82,14 @@ pub(crate) fn restart_range(document: &str) -> Option<String> {
     ))
 }
 
+/// Returns the commands that accept another source than the one of the checkpoint.
+pub(crate) fn accept_source(poller: &str) -> String {
+    format!(
+        "accept the new source: `highwater reset {poller} keep --new-source --reason \"same rows\"` keeps the \
+         position, `highwater reset {poller} to-beginning --new-source --reason \"other rows\"` delivers everything"
+    )
+}
+
 /// Returns the commands that end the loss of a poller's position. `tracked` says whether it reads by change
 /// tracking.
 pub(crate) fn end_loss(poller: &str, tracked: bool) -> String {

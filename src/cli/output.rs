@@ -292,7 +292,8 @@ fn table(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
 fn printable(cells: Vec<String>) -> Vec<String> {
     let cell = |text: String| {
         let plain = plain(&redact(&text));
-        if plain.chars().count() <= CELL_CHARS_MAX {
+        // A command that is cut would not run.
+        if plain.chars().count() <= CELL_CHARS_MAX || plain.contains(COMMAND) {
             return plain;
         }
         let cut: String = plain.chars().take(CELL_CHARS_MAX - 1).collect();
@@ -445,6 +446,8 @@ mod tests {
         assert_eq!(cells[0], "two lines");
         assert_eq!(cells[1].chars().count(), CELL_CHARS_MAX);
         assert!(cells[1].ends_with('…'));
+        let fix = format!("{} `highwater status`", "x".repeat(CELL_CHARS_MAX));
+        assert_eq!(printable(vec![fix.clone()]), [fix], "a command is printed whole");
     }
 
     #[test]

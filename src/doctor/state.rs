@@ -7,7 +7,7 @@ use super::Finding;
 use super::clock::{self, Reading};
 use crate::clock::Clock;
 use crate::cursor::{CursorMode, SourceDefinition, SourceFingerprint};
-use crate::error::{chain, end_loss, restore_state};
+use crate::error::{accept_source, chain, end_loss, restore_state};
 use crate::event::counted;
 use crate::state::{
     LeaseAge, Loaded, Marker, OnMissingState, Standing, StateDocument, StateKey, StateStore,
@@ -90,11 +90,7 @@ pub fn fingerprint(
             "source no longer matches the checkpoint: {}",
             document.source_differences(configured, definition)
         ),
-        format!(
-            "revert the setting, or accept the new source: `highwater reset {name} keep --new-source --reason \
-             \"same rows\"` keeps the position, `highwater reset {name} to-beginning --new-source --reason \
-             \"other rows\"` delivers everything"
-        ),
+        format!("revert the setting, or {}", accept_source(name)),
     )
 }
 

@@ -111,9 +111,11 @@ impl Handler for Stdout {
         self.check()?;
         let mut out = self.out.lock().await;
         let lines = delivery.events.iter().map(|event| event.json.as_str());
-        out.write(lines, delivery.progress).await.map_err(|error| match error.kind() {
-            ErrorKind::BrokenPipe => closed(&"its reader is gone"),
-            _ => HandlerError::Retryable(format!("write to standard output: {error}")),
+        out.write(lines, delivery.progress).await.map_err(|error| {
+            if error.kind() == ErrorKind::BrokenPipe {
+                return closed(&"its reader is gone");
+            }
+            HandlerError::Retryable(format!("write to standard output: {error}"))
         })
     }
 }

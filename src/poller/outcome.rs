@@ -5,7 +5,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tracing::Level;
 
-use crate::error::{ErrorKind, restart_range, restore_state};
+use crate::error::{ErrorKind, accept_source, restart_range, restore_state};
 use crate::handler::HandlerError;
 use crate::lease::LeaseError;
 use crate::metrics::{FAILURES, RefusedBy};
@@ -74,9 +74,8 @@ pub enum TickError {
     Load(#[from] LoadError),
     /// The checkpoint belongs to another source.
     #[error(
-        "source no longer matches the checkpoint: {differences}; revert the setting, or accept the new source: \
-         `highwater reset {poller} keep --new-source --reason \"same rows\"` keeps the position, `highwater \
-         reset {poller} to-beginning --new-source --reason \"other rows\"` delivers everything"
+        "source no longer matches the checkpoint: {differences}; revert the setting, or {}",
+        accept_source(poller)
     )]
     Fingerprint {
         /// The poller.

@@ -7,7 +7,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::memory::Remembered;
 use super::table::{Action, Condition};
-use crate::error::restore_state;
+use crate::error::{accept_source, restore_state};
 use crate::event::counted;
 use crate::journal::Verdict;
 use crate::state::{InFlight, LeaseAge, Standing, StateDocument};
@@ -307,8 +307,8 @@ fn fingerprint_differs(subject: &Subject<'_>) -> Option<Judged> {
     differs.then(|| {
         let name = subject.name;
         let found = format!(
-            "the checkpoint is of another source than the settings describe: restore the settings, or accept \
-             the new source with `highwater reset {name} to-beginning --new-source --reason \"source changed\"`"
+            "the checkpoint is of another source than the settings describe: revert the setting, or {}",
+            accept_source(name)
         );
         Judged::new(Condition::FingerprintDiffers, Action::Alarm, found)
     })

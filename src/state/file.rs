@@ -75,7 +75,10 @@ impl FileStore {
         let reason = if poller.starts_with("highwater__") {
             format!("{missing}, or for a first start create it by `init` of a poller")
         } else {
-            format!("{missing}, or for a first start create it with `highwater init {poller}`")
+            format!(
+                "{missing}; or restore the state there with `highwater state import copy.json {poller} --reason \
+                 \"folder was lost\"`; or, for a first start, create it with `highwater init {poller}`"
+            )
         };
         Err(StoreError::Refused { key: key.path(), reason })
     }

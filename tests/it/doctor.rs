@@ -312,6 +312,7 @@ async fn change_tracking_is_asked_of_database_and_table() {
     world.database().forget_changes("dbo.orders").unwrap();
     let found = examined_at(&world, settings, Some(&behind)).await;
     found.expect("read", Level::Error, "some were cleaned up before they were read");
+    found.expect("read", Level::Error, "to-beginning --skip-rows --reason");
 }
 
 #[tokio::test]
@@ -330,6 +331,12 @@ async fn a_checkpoint_that_the_database_has_not_reached_is_an_error() {
     );
     let found = examined_at(&world, settings, Some(&at(2))).await;
     found.expect("read", Level::Error, "emptied, reseeded or restored");
+    found.expect(
+        "read",
+        Level::Error,
+        "`highwater reset orders to-beginning --reason \"position lost\"`",
+    );
+    found.expect("read", Level::Error, "`highwater reset orders keep --new-source ");
 }
 
 #[tokio::test]
