@@ -37,7 +37,7 @@ use highwater::config::{ProcessVars, Relation, Vars as _};
 use highwater::cursor::CursorMode::{self, ChangeTracking, IntegerPk, RowVersion, TimestampPk};
 use highwater::error::chain;
 use highwater::journal::Happened;
-use highwater::poller::{Init, Operator, ResetTo};
+use highwater::poller::{Init, Operator, ResetTo, TickOutcome};
 use highwater::state::StateDocument;
 
 use crate::any_server::say;
@@ -113,7 +113,7 @@ const WEIGHTS: [(Op, u64); 26] = [
     (Op::Tick, 18),
     (Op::NewProcess, 2),
     (Op::Rename, 1),
-    (Op::RenameApp, 1),
+    (Op::RenameApp, 3),
     (Op::LoseDocument, 1),
     (Op::LoseMarker, 1),
     (Op::ResetToBeginning, 1),
@@ -182,6 +182,8 @@ struct Life {
     columns: Vec<String>,
     /// Names that the application has had.
     apps: u32,
+    /// The source that the document is of, where that is certain.
+    source_of_document: Option<String>,
     /// The source of the documents that other names have.
     left: Vec<String>,
     log: Vec<String>,
@@ -215,6 +217,7 @@ impl Life {
             copy: None,
             columns: Vec::new(),
             apps: 1,
+            source_of_document: None,
             left: Vec::new(),
             log: vec![format!("{mode}, {}", if unique { "primary key" } else { "no unique key" })],
         };
@@ -377,7 +380,7 @@ impl Life {
                 if self.ticks.stored().await.0 {
                     let document = self.ticks.document().await;
                     let has_delivered = document.checkpoint.cursor.is_some();
-                    self.left.extend(has_delivered.then(|| self.source()));
+                    self.left.extend(self.source_of_document.take().filter(|_| has_delivered));
                 }
                 self.apps += 1;
                 self.ticks.rename_app(&format!("app{}", self.apps));
@@ -398,9 +401,7 @@ impl Life {
             Op::ResetToNow => self.reset(ResetTo::Now).await,
             Op::Pause | Op::Resume => {
                 // See `What is legal`: a command cannot know that both vanished.
-                if self.ticks.stored().await == (false, false) {
-                    self.since_cause.clear();
-                }
+                self.may_vanish().await;
                 let other = self.ticks.process();
                 let refused = match op {
                     Op::Pause => other.pause(ANN).await.err(),
@@ -442,8 +443,17 @@ impl Life {
 
     /// See `What is legal`: nothing tells that the poller has run, unless another app name has its document.
     async fn may_start_over(&mut self) {
+        if !self.has_ticked {
+            self.may_vanish().await;
+        }
+    }
+
+    async fn may_vanish(&mut self) {
         let is_known = self.left.contains(&self.source());
-        if !self.has_ticked && !is_known && self.ticks.stored().await == (false, false) {
+        let (has_document, has_marker) = self.ticks.stored().await;
+        // A tick that stops since another app name has the document leaves a blank one.
+        let is_blank = !has_document || self.ticks.document().await.is_blank();
+        if !is_known && is_blank && !has_marker {
             self.since_cause.clear();
         }
     }
@@ -471,6 +481,7 @@ impl Life {
             return self.log.push(format!("  refused: {error}"));
         }
         self.since_cause.clear();
+        self.source_of_document = None;
         if matches!(to, ResetTo::Now) {
             self.rows.iter_mut().for_each(|row| row.may_be_skipped = true);
         }
@@ -478,6 +489,7 @@ impl Life {
 
     async fn restore(&mut self) {
         let Some(copy) = self.copy.clone() else { return };
+        self.source_of_document = None;
         let other = self.ticks.process();
         let present = other.present().await.unwrap();
         match other.restore(&copy, &present, (Happened::Imported, ANN)).await {
@@ -491,6 +503,9 @@ impl Life {
         self.ticks.pass(10).await;
         let report = self.ticks.report().await;
         self.has_ticked |= report.result.is_ok();
+        if let Ok(TickOutcome::Idle | TickOutcome::Committed { .. }) = report.result {
+            self.source_of_document = Some(self.source());
+        }
         self.log.push(match report.result {
             Ok(outcome) => format!("  {outcome:?}, {} rows", report.rows),
             Err(error) => format!("  failed: {}", chain(&error)),
