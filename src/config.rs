@@ -90,6 +90,8 @@ pub struct Config {
     pub function_timeout: Duration,
     /// The same as the settings alone say it.
     pub function_timeout_set: Duration,
+    /// How long the process may take to stop.
+    pub stop_grace: Duration,
     /// What is logged, as a filter of `tracing`.
     pub log: String,
     /// How metrics are told.
@@ -128,6 +130,7 @@ impl Config {
         let state = state::read(&mut reader);
         let function_timeout = poller::read_function_timeout(&mut reader);
         let host_limit = poller::check_host_timeout(&mut reader, host);
+        let stop_grace = read_stop_grace(&mut reader);
         let log = reader.read(&settings::LOG, None, parse::log_filter);
         let metrics = metrics::read(&mut reader);
         let recovery = recovery::read(&mut reader);
@@ -151,6 +154,7 @@ impl Config {
                 state: state?,
                 function_timeout: function_timeout?,
                 function_timeout_set: function_timeout?,
+                stop_grace: stop_grace?,
                 log: log?,
                 metrics: metrics?,
                 recovery: recovery?,
@@ -196,6 +200,21 @@ impl Config {
     pub fn poller_of_function(&self, folder: &str) -> Option<&PollerConfig> {
         self.pollers.get(&poller_name_of_function(folder, &self.functions))
     }
+}
+
+/// How long before the end of the grace handler calls are aborted: time for the last writes.
+pub(crate) const ABORT_LEAD: Duration = Duration::from_secs(1);
+
+fn read_stop_grace(reader: &mut Reader<'_>) -> Option<Duration> {
+    reader.read(&settings::STOP_GRACE, None, parse::duration_from(ABORT_LEAD * 2))
+}
+
+/// Returns how long the process may take to stop, whatever the other settings are. A mistake is reported with
+/// theirs, and the default is used.
+pub(crate) fn stop_grace(vars: &dyn Vars) -> Duration {
+    let is_default = BTreeMap::new();
+    let read = |vars: &dyn Vars| read_stop_grace(&mut Reader::new(vars));
+    read(vars).or_else(|| read(&is_default)).unwrap_or(ABORT_LEAD * 2)
 }
 
 /// A timer function that the settings need.

@@ -311,4 +311,7 @@ pub trait Handler: fmt::Debug + Send + Sync {
     ///
     /// [`HandlerError`] tells what the engine does next.
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError>;
+
+    /// Waits, for a second at most, until nothing that a dropped call has started is at work any more.
+    async fn settle(&self) {}
 }

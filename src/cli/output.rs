@@ -182,9 +182,10 @@ fn exit_of(error: &TickError) -> Exit {
             ErrorKind::Configuration => Exit::Settings,
             ErrorKind::Data | ErrorKind::Internal => Exit::Failed,
         },
-        TickError::Handler(_) | TickError::FenceAhead { .. } | TickError::OutOfTime => {
-            Exit::NotTaken
-        }
+        TickError::Handler(_)
+        | TickError::FenceAhead { .. }
+        | TickError::OutOfTime
+        | TickError::Aborted => Exit::NotTaken,
         TickError::Load(LoadError::Format(_))
         | TickError::Acquire(_)
         | TickError::Fingerprint { .. }

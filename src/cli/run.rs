@@ -17,7 +17,7 @@ use super::pause::WhoOption;
 use super::serve::{Signals, asked_to_stop, start};
 use crate::app::{App, check_handler};
 use crate::clock::SystemClock;
-use crate::config::Vars;
+use crate::config::{Vars, stop_grace};
 use crate::error::chain;
 use crate::host::server::Function;
 use crate::host::traced::{Invoked, note, note_recovery};
@@ -79,7 +79,7 @@ pub(super) async fn run(
     };
     let unable = Arc::clone(&process.unable);
     // In a task of its own: it handles a second signal also while the last ticks end.
-    let asked = tokio::spawn(asked_to_stop(signals, stop.clone()));
+    let asked = tokio::spawn(asked_to_stop(signals, stop.clone(), stop_grace(vars)));
     let until = async {
         tokio::select! {
             // A panic at most, which is a reason to stop too.

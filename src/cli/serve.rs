@@ -14,10 +14,10 @@ use tracing::{error, info, warn};
 use super::output::{Exit, Failed};
 use crate::app::App;
 use crate::app::board::{self, APP_ROOT};
-use crate::config::{LOG_DEFAULT, Vars};
+use crate::config::{ABORT_LEAD, LOG_DEFAULT, ProcessVars, Vars, stop_grace};
 use crate::error::chain;
 use crate::handler::exec;
-use crate::host::server::{self, Functions, SHUTDOWN_GRACE, Service};
+use crate::host::server::{self, Functions, Service};
 use crate::poller::StopSignal;
 use crate::project::{self, FunctionTimeout};
 use crate::telemetry::{Telemetry, flush_lines};
@@ -39,7 +39,8 @@ pub(super) async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
     // Before anything answers: a signal would end the process without a log line until they are caught.
     let forced = is_hosted.then_some(Exit::Restart);
     let (stop, asked) = (StopSignal::new(), Arc::new(OnceLock::new()));
-    let stopping = asked_by(Signals::catch(), stop.clone(), Arc::clone(&asked), forced);
+    let end = End { grace: stop_grace(vars), asked: Arc::clone(&asked), forced };
+    let stopping = asked_by(Signals::catch(), stop.clone(), end);
     let mut stopping = tokio::spawn(stopping);
     let telemetry = start(vars);
     let listener = tokio::select! {
@@ -167,24 +168,30 @@ impl Signals {
 /// Returns what the first signal sets from now on, and which of them it was once it is set.
 pub(super) fn stop_by_signal() -> (StopSignal, Arc<OnceLock<Exit>>) {
     let (stop, asked) = (StopSignal::new(), Arc::new(OnceLock::new()));
-    tokio::spawn(asked_by(Signals::catch(), stop.clone(), Arc::clone(&asked), None));
+    let end = End { grace: stop_grace(&ProcessVars), asked: Arc::clone(&asked), forced: None };
+    tokio::spawn(asked_by(Signals::catch(), stop.clone(), end));
     (stop, asked)
 }
 
-/// Completes at the first signal; at a second one, or after a grace period, the process
-/// ends whatever runs: the lease then lapses by itself.
-pub(super) async fn asked_to_stop(signals: Option<Signals>, stop: StopSignal) {
-    asked_by(signals, stop, Arc::default(), None).await;
+/// How a process ends that is asked to stop.
+struct End {
+    /// How long it may take.
+    grace: Duration,
+    /// Which signal asked first.
+    asked: Arc<OnceLock<Exit>>,
+    /// How it ends where it has to be forced; else as the first signal says.
+    forced: Option<Exit>,
 }
 
-/// As [`asked_to_stop`]; which signal it was is in `asked` before `stop` is set. A stop by force ends with `forced`, or as
-/// the first signal says.
-async fn asked_by(
-    signals: Option<Signals>,
-    stop: StopSignal,
-    asked: Arc<OnceLock<Exit>>,
-    forced: Option<Exit>,
-) {
+/// Completes at the first signal. At a second one, or just before the grace is over, running handler calls are
+/// aborted and their leases released. Whatever still runs at the end ends with the process.
+pub(super) async fn asked_to_stop(signals: Option<Signals>, stop: StopSignal, grace: Duration) {
+    asked_by(signals, stop, End { grace, asked: Arc::default(), forced: None }).await;
+}
+
+/// As [`asked_to_stop`]; which signal it was is known before `stop` is set.
+async fn asked_by(signals: Option<Signals>, stop: StopSignal, end: End) {
+    let End { grace, asked, forced } = end;
     let Some(mut signals) = signals else {
         warn!(event = "signals_unavailable", "Signals cannot be received; only a kill stops this");
         return std::future::pending().await;
@@ -196,7 +203,13 @@ async fn asked_by(
     tokio::spawn(async move {
         tokio::select! {
             _ = signals.next() => {}
-            () = sleep(SHUTDOWN_GRACE) => {}
+            () = sleep(grace.saturating_sub(ABORT_LEAD)) => {}
+        }
+        info!(event = "aborting", "Aborting handler calls that still run");
+        stop.abort();
+        tokio::select! {
+            _ = signals.next() => {}
+            () = sleep(ABORT_LEAD) => {}
         }
         warn!(
             event = "forced_stop",

@@ -15,7 +15,7 @@ use super::output::{Exit, Failed, Output, OutputOption, Record, say, tell};
 use super::page::Page;
 use super::serve::{Signals, asked_to_stop};
 use crate::app::{App, board};
-use crate::config::{Vars, parse_duration};
+use crate::config::{ProcessVars, Vars, parse_duration, stop_grace};
 use crate::doctor::sizing::Sizing;
 use crate::page::{Authority, Served, words};
 use crate::poller::StopSignal;
@@ -127,7 +127,7 @@ async fn serve(board: Board, address: SocketAddr, options: &Options) -> Result<E
     let authority = Authority::of(address, &options.status_host);
     let served = Served { board, authority, operator: None, stop: stop.clone() };
     let page = Page::open(address, served).await?;
-    asked_to_stop(signals, stop).await;
+    asked_to_stop(signals, stop, stop_grace(&ProcessVars)).await;
     page.close().await;
     Ok(Exit::Done)
 }
@@ -142,7 +142,8 @@ async fn watch(board: &Board, options: &Options) -> Result<Exit, Failed> {
                     poller each time";
         return Err(Failed::new(Exit::Usage, text));
     }
-    let mut stopped = Box::pin(asked_to_stop(Signals::catch(), StopSignal::new()));
+    let grace = stop_grace(&ProcessVars);
+    let mut stopped = Box::pin(asked_to_stop(Signals::catch(), StopSignal::new(), grace));
     loop {
         match board.read(options.asked()).await {
             Ok(report) if draws => say(&drawing(&screen::lines(&report))),

@@ -12,7 +12,7 @@ use super::poller;
 use super::serve::{Signals, asked_to_stop};
 use super::warnings::Warnings;
 use crate::app::check_handler;
-use crate::config::Vars;
+use crate::config::{Vars, stop_grace};
 use crate::cursor::Cursor;
 use crate::event::counted;
 use crate::poller::{HeldBack, Peek, StopSignal, TickOutcome, TickRequest, outcome_row};
@@ -46,7 +46,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         stop: stop.child(),
         ..TickRequest::default()
     };
-    let stopping = tokio::spawn(asked_to_stop(signals, stop));
+    let stopping = tokio::spawn(asked_to_stop(signals, stop, stop_grace(vars)));
     let warnings = Warnings::default();
     let report = poller.tick(&request).with_subscriber(warnings.subscriber()).await;
     stopping.abort();

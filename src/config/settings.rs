@@ -71,6 +71,7 @@ pub const SETTINGS: &[Setting] = &[
     STATE_JOURNAL_TABLE,
     STATE_FOLDER,
     FUNCTION_TIMEOUT,
+    STOP_GRACE,
     LOG,
     METRICS_ADDRESS,
     METRICS_AZFDB,
@@ -206,6 +207,12 @@ pub(super) const FUNCTION_TIMEOUT: Setting = Setting::new(
     "HIGHWATER__FUNCTION_TIMEOUT",
     Text("5m"),
     "Limit on one function call; the host's `functionTimeout` counts where that is shorter. A tick ends in good order 15 seconds before it.",
+);
+pub(super) const STOP_GRACE: Setting = Setting::new(
+    "HIGHWATER__STOP_GRACE",
+    Text("9s"),
+    "How long a process that is asked to stop may take; a second before its end, handler calls that still run are \
+     aborted and leases released. The host allows 10s, a container often more.",
 );
 /// Only warnings of libraries: a failed storage request is logged by them as information, and by us
 /// as the failure that it is.

@@ -31,6 +31,7 @@ const FULL: &str = "
     StateStorage__credential = managedidentity
     HIGHWATER__STATE__CONTAINER = pollers
     HIGHWATER__FUNCTION_TIMEOUT = 10m
+    HIGHWATER__STOP_GRACE = 20s
     HIGHWATER__LOG = warn,highwater=debug
     HIGHWATER__METRICS__ADDRESS = 127.0.0.1:9464
     HIGHWATER__METRICS__AZFDB = true
@@ -166,6 +167,7 @@ fn defaults_are_those_of_the_table() {
             },
             function_timeout: 300s,
             function_timeout_set: 300s,
+            stop_grace: 9s,
             log: "warn,highwater=info",
             metrics: MetricsConfig {
                 address: None,
@@ -450,6 +452,7 @@ fn a_full_example_of_the_rest_reads_back_without_any_secret() {
             },
             function_timeout: 600s,
             function_timeout_set: 600s,
+            stop_grace: 20s,
             log: "warn,highwater=debug",
             metrics: MetricsConfig {
                 address: Some(

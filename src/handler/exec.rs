@@ -75,6 +75,9 @@ const READ_BYTES: usize = 16 << 10;
 /// has left its group may keep the pipe open.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
+/// How long killed processes are waited for. SIGKILL ends them at once, unless the system is stuck.
+const SETTLE_TIME: Duration = Duration::from_secs(1);
+
 /// All groups of this program.
 static GROUPS: Groups = Groups::new();
 
@@ -194,6 +197,10 @@ impl Handler for Exec {
         replies.finish();
         let status = group.exit_status().await.map_err(failed)?;
         reply::judge(program, status, &replies, &tail)
+    }
+
+    async fn settle(&self) {
+        self.groups.settle(SETTLE_TIME).await;
     }
 }
 

@@ -108,6 +108,10 @@ impl Handler for Paced {
         }
         Ok(())
     }
+
+    async fn settle(&self) {
+        self.handler.settle().await;
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -58,10 +57,6 @@ pub enum Function {
 
 /// Largest body of an invocation: a retry carries an exception dump of any length.
 const BODY_BYTES_MAX: usize = 16 << 20;
-
-/// How long running ticks may take to finish once the process is asked to stop; the host itself waits
-/// 10 s (`WebJobsScriptHostService`).
-pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(9);
 
 /// What the server serves, and what it serves it with.
 #[derive(Debug)]

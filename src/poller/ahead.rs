@@ -234,8 +234,10 @@ impl Poller {
         seen: &mut Observation<'_>,
     ) -> Option<Result<Found, TickError>> {
         let ahead = ahead.filter(|ahead| ahead.is_behind(batch, lease.document()))?;
-        let read = match lease.hold_while(ahead.end()).await {
-            Ok(read) => read?,
+        let stop = &seen.request().stop;
+        let read = match lease.hold_while(stop.unless_aborted(ahead.end())).await {
+            Ok(Some(read)) => read?,
+            Ok(None) => Err(TickError::Aborted),
             Err(error) => Err(TickError::LeaseLost(error)),
         };
         Some(read.map(|Read { found, told }| {

@@ -129,7 +129,9 @@ impl Poller {
         seen: &mut Observation<'_>,
     ) -> Result<Fetched, TickError> {
         let end_of_time = seen.began_at() + self.limits.handler_stop_after;
-        let read = timeout_at(end_of_time, self.read_first_batch(base, seen)).await;
+        let stop = seen.request().stop.clone();
+        let read = timeout_at(end_of_time, self.read_first_batch(base, seen));
+        let read = stop.unless_aborted(read).await.ok_or(TickError::Aborted)?;
         read.unwrap_or_else(|_| Err(took_too_long()))
     }
 
@@ -211,7 +213,7 @@ impl Poller {
                 Ok(Next::Nothing(remember.map(|remember| remember.state)))
             }
             // The batch in hand was taken; whether it can still be committed is the commit's to find.
-            Err(TickError::LeaseLost(_)) => Ok(Next::NotNow),
+            Err(TickError::LeaseLost(_) | TickError::Aborted) => Ok(Next::NotNow),
             Err(error) => Err(error),
         }
     }
@@ -233,8 +235,10 @@ impl Poller {
         seen: &mut Observation<'_>,
     ) -> Result<RowsRead, TickError> {
         let (position, state) = behind(batch, lease.document());
-        let read = lease.hold_while(self.read_rows(position, Reading::Behind, &state, seen)).await;
-        read.map_err(TickError::LeaseLost)?
+        let stop = seen.request().stop.clone();
+        let read = self.read_rows(position, Reading::Behind, &state, seen);
+        let read = lease.hold_while(stop.unless_aborted(read)).await;
+        read.map_err(TickError::LeaseLost)?.unwrap_or(Err(TickError::Aborted))
     }
 
     async fn fetch(

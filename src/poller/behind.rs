@@ -28,7 +28,7 @@ fn rows_wait(result: &Result<TickOutcome, TickError>) -> Option<bool> {
     match result {
         Ok(TickOutcome::Idle) => Some(false),
         Ok(TickOutcome::Committed { more }) => Some(*more),
-        Err(TickError::Handler(_) | TickError::OutOfTime) => Some(true),
+        Err(TickError::Handler(_) | TickError::OutOfTime | TickError::Aborted) => Some(true),
         Ok(
             TickOutcome::Skipped(_) | TickOutcome::BackingOff { .. } | TickOutcome::Paused { .. },
         )

@@ -17,7 +17,7 @@ use super::{NotTaken, Poller, TickError};
 use crate::handler::{ChainStep, Delivery, Handler, HandlerError, Progress, Step};
 use crate::journal::Details;
 use crate::lease::{Lease, LeaseError};
-use crate::state::StateDocument;
+use crate::state::{Commit, StateDocument};
 use crate::trace::context_of;
 
 /// One call of a handler with a batch.
@@ -121,9 +121,12 @@ impl Poller {
         seen.execution_started(&delivery, call.is_first);
         lease.note_started(|| of_step(batch, call.step, delivery.attempt));
         let (began_at, mut stale, mut took) = (Instant::now(), None, None);
+        let stop = seen.request().stop.clone();
         let work = async {
             let handled = self.within(call.limit, call.handler, delivery);
-            let handled = beside(ahead, Box::pin(handled.instrument(span.clone()))).await;
+            let handled = beside(ahead, Box::pin(handled.instrument(span.clone())));
+            // Dropped before anything is written: what it would still do must not follow the release.
+            let handled = stop.unless_aborted(handled).await?;
             took = Some(began_at.elapsed());
             if let Err(error) = &handled {
                 span.record("error.type", error.name());
@@ -131,7 +134,7 @@ impl Poller {
             if let Err(HandlerError::Fenced(refused)) = &handled {
                 stale = Some(HandlerError::from(*refused));
             }
-            handled
+            Some(handled)
         };
         // What a step accepts is not accepted by the chain.
         let in_part = call.step.is_none() && self.may_be_accepted_in_part(batch, lease.document());
@@ -147,9 +150,14 @@ impl Poller {
         let handled = lease.hold_while_accepting(work, &mut accepted).await;
         // It may have waited for a commit or a renewal in the air since.
         let took = took.unwrap_or_else(|| began_at.elapsed());
-        self.note_end(batch, call.handler, (took, matches!(handled, Ok(Ok(())))), seen);
+        self.note_end(batch, call.handler, (took, matches!(handled, Ok(Some(Ok(()))))), seen);
         let handled = match handled {
-            Ok(handled) => handled
+            Ok(None) => {
+                let front = accepted(lease.document(), lease.now());
+                let aborted = self.abort(lease, call.handler, front, seen).await;
+                Err(NotTaken::Lost(aborted))
+            }
+            Ok(Some(handled)) => handled
                 .or_else(|error| error.after(progress.accepted(), batch.events.len()))
                 .map_err(|error| call.judged(error)),
             Err(LeaseError::OutOfTime) => Err(NotTaken::OutOfTime { got_on: !call.is_first }),
@@ -166,6 +174,30 @@ impl Poller {
             tell_of_loss(lease, batch, not_taken);
         }
         handled
+    }
+
+    /// Gives the lease up after a call was dropped because the process stops: no attempt is counted, and no crash.
+    async fn abort(
+        &self,
+        lease: &mut Lease<'_>,
+        handler: &dyn Handler,
+        front: Option<Commit>,
+        seen: &mut Observation<'_>,
+    ) -> TickError {
+        handler.settle().await;
+        let committed = match front {
+            Some(front) => lease.commit(front).await,
+            None => Ok(()),
+        };
+        let tick = seen.end_of_tick("tick_aborted", None, lease);
+        let released = match committed {
+            Ok(()) => lease.release(Some(tick), None).await,
+            error => error,
+        };
+        if let Err(error) = released {
+            seen.could_not_release(&error);
+        }
+        TickError::Aborted
     }
 
     /// Notes that a call has ended after so long, and whether the batch was taken.

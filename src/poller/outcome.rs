@@ -165,6 +165,10 @@ pub enum TickError {
     /// The handler was stopped before the host's time-out could kill the process.
     #[error("handler ran into the tick's end of time and was stopped")]
     OutOfTime,
+    /// The process was asked to stop, and the handler took longer than the grace for that. Neither an attempt nor a
+    /// crash is counted.
+    #[error("the process stops; the handler call was aborted, and its rows are delivered again")]
+    Aborted,
     /// The lease was lost while the batch was handled.
     #[error("hold lease")]
     LeaseLost(#[source] LeaseError),
@@ -278,6 +282,7 @@ pub(super) fn refused_outcome(refusal: &Refusal, lapses_at: OffsetDateTime) -> O
 /// | normalise | `normalize_failed` | `SerializationError` | `normalize_failed` | ERROR | `failures_total` | 500 |
 /// | handler | `handler_failed` | `HandlerError` | `handler_failed` | ERROR | `failures_total` | 500 |
 /// | handler ran out of time | `out_of_time` | `HandlerError` | `handler_failed` | ERROR | `failures_total` | 500 |
+/// | handler aborted, as the process stops | `aborted` | `HandlerError` | `tick_aborted` | WARN | – | 500 |
 /// | stale write refused by the target | `fenced` | `LostLeaseError` | `stale_write_blocked` | WARN | `failures_total` | 500 |
 /// | stale write refused by the target, and no owner is newer | `fence_ahead` | `HandlerError` | `fence_ahead` | ERROR | `failures_total` | 500 |
 /// | lease lost | `lease_lost` | `LostLeaseError` | `lease_lost` | WARN | `failures_total` | 500 |
@@ -342,6 +347,11 @@ fn failed(error: &TickError) -> OutcomeRow {
         TickError::FenceAhead { .. } => ("fence_ahead", "HandlerError", "fence_ahead"),
         TickError::Handler(_) => ("handler_failed", "HandlerError", "handler_failed"),
         TickError::OutOfTime => ("out_of_time", "HandlerError", "handler_failed"),
+        TickError::Aborted => {
+            let status = 500;
+            let row = quiet("aborted", "tick_aborted", Level::WARN);
+            return OutcomeRow { error: Some("HandlerError"), status, ..row };
+        }
         TickError::LeaseLost(_) => ("lease_lost", "LostLeaseError", "lease_lost"),
         TickError::Commit(_) => ("commit_failed", "CommitError", "commit_failed"),
     };
@@ -401,6 +411,7 @@ impl TickError {
             | Self::Acquire(_)
             | Self::Handler(_)
             | Self::OutOfTime
+            | Self::Aborted
             | Self::LeaseLost(_)
             | Self::Commit(_) => ErrorKind::Transient,
         }

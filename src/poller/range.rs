@@ -198,6 +198,7 @@ impl Poller {
                     let wait = Duration::try_from(until - self.read().await?.now());
                     rest(wait.unwrap_or_default().clamp(STOP_INTERVAL, PAUSE_MAX), stop).await;
                 }
+                Err(TickError::Aborted) => return Ok(RangeEnd::Stopped),
                 Err(error) if is_in_vain(&error) => return Err(error),
                 Ok(TickOutcome::Committed { .. })
                 | Err(TickError::Handler(HandlerError::Throttled { .. })) => {}
@@ -273,6 +274,7 @@ fn is_in_vain(error: &TickError) -> bool {
         TickError::Acquire(_)
         | TickError::Handler(_)
         | TickError::OutOfTime
+        | TickError::Aborted
         | TickError::LeaseLost(_)
         | TickError::Commit(_) => false,
     }

@@ -7,6 +7,7 @@ use crate::normalize::NormalizeError;
 use crate::state::{MemoryStore, Paused, Precondition, Refusal, StateDocument, decode, encode};
 use crate::testing::{Call, Calls, Fault, FaultyStore, RecordingHandler, TableSource};
 
+mod aborts;
 mod accepted;
 mod ahead;
 mod audit;

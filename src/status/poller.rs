@@ -434,6 +434,7 @@ pub fn tone(outcome: &str) -> Tone {
         | "stale_write_blocked"
         | "lease_acquire_skipped"
         | "tick_backing_off"
+        | "tick_aborted"
         | "tick_paused" => Tone::Warning,
         "fingerprint_mismatch"
         | "state_vanished"

@@ -9,22 +9,51 @@
 use std::io;
 use std::process::ExitStatus;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process_group, test_kill_process_group, waitid,
+};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::signal::unix::{self, SignalKind};
+use tokio::time::{Instant, sleep};
+
+/// Pause between two looks at killed groups.
+const SETTLE_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The groups that run, each until its name is given up; `None` once no further one may start.
 #[derive(Debug)]
-pub(super) struct Groups(Mutex<Option<Vec<Pid>>>);
+pub(super) struct Groups {
+    running: Mutex<Option<Vec<Pid>>>,
+    /// Those that were killed with their call, until all of their processes have ended.
+    killed: Mutex<Vec<Pid>>,
+}
 
 impl Groups {
     pub(super) const fn new() -> Self {
-        Self(Mutex::new(Some(Vec::new())))
+        Self { running: Mutex::new(Some(Vec::new())), killed: Mutex::new(Vec::new()) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Vec<Pid>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn killed(&self) -> MutexGuard<'_, Vec<Pid>> {
+        self.killed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the groups of dropped calls have ended, for at most `limit`.
+    pub(super) async fn settle(&self, limit: Duration) {
+        let until = Instant::now() + limit;
+        // The name of a group may be given away again. At worst another's group is waited for.
+        let is_left = |leader: &Pid| test_kill_process_group(*leader).is_ok();
+        while Instant::now() < until {
+            self.killed().retain(is_left);
+            if self.killed().is_empty() {
+                return;
+            }
+            sleep(SETTLE_INTERVAL).await;
+        }
     }
 
     /// Ends every process of every group, and lets no further one start.
@@ -120,5 +149,8 @@ impl Drop for Group {
         // The child's own drop leaves it to tokio to wait for what is killed here.
         self.kill();
         self.groups.forget(self.leader);
+        if !self.is_reaped {
+            self.groups.killed().push(self.leader);
+        }
     }
 }

@@ -335,3 +335,25 @@ async fn one_that_left_the_group_does_not_hold_the_delivery_up() {
     handler.drain_time = Duration::from_millis(1);
     assert_eq!(ends(&handler, 1).await.0, "taken");
 }
+
+#[tokio::test]
+async fn nothing_of_a_dropped_call_is_left_once_it_has_settled() {
+    static GROUPS: Groups = Groups::new();
+    let folder = TempDir::new().unwrap();
+    let up = folder.path().join("up");
+    // A child in the background, which would write once it is left alone.
+    let text = r#"(while :; do echo x >> "$0"; done) & wait"#;
+    let handler = Exec { groups: &GROUPS, ..script(text, &[&up]) };
+    {
+        let sample = Sample::new(1);
+        let mut call = pin!(handler.handle(sample.delivery()));
+        while !up.exists() {
+            let soon = tokio::time::sleep(Duration::from_millis(5));
+            tokio::select! { ended = &mut call => panic!("{ended:?}"), () = soon => {} }
+        }
+    }
+    handler.settle().await;
+    let length = std::fs::metadata(&up).unwrap().len();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(std::fs::metadata(&up).unwrap().len(), length, "it still writes");
+}

@@ -1,0 +1,89 @@
+//! Handler calls that are aborted, since the process stops and they take too long for that.
+
+use super::accepted::{Steady, accepting};
+use super::windows::Watched;
+use super::*;
+
+/// Runs a tick that is asked to stop after some seconds, and to abort after some more.
+async fn aborted(poller: &Poller, stop_after: u64, abort_after: u64) -> TickReport {
+    let stop = StopSignal::new();
+    let request = TickRequest { stop: stop.child(), ..TickRequest::default() };
+    let ask = async {
+        sleep(stop_after).await;
+        stop.set();
+        sleep(abort_after).await;
+        stop.abort();
+    };
+    tokio::join!(poller.tick(&request), ask).0
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_aborted_call_gives_the_lease_up_and_counts_neither_attempt_nor_crash() {
+    let watched = Watched::of(World::new());
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.put(1, "new");
+    world.handler.then_take(Duration::from_secs(1000));
+    let finished = world.handler.finished();
+    let report = aborted(&poller, 5, 8).await;
+    assert!(matches!(report.result, Err(TickError::Aborted)), "{report:?}");
+    assert_eq!(report.duration, Duration::from_secs(13), "not before, and at once then");
+    assert_eq!(world.handler.finished(), finished, "the call was dropped");
+    let document = world.document().await;
+    assert!(document.lease.released_at.is_some());
+    assert_eq!(document.recent.last().unwrap().outcome, "tick_aborted");
+    let in_flight = document.in_flight.unwrap();
+    assert_eq!((in_flight.attempt, in_flight.crashes, in_flight.next_attempt_at), (0, 0, None));
+    assert_eq!(watched.logged("tick_aborted")["level"], "WARN");
+    assert_eq!(watched.counted("failures_total", None), 0);
+    // Nobody waits for the lease.
+    let next = tick(&world.instance("b")).await.unwrap();
+    assert_eq!(next, TickOutcome::Committed { more: false });
+    let received = world.handler.received();
+    let [.., first, again] = &received[..] else { panic!("{received:?}") };
+    assert_eq!((&first.batch_id, again.attempt), (&again.batch_id, 1));
+    assert_eq!(watched.counted("highwater.recovery.takeovers", None), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_ends_within_the_grace_is_committed() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(50);
+    world.handler.then_take(Duration::from_secs(10));
+    let report = aborted(&poller, 5, 8).await;
+    assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: true });
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_aborted_call_has_accepted_is_committed() {
+    let world = World::new();
+    drop(world.seasoned("z").await);
+    world.source.fill(10);
+    let handler = Arc::new(Steady::default());
+    let poller = accepting(&world, "a", &handler);
+    // Four seconds for each row: two went with a renewal at 10 s, the third goes with the abort.
+    let report = aborted(&poller, 5, 8).await;
+    assert!(matches!(report.result, Err(TickError::Aborted)), "{report:?}");
+    assert_eq!((report.rows, report.batches), (3, 1));
+    let in_flight = world.document().await.in_flight.unwrap();
+    assert_eq!((in_flight.rows, in_flight.attempt), (7, 0));
+    tick(&world.instance("b")).await.unwrap();
+    assert_eq!(world.handler.ids()[1..], (4..=10).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_is_aborted_too_and_what_was_taken_before_it_is_committed() {
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.fill(20);
+    world.source.delay(Duration::from_secs(60));
+    let report = aborted(&poller, 1, 2).await;
+    assert!(matches!(report.result, Err(TickError::Aborted)), "{report:?}");
+    assert_eq!(report.duration, Duration::from_secs(3));
+    assert!(world.document().await.in_flight.is_none(), "no lease was asked for");
+    // The first read takes a minute, the read behind the first batch is aborted.
+    let report = aborted(&poller, 1, 62).await;
+    assert!(matches!(report.result, Ok(TickOutcome::Committed { more: true })), "{report:?}");
+    assert!(world.document().await.lease.released_at.is_some());
+}
