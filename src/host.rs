@@ -26,6 +26,8 @@ pub struct Invocation {
     pub is_past_due: bool,
     /// Which retry of the host's own policy this is, where it has one.
     pub retry_count: Option<u64>,
+    /// Whether the host has a retry policy for it, so that a failure is followed by another call.
+    pub has_retry_policy: bool,
     /// Whether somebody asked for it through the host's admin endpoint.
     pub is_manual: bool,
     /// W3C trace context.
@@ -82,6 +84,7 @@ impl Invocation {
             id: id.to_owned(),
             is_past_due,
             retry_count: retry.and_then(|retry| retry.get("RetryCount")).and_then(Json::as_u64),
+            has_retry_policy: retry.is_some_and(Json::is_object),
             is_manual,
             traceparent: None,
             tracestate: None,
@@ -146,7 +149,8 @@ mod tests {
         );
         assert!(due.is_past_due && !due.is_manual);
         let retry = read(r#"{"Data":{},"Metadata":{"RetryContext":{"RetryCount":2}}}"#);
-        assert_eq!(retry.retry_count, Some(2));
+        assert_eq!((retry.retry_count, retry.has_retry_policy), (Some(2), true));
+        assert!(!due.has_retry_policy);
         let manual = read(r#"{"Data":{"t":{}},"Metadata":{"t":"\"\""}}"#);
         assert!(manual.is_manual);
         assert_eq!(read("{}"), Invocation { id: "id".to_owned(), ..Invocation::default() });

@@ -130,6 +130,9 @@ pub struct TickRequest {
     pub tracestate: Option<String>,
     /// Set when the tick is to stop after the batch in hand.
     pub stop: StopSignal,
+    /// Whether the host calls again soon if the tick fails. Such a tick waits for the end of a back-off, since that
+    /// may outlast all of the host's retries.
+    pub is_retried: bool,
 }
 
 /// How a tick ended, and what it did until then.

@@ -26,7 +26,7 @@ use super::{INVOCATION_ID_HEADER, Invocation, InvocationResponse, call};
 use crate::error::chain;
 use crate::metrics::{Invocations, Trigger};
 use crate::page;
-use crate::poller::{Poller, StopSignal, TickReport, TickRequest, outcome_row};
+use crate::poller::{Poller, StopSignal, TickOutcome, TickReport, TickRequest, outcome_row};
 use crate::recovery::Controller;
 use crate::redaction::{redact, redact_json};
 use crate::status::Board;
@@ -234,8 +234,9 @@ async fn run(
         traceparent: invocation.traceparent,
         tracestate: invocation.tracestate,
         stop: stop.clone(),
+        is_retried: invocation.has_retry_policy,
     };
-    let invocation_id = request.invocation_id.clone();
+    let (invocation_id, is_retried) = (request.invocation_id.clone(), request.is_retried);
     let name = poller.name().to_owned();
     // Of the highest level, so that no filter leaves lines of modules that know no id without it.
     let span = error_span!("tick", poller.name = name, invocation_id);
@@ -257,6 +258,10 @@ async fn run(
     let ended = tick.await;
     drop(closed_early);
     match ended {
+        // The host ends its retries at a success.
+        Ok(report) if is_retried && matches!(report.result, Ok(TickOutcome::BackingOff { .. })) => {
+            reply(StatusCode::SERVICE_UNAVAILABLE, &report.summary)
+        }
         Ok(report) => answer(&report),
         Err(failure) => {
             error!(

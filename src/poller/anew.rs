@@ -8,11 +8,20 @@
 //! meanwhile: idle looks write nothing, and what is found is acquired, handled and committed as in a tick of
 //! its own.
 
+use std::time::Duration;
+
+use time::OffsetDateTime;
+
 use super::observe::Observation;
 use super::range::rest;
-use super::{Memory, Poller, TickError, TickOutcome};
+use super::{Memory, Poller, TickError, TickOutcome, TickRequest};
 use crate::error::{ErrorKind, chain};
 use crate::source::FetchError;
+
+/// Shortest wait for the end of a back-off, which may be over by a store's coarse clock already.
+const BACK_OFF_WAIT_MIN: Duration = Duration::from_millis(10);
+/// How often the document is read while a back-off is waited for: an operator may end or pause it.
+const BACK_OFF_LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
 impl Poller {
     /// Runs the tick, and begins it anew where the source failed behind work that is now committed:
@@ -35,6 +44,9 @@ impl Poller {
             let goes_on = match &end {
                 Err(TickError::Fetch(error)) => self.reads_on(error, batches, seen),
                 Err(_) => false,
+                Ok(TickOutcome::BackingOff { until }) => {
+                    self.waits_for_end_of_back_off(*until, memory, seen).await
+                }
                 Ok(outcome) => self.looks_again(outcome, seen).await,
             };
             if matches!(end, Ok(TickOutcome::Idle)) && (goes_on || batches > 0) {
@@ -63,6 +75,25 @@ impl Poller {
             self.name
         );
         true
+    }
+
+    /// Waits for the end of a back-off where the host would call again anyway: its retries may all fall into the
+    /// back-off, and the next tick may be a day away. One that ends later than the tick is waited for as long as
+    /// there is time, so that a host that retries for ever does not do so each second.
+    async fn waits_for_end_of_back_off(
+        &self,
+        until: OffsetDateTime,
+        memory: &Memory,
+        seen: &Observation<'_>,
+    ) -> bool {
+        let TickRequest { stop, is_retried, .. } = seen.request();
+        let left = self.limits.tick_time_max.saturating_sub(seen.began_at().elapsed());
+        let Some(snapshot) = memory.snapshot().filter(|_| *is_retried && !left.is_zero()) else {
+            return false;
+        };
+        let wait = Duration::try_from(until - snapshot.now()).unwrap_or_default();
+        rest(wait.clamp(BACK_OFF_WAIT_MIN, BACK_OFF_LOOK_INTERVAL).min(left), stop).await;
+        !stop.is_set()
     }
 
     /// Waits for the next look at the source, where the tick follows it and has run out of rows.

@@ -331,7 +331,8 @@ impl Poller {
     /// Returns why a tick may not run on the strength of `snapshot`.
     pub(super) fn hindrance(&self, snapshot: &Snapshot) -> Option<TickOutcome> {
         let document = &snapshot.document;
-        let hindrance = document.hindrance(snapshot.now()).filter(|_| !self.through_pause);
+        let hindrance = document.hindrance(snapshot.now(), self.store.grain());
+        let hindrance = hindrance.filter(|_| !self.through_pause);
         let until = self.lapses_at(snapshot);
         if let Some(refusal) = hindrance {
             return refused_outcome(&refusal, until);

@@ -28,6 +28,7 @@ mod remember;
 mod replay;
 mod reset;
 mod restore;
+mod retried;
 mod rules;
 mod size;
 mod standing;

@@ -188,12 +188,15 @@ impl StateDocument {
     }
 
     /// Returns why no tick may run now, leaving the lease aside.
-    pub fn hindrance(&self, now: OffsetDateTime) -> Option<Refusal> {
+    ///
+    /// A store's clock is cut to whole grains, so `now` may be up to one grain too early. A back-off that may be over
+    /// is over: a tick that was refused for that would cost a whole interval of its timer.
+    pub fn hindrance(&self, now: OffsetDateTime, grain: Duration) -> Option<Refusal> {
         if let Some(paused) = &self.paused {
             return Some(Refusal::Paused { by: paused.by.clone(), reason: paused.reason.clone() });
         }
         let until = self.in_flight.as_ref()?.next_attempt_at?;
-        (now < until).then_some(Refusal::BackingOff { until })
+        (now + grain < until).then_some(Refusal::BackingOff { until })
     }
 
     /// Grants the lease with the next fencing token.
@@ -206,7 +209,7 @@ impl StateDocument {
     /// [`Refusal::Held`], [`Refusal::Paused`], [`Refusal::BackingOff`] or
     /// [`Refusal::TokensExhausted`].
     pub fn acquire(&self, request: Acquire<'_>) -> Result<Self, Refusal> {
-        match self.hindrance(request.now) {
+        match self.hindrance(request.now, request.age.grain) {
             Some(hindrance) => Err(hindrance),
             None => self.grant(request),
         }

@@ -12,11 +12,10 @@ use crate::data;
 use crate::receiver::Answer;
 
 pub(crate) async fn retry_policy() {
-    let mut bench = Bench::with_rows(1..=3).await;
-    bench.set("RETRY_DELAY_MIN", "1ms");
-    bench.set("RETRY_DELAY_MAX", "1ms");
+    let bench = Bench::with_rows(1..=3).await;
     bench.receiver.script(&[Answer::Refuse(500, "not yet"), Answer::Refuse(500, "not yet")]);
     let host = bench.host().await;
+    // Shorter than the poller's own back-off, which is waited for.
     let policy = Retry { count_max: 3, delay: Duration::from_millis(50) };
     let outcomes = host.fire_with_retry("nightly", Some(policy)).await;
     assert_eq!(outcomes.len(), 3, "{outcomes:?}");
@@ -31,6 +30,35 @@ pub(crate) async fn retry_policy() {
     assert!(batches.iter().all(|batch| batch.id == batches[0].id));
     assert_eq!(bench.receiver.taken(), [1, 2, 3]);
     assert!(logs(&host.run().await)[0].contains("nothing new"));
+}
+
+/// Where the back-off outlasts the tick, the host is told to go on; what is no failure ends its retries.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_back_off_longer_than_the_tick_keeps_the_hosts_retries_going() {
+    let mut bench = Bench::with_rows(1..=1).await;
+    bench.set("RETRY_DELAY_MIN", "3s");
+    bench.set("TICK_TIME_MAX", "1s");
+    bench.receiver.script(&[Answer::Refuse(500, "not yet")]);
+    let host = bench.host().await;
+    let policy = Retry { count_max: 9, delay: Duration::from_millis(50) };
+    let outcomes = host.fire_with_retry("nightly", Some(policy)).await;
+    // One is refused, two or three wait for a second each, the next one delivers.
+    assert!((3..=5).contains(&outcomes.len()), "{outcomes:?}");
+    assert!(failure(&outcomes[1]).contains("503 (poller `nightly`: backing off"), "{outcomes:?}");
+    assert!(outcomes.last().unwrap().verdict.is_success(), "{outcomes:?}");
+    assert_eq!(bench.receiver.taken(), [1]);
+    let outcomes = host.fire_with_retry("nightly", Some(policy)).await;
+    assert!(logs(&outcomes[0])[0].contains("nothing new") && outcomes.len() == 1, "{outcomes:?}");
+
+    bench.insert(2..=2);
+    bench.receiver.script(&[Answer::Refuse(500, "not yet")]);
+    host.run().await;
+    let outcome = host.run().await;
+    assert!(logs(&outcome)[0].contains("backing off until"), "without a policy: {outcome:?}");
+    let paused = bench.command(&["pause", "nightly", "--reason", "a test"]).await;
+    paused.done();
+    let outcomes = host.fire_with_retry("nightly", Some(policy)).await;
+    assert!(logs(&outcomes[0])[0].contains("paused by") && outcomes.len() == 1, "{outcomes:?}");
 }
 
 pub(crate) async fn second_run() {

@@ -213,7 +213,7 @@ fn late_rows_that_are_not_taken_keep_nobody_waiting_and_are_counted() {
     let (document, holder) = held("a", Some(in_flight(0, 4, true)));
     let failed = document.fail(&holder, failure()).unwrap();
     assert_eq!(failed.in_flight, None);
-    assert_eq!(failed.hindrance(NOW), None, "other rows go on");
+    assert_eq!(failed.hindrance(NOW, Duration::ZERO), None, "other rows go on");
     assert_eq!(failed.audit.windows[0].not_taken.as_ref().unwrap().attempt, 1);
     assert_eq!(failed.audit.windows[0].end(), &at(4), "tried by themselves");
     let (again, holder) = taken(&failed, "b", 0, Some(in_flight(0, 4, true)));

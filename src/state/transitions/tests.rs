@@ -268,6 +268,20 @@ fn a_failure_is_counted_and_backs_off_and_gives_the_lease_up() {
 }
 
 #[test]
+fn a_back_off_that_may_be_over_by_a_coarse_clock_is_over() {
+    let (mut document, _) = held_by("a");
+    let until = NOW + Duration::from_secs(10);
+    document.in_flight = Some(InFlight { next_attempt_at: Some(until), ..batch(Some(5), 8, "a") });
+    for (grain_ms, early_ms, is_over) in
+        [(0, 0, true), (0, 1, false), (1_000, 0, true), (1_000, 1_000, true), (1_000, 1_001, false)]
+    {
+        let now = until - Duration::from_millis(early_ms);
+        let refused = document.hindrance(now, Duration::from_millis(grain_ms));
+        assert_eq!(refused.is_none(), is_over, "{grain_ms} {early_ms}");
+    }
+}
+
+#[test]
 fn back_pressure_does_not_count_as_an_attempt() {
     let document = fresh()
         .acquire(Acquire { in_flight: Some(batch(None, 9, "a")), ..request("a", 0) })
