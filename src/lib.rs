@@ -89,6 +89,7 @@ pub mod error;
 pub mod event;
 pub mod partition;
 pub mod redaction;
+mod repeats;
 pub mod trace;
 pub mod value;
 

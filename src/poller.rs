@@ -61,6 +61,7 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 use tokio::time::Instant;
+use tracing::Level;
 
 use self::audit::Auditor;
 use self::batch::{Batch, Fetched, Next, Position};
@@ -87,6 +88,7 @@ use crate::lease::{Acquired, Instance, Lease, LeaseContext, LeaseError, LeaseTer
 use crate::metrics::Metrics;
 use crate::partition::Partition;
 use crate::policy::{FailurePolicy, Flow};
+use crate::repeats::Repeats;
 use crate::source::Source;
 use crate::state::{AfterCommit, OnMissingState, StateKey, StateStore};
 
@@ -148,6 +150,8 @@ pub struct TickReport {
     pub duration: Duration,
     /// One line for people.
     pub summary: String,
+    /// Level of the log event with which it ended.
+    pub level: Level,
 }
 
 /// The parts of a poller.
@@ -186,6 +190,8 @@ pub struct Poller {
     skipped_since: std::sync::Mutex<Option<time::OffsetDateTime>>,
     /// How long the last commit took, plus one; 0 for none.
     last_commit_ms: AtomicU64,
+    /// Lines that stay true for many ticks.
+    told: Repeats,
     /// When this process first saw that the poller has run; holds even if document and marker are both lost.
     ran_since: OnceLock<time::OffsetDateTime>,
     /// What the last tick knew; locked while a tick runs, so a second one sees that.
@@ -250,6 +256,7 @@ impl Poller {
             rows_counted_max: 0,
             skipped_since: std::sync::Mutex::default(),
             last_commit_ms: AtomicU64::new(0),
+            told: Repeats::default(),
             ran_since: OnceLock::new(),
             memory: Mutex::default(),
         }

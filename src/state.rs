@@ -370,6 +370,25 @@ pub struct InFlight {
     pub extra: Map<String, Json>,
 }
 
+/// How a batch has failed so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failing {
+    /// Attempts.
+    pub attempts: u32,
+    /// Since when.
+    pub since: Option<OffsetDateTime>,
+    /// Why it failed last.
+    pub error: String,
+}
+
+impl InFlight {
+    /// Returns how the batch has failed so far; `None` where it has not.
+    pub fn failing(&self) -> Option<Failing> {
+        let error = self.last_error.clone()?;
+        Some(Failing { attempts: self.attempt, since: self.first_failed_at, error })
+    }
+}
+
 /// Why no tick may run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Paused {

@@ -83,9 +83,9 @@ var rules = [
     about: 'By an operator, by ON_FAILURE=stop, or by a reply of 410; highwater resume lets it run.'
     severity: 3
     window: 'PT1H'
-    query: '${lines} | where event == "tick_paused"'
+    query: '${answers} | where message contains ": paused by "'
     threshold: 1
-    dimension: 'poller'
+    dimension: 'functionName'
   }
   {
     name: 'late'

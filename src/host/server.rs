@@ -29,6 +29,7 @@ use crate::page;
 use crate::poller::{Poller, StopSignal, TickOutcome, TickReport, TickRequest, outcome_row};
 use crate::recovery::Controller;
 use crate::redaction::{redact, redact_json};
+use crate::repeats::Repeats;
 use crate::status::Board;
 use crate::telemetry::Telemetry;
 
@@ -75,11 +76,15 @@ struct Shared {
     /// Whether no invocation has come yet.
     is_cold: AtomicBool,
     invocations: Invocations,
+    /// Functions without a poller that were told of.
+    told: Repeats,
 }
 
 impl Shared {
     fn new(service: Service, ticks: Ticks) -> Self {
-        Self { service, ticks, is_cold: AtomicBool::new(true), invocations: Invocations::default() }
+        let is_cold = AtomicBool::new(true);
+        let (invocations, told) = (Invocations::default(), Repeats::default());
+        Self { service, ticks, is_cold, invocations, told }
     }
 
     /// Whether this is the first invocation; asked once by each.
@@ -172,7 +177,14 @@ async fn invoke(
         }
     };
     let Some(asked) = functions.get(&function) else {
-        warn!(event = "unknown_function", invocation_id = id, function, "No function `{function}`");
+        if shared.told.are_due(&function, "") {
+            warn!(
+                event = "unknown_function",
+                invocation_id = id,
+                function,
+                "No poller is configured for function `{function}`"
+            );
+        }
         return reply(StatusCode::NOT_FOUND, &format!("no function `{function}` is configured"));
     };
     let refuse = |status, reason: String| {

@@ -3,6 +3,7 @@
 //! The steps call in here with facts; nothing here decides anything. A failure is logged and counted
 //! once, at the end of the tick.
 
+mod hindrance;
 mod steps;
 mod took;
 
@@ -16,7 +17,9 @@ use tracing::{Level, debug, error, info, warn};
 use self::took::Noted;
 use super::batch::{Batch, Noting};
 use super::outcome::{rfc3339, whole_second_after};
-use super::{Poller, Skipped, TickError, TickOutcome, TickReport, TickRequest, outcome_row};
+use super::{
+    OutcomeRow, Poller, Skipped, TickError, TickOutcome, TickReport, TickRequest, outcome_row,
+};
 use crate::cursor::Cursor;
 use crate::error::chain;
 use crate::event::{BatchId, counted};
@@ -248,18 +251,24 @@ impl<'a> Observation<'a> {
     /// Logs that a target takes less at once than the settings allow.
     pub(super) fn batch_halved(&self, batch: &Batch, front: &Batch, reason: &str) {
         let (rows, half) = (batch.rows(), front.rows());
-        warn!(
-            event = "batch_halved",
-            poller.name = self.poller.name,
-            invocation_id = self.request.invocation_id,
-            batch_id = batch.id.as_str(),
-            token = self.fencing_token,
-            rows,
-            error = reason,
-            "A batch of {rows} rows is too large for the handler of poller `{}`, so {half} are tried; \
-             lower `BATCH_ROWS_MAX` or `BATCH_BYTES_MAX`",
-            self.poller.name
-        );
+        macro_rules! line {
+            ($level:ident) => {
+                $level!(
+                    event = "batch_halved",
+                    poller.name = self.poller.name,
+                    invocation_id = self.request.invocation_id,
+                    batch_id = batch.id.as_str(),
+                    token = self.fencing_token,
+                    rows,
+                    error = reason,
+                    "A batch of {rows} rows is too large for the handler of poller `{}`, so {half} are tried; \
+                     lower `BATCH_ROWS_MAX` or `BATCH_BYTES_MAX`",
+                    self.poller.name
+                )
+            };
+        }
+        // Until a setting changes, each full batch is too large.
+        if self.poller.told.are_due("batch_halved", "") { line!(warn) } else { line!(debug) }
     }
 
     /// Logs that the row at fault is looked for.
@@ -413,14 +422,17 @@ impl<'a> Observation<'a> {
         {
             metrics.success(&self.poller.name, at);
         }
-        let summary = self.summary(&result, duration);
+        let what = self.what(&result);
+        let row = OutcomeRow { level: self.level(&result, row, &what), ..row };
+        let summary = format!("poller `{}`: {what} ({} ms)", self.poller.name, ms(duration));
         self.log(&result, row, duration, &summary);
-        TickReport { result, rows: self.rows, batches: self.batches, duration, summary }
+        let (rows, batches, level) = (self.rows, self.batches, row.level);
+        TickReport { result, rows, batches, duration, summary, level }
     }
 
-    fn summary(&self, result: &Result<TickOutcome, TickError>, duration: Duration) -> String {
-        let name = &self.poller.name;
-        let what = match result {
+    /// Returns how the tick ended, for people.
+    fn what(&self, result: &Result<TickOutcome, TickError>) -> String {
+        match result {
             Ok(TickOutcome::Committed { more }) => {
                 let waiting = if *more { ", more to do" } else { "" };
                 let aside = match self.quarantined {
@@ -441,15 +453,12 @@ impl<'a> Observation<'a> {
             Ok(TickOutcome::Skipped(Skipped::Conflict)) => {
                 "skipped: another instance was first".to_owned()
             }
-            Ok(TickOutcome::BackingOff { until }) => {
-                format!("backing off until {}{}", rfc3339(*until), self.resume("retries now"))
+            Ok(TickOutcome::BackingOff { until, failing }) => {
+                self.backing_off(*until, failing.as_ref())
             }
-            Ok(TickOutcome::Paused { by, reason }) => {
-                format!("paused by {by}: {reason}{}", self.resume("lets it run"))
-            }
+            Ok(TickOutcome::Paused { by, reason, since }) => self.paused(by, reason, *since),
             Err(error) => format!("failed after {}: {}", counted(self.rows, "row"), chain(error)),
-        };
-        format!("poller `{name}`: {what} ({} ms)", ms(duration))
+        }
     }
 
     /// Returns the command that ends a pause or a backoff; a range is resumed by the command that began it.
@@ -464,7 +473,7 @@ impl<'a> Observation<'a> {
     fn log(
         &self,
         result: &Result<TickOutcome, TickError>,
-        row: super::OutcomeRow,
+        row: OutcomeRow,
         duration: Duration,
         summary: &str,
     ) {

@@ -11,7 +11,7 @@ use crate::lease::LeaseError;
 use crate::metrics::{FAILURES, RefusedBy};
 use crate::normalize::NormalizeError;
 use crate::source::FetchError;
-use crate::state::{Fence, FormatError, Paused, Refusal, StoreError};
+use crate::state::{Failing, Fence, FormatError, Paused, Refusal, StoreError};
 
 /// A tick that did what it could.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +29,8 @@ pub enum TickOutcome {
     BackingOff {
         /// Storage time of the next attempt.
         until: OffsetDateTime,
+        /// What failed.
+        failing: Option<Failing>,
     },
     /// Somebody paused the poller.
     Paused {
@@ -36,6 +38,8 @@ pub enum TickOutcome {
         by: String,
         /// Why.
         reason: String,
+        /// Since when.
+        since: OffsetDateTime,
     },
 }
 
@@ -246,10 +250,13 @@ pub(super) fn refused_outcome(refusal: &Refusal, lapses_at: OffsetDateTime) -> O
             let owner_id = owner_id.clone();
             Some(TickOutcome::Skipped(Skipped::Held { owner_id, until: lapses_at }))
         }
-        Refusal::Paused { by, reason } => {
-            Some(TickOutcome::Paused { by: by.clone(), reason: reason.clone() })
+        Refusal::Paused { by, reason, since } => {
+            let (by, reason, since) = (by.clone(), reason.clone(), *since);
+            Some(TickOutcome::Paused { by, reason, since })
         }
-        Refusal::BackingOff { until } => Some(TickOutcome::BackingOff { until: *until }),
+        Refusal::BackingOff { until, failing } => {
+            Some(TickOutcome::BackingOff { until: *until, failing: failing.clone() })
+        }
         Refusal::Superseded { .. }
         | Refusal::Backwards { .. }
         | Refusal::TokensExhausted { .. } => None,

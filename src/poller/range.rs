@@ -191,10 +191,10 @@ impl Poller {
                 Ok(TickOutcome::Skipped(Skipped::AlreadyRunning | Skipped::Conflict)) => {
                     rest(PAUSE_MIN, stop).await;
                 }
-                Ok(TickOutcome::Paused { by, reason }) => {
+                Ok(TickOutcome::Paused { by, reason, .. }) => {
                     return Ok(RangeEnd::Paused { by, reason });
                 }
-                Ok(TickOutcome::BackingOff { until }) => {
+                Ok(TickOutcome::BackingOff { until, .. }) => {
                     let wait = Duration::try_from(until - self.read().await?.now());
                     rest(wait.unwrap_or_default().clamp(STOP_INTERVAL, PAUSE_MAX), stop).await;
                 }

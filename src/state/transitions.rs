@@ -14,8 +14,8 @@ use time::OffsetDateTime;
 
 pub use self::failure::Failure;
 use super::{
-    Audit, AuditStep, Checkpoint, FencingToken, Holder, InFlight, Observed, Paused, RECENT_MAX,
-    RecentTick, StateDocument,
+    Audit, AuditStep, Checkpoint, Failing, FencingToken, Holder, InFlight, Observed, Paused,
+    RECENT_MAX, RecentTick, StateDocument,
 };
 use crate::cursor::Cursor;
 use crate::event::BatchId;
@@ -68,12 +68,16 @@ pub enum Refusal {
         by: String,
         /// Why.
         reason: String,
+        /// Since when.
+        since: OffsetDateTime,
     },
     /// The failed batch is not to be tried yet.
     #[error("batch failed before and is not tried again until {until}")]
     BackingOff {
         /// Storage time of the next attempt.
         until: OffsetDateTime,
+        /// What failed.
+        failing: Option<Failing>,
     },
     /// A newer lease has been granted, or the document was made again.
     #[error(
@@ -193,10 +197,12 @@ impl StateDocument {
     /// is over: a tick that was refused for that would cost a whole interval of its timer.
     pub fn hindrance(&self, now: OffsetDateTime, grain: Duration) -> Option<Refusal> {
         if let Some(paused) = &self.paused {
-            return Some(Refusal::Paused { by: paused.by.clone(), reason: paused.reason.clone() });
+            let (by, reason) = (paused.by.clone(), paused.reason.clone());
+            return Some(Refusal::Paused { by, reason, since: paused.at });
         }
-        let until = self.in_flight.as_ref()?.next_attempt_at?;
-        (now + grain < until).then_some(Refusal::BackingOff { until })
+        let batch = self.in_flight.as_ref()?;
+        let until = batch.next_attempt_at?;
+        (now + grain < until).then(|| Refusal::BackingOff { until, failing: batch.failing() })
     }
 
     /// Grants the lease with the next fencing token.

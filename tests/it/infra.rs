@@ -260,13 +260,14 @@ fn alerts_and_workbook_name_only_events_that_are_logged_at_a_level_that_is_shown
 
 #[test]
 fn alerts_look_for_what_an_invocation_answers() {
-    let observe = read("src/poller/observe.rs");
+    let observe = read("src/poller/observe.rs") + &read("src/poller/observe/hindrance.rs");
     let alerts = read("infra/app/alerts.bicep");
     for (sought, made) in [
         (": nothing new", "\"nothing new\""),
         (": committed ", "\"committed {rows} in"),
         (", more to do", "\", more to do\""),
         (": skipped: ", "\"skipped: "),
+        (": paused by ", "\"paused by {by}"),
     ] {
         let sought = format!("message contains \"{sought}\"");
         assert!(alerts.contains(&sought), "{sought}");

@@ -1,5 +1,6 @@
 //! Pausing and resuming by hand.
 
+use super::windows::Watched;
 use super::*;
 
 const ANN: Operator<'_> = Operator { by: "ann@host", reason: "the target moves" };
@@ -166,5 +167,72 @@ async fn who_resumes_is_told_what_had_stopped_the_poller() {
         assert_eq!(in_flight.map_or(0, |batch| batch.attempt), 0);
         assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
         assert_eq!(world.handler.ids(), [0, 1, 1], "at once");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_names_who_when_why_and_the_command_and_is_told_once_and_then_each_hour() {
+    for (operator, level) in
+        [(ANN, "INFO"), (Operator { by: "failure policy of `p`", ..ANN }, "WARN")]
+    {
+        let watched = Watched::of(World::new());
+        let world = &watched.world;
+        let poller = world.seasoned("a").await;
+        world.source.put(1, "new");
+        world.instance("cli").pause(operator).await.unwrap();
+        let since = world.document().await.paused.unwrap().at;
+        let expected = format!(
+            "poller `p`: paused by {} since {}: the target moves (`highwater resume p` lets it run) (0 ms)",
+            operator.by,
+            outcome::rfc3339(since)
+        );
+        for (seconds, level) in
+            [(0, level), (60, "DEBUG"), (3539, "DEBUG"), (1, level), (1, "DEBUG")]
+        {
+            sleep(seconds).await;
+            let report = poller.tick(&TickRequest::default()).await;
+            assert_eq!((report.summary.as_str(), report.level.as_str()), (&*expected, level));
+            assert_eq!(watched.logged("tick_paused")["level"], level);
+        }
+        // Another process tells it, too; and this one, once it has run in between.
+        let other = world.instance("b").tick(&TickRequest::default()).await;
+        assert_eq!(other.level.as_str(), level);
+        world.instance("cli-2").resume(BOB).await.unwrap();
+        tick(&poller).await.unwrap();
+        world.source.put(2, "new");
+        world.instance("cli-3").pause(operator).await.unwrap();
+        let again = poller.tick(&TickRequest::default()).await;
+        assert_eq!(again.level.as_str(), level);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backoff_names_its_cause_and_is_told_at_each_failure() {
+    let watched = Watched::of(World::with(Limits {
+        retry_delay_min: Duration::from_secs(100),
+        retry_delay_max: Duration::from_secs(100),
+        ..limits()
+    }));
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.put(1, "new");
+    let report = async || poller.tick(&TickRequest::default()).await;
+    for (number, attempts) in [(1, ""), (2, ", 2 attempts")] {
+        world.handler.then_fail(HandlerError::Retryable(format!("HTTP 50{number}")));
+        report().await.result.unwrap_err();
+        let batch = world.document().await.in_flight.unwrap();
+        let rfc3339 = outcome::rfc3339;
+        let told = report().await;
+        let expected = format!(
+            "poller `p`: backing off until {}, failing since {}{attempts}: ",
+            rfc3339(batch.next_attempt_at.unwrap()),
+            rfc3339(batch.first_failed_at.unwrap())
+        );
+        assert!(told.summary.starts_with(&expected), "{} {expected}", told.summary);
+        let end = format!("HTTP 50{number} (`highwater resume p` retries now) (0 ms)");
+        assert!(told.summary.ends_with(&end), "{}", told.summary);
+        assert_eq!(told.level, Level::INFO);
+        assert_eq!(report().await.level, Level::DEBUG);
+        sleep(101).await;
     }
 }

@@ -43,11 +43,18 @@ fn ends() -> Vec<(&'static str, Ended)> {
         ("committed", Ok(TickOutcome::Committed { more: true })),
         ("nothing new", Ok(TickOutcome::Idle)),
         ("held, running, conflict", Ok(TickOutcome::Skipped(held))),
-        ("backing off", Ok(TickOutcome::BackingOff { until })),
-        ("paused by a person", Ok(TickOutcome::Paused { by: reason(), reason: reason() })),
+        ("backing off", Ok(TickOutcome::BackingOff { until, failing: None })),
+        (
+            "paused by a person",
+            Ok(TickOutcome::Paused { by: reason(), reason: reason(), since: until }),
+        ),
         (
             "paused by a rule (`ON_FAILURE=stop`, a reply of 410)",
-            Ok(TickOutcome::Paused { by: Paused::by_handler_of("p"), reason: reason() }),
+            Ok(TickOutcome::Paused {
+                by: Paused::by_handler_of("p"),
+                reason: reason(),
+                since: until,
+            }),
         ),
         ("state cannot be read", Err(TickError::Load(LoadError::Store(unreachable)))),
         ("source or number of its partitions changed", Err(changed)),
