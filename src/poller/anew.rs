@@ -44,7 +44,7 @@ impl Poller {
             let goes_on = match &end {
                 Err(TickError::Fetch(error)) => self.reads_on(error, batches, seen),
                 Err(_) => false,
-                Ok(TickOutcome::BackingOff { until }) => {
+                Ok(TickOutcome::BackingOff { until, .. }) => {
                     self.waits_for_end_of_back_off(*until, memory, seen).await
                 }
                 Ok(outcome) => self.looks_again(outcome, seen).await,
