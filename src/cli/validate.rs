@@ -1,6 +1,6 @@
 //! `highwater validate`: settings, `host.json` and functions, against each other; connects to nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -88,6 +88,9 @@ fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
             None
         }
     };
+    for finding in config.iter().flat_map(nameless_databases) {
+        add("settings", finding);
+    }
     for short in secrets(vars).iter().filter(|found| found.is_ours && found.is_short()) {
         add("settings", short_secret(short));
     }
@@ -118,6 +121,21 @@ fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
         add("functions", finding);
     }
     found
+}
+
+/// Returns a finding for each connection string that leaves the database to the login.
+fn nameless_databases(config: &Config) -> impl Iterator<Item = Finding> {
+    let sources = config.pollers.values().map(|poller| &poller.source);
+    let nameless = sources.filter(|source| source.connection.database.is_none());
+    let settings: BTreeSet<&str> =
+        nameless.map(|source| source.connection_setting.as_str()).collect();
+    settings.into_iter().map(|setting| {
+        Finding::warning(
+            "database",
+            format!("`{setting}` names no database, so that of the login counts, which is often `master`"),
+            "add `Database=NAME` to it",
+        )
+    })
 }
 
 fn short_secret(found: &FoundSecret) -> Finding {

@@ -11,6 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use url::Url;
 
 use super::settings;
+use super::source::PORTAL_PREFIXES;
 use super::sql_connection::pairs;
 use super::vars::Vars;
 use crate::redaction::{SECRET_BYTES_MIN, is_random};
@@ -49,7 +50,10 @@ pub fn secrets(vars: &dyn Vars) -> Vec<FoundSecret> {
         let text = vars.get(&setting).unwrap_or_default();
         let text = text.trim();
         let is_highwater = setting.starts_with("HIGHWATER__");
-        let is_named = named.whole.contains(&setting) || named.connections.contains(&setting);
+        let mut plain = PORTAL_PREFIXES.iter().filter_map(|prefix| setting.strip_prefix(prefix));
+        let is_of_portal = plain.any(|plain| named.connections.contains(plain));
+        let is_named =
+            named.whole.contains(&setting) || named.connections.contains(&setting) || is_of_portal;
         let mut values = Vec::new();
         if named.whole.contains(&setting) {
             whole(text, &mut values);

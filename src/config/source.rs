@@ -298,13 +298,20 @@ fn read_connection(reader: &mut Reader<'_>, segment: &str) -> Option<(String, Sq
     Some((name, connection))
 }
 
-/// Reads the connection string in the setting `name`, which another setting, `named_by`, names.
+/// What the portal puts before the name of a connection string, by the type that is chosen there.
+pub(super) const PORTAL_PREFIXES: [&str; 3] = ["SQLAZURECONNSTR_", "SQLCONNSTR_", "CUSTOMCONNSTR_"];
+
+/// Reads the connection string in the setting `name`, which another setting, `named_by`, names. The plain name wins
+/// over those that the portal makes of it.
 pub(super) fn read_sql_connection(
     reader: &mut Reader<'_>,
     name: &str,
     named_by: &str,
 ) -> Option<SqlConnection> {
-    let Some(text) = reader.text(name) else {
+    let of_portal = PORTAL_PREFIXES.map(|prefix| format!("{prefix}{name}"));
+    let names = [name].into_iter().chain(of_portal.iter().map(String::as_str));
+    let Some((name, text)) = names.filter_map(|name| Some((name, reader.text(name)?))).next()
+    else {
         reader.note(Mistake {
             setting: name.to_owned(),
             shown: Shown::Missing,

@@ -666,6 +666,25 @@ fn settings_of_another_kind_of_handler_are_mistakes_but_beside_stdout() {
 }
 
 #[test]
+fn a_connection_string_of_the_portal_is_found_under_the_name_without_its_prefix() {
+    let host = |text: &str| {
+        let config = read(&[MINIMAL, text]);
+        config.pollers["orders"].source.connection.host.clone()
+    };
+    for prefix in ["SQLAZURECONNSTR_", "SQLCONNSTR_", "CUSTOMCONNSTR_"] {
+        let portal =
+            format!("{prefix}SQL = Server=tcp:portal.example;Password=s3cret-s3cret;User ID=u");
+        let text = format!("SQL =\n{portal}");
+        assert_eq!(host(&text), "portal.example");
+        let found = secrets(&vars(&[MINIMAL, &text]));
+        let is_it = |found: &FoundSecret| found.is_ours && found.value == "s3cret-s3cret";
+        assert!(found.iter().any(is_it), "{found:?}");
+        let plain = "SQL = Server=tcp:plain.example;User ID=u;Password=p";
+        assert_eq!(host(&format!("{plain}\n{portal}")), "plain.example");
+    }
+}
+
+#[test]
 fn handlers_say_what_they_need() {
     let orders = "HIGHWATER__POLLERS__ORDERS__HANDLER__";
     let mut texts = String::new();

@@ -53,7 +53,7 @@ async fn each_recorded_app_gets_the_verdict_of_the_host() {
 
 /// What §11 of the host's record names beside the recorded apps: a value of `host.json` or of the function, or a
 /// setting, and what is said of it.
-const NAMED: [(&str, &str, &str, &str, &str); 17] = [
+const NAMED: [(&str, &str, &str, &str, &str); 18] = [
     ("host", "/version", r#""1.0""#, "error", "`version` must be"),
     ("host", "/functionTimeout", r#""soon""#, "error", "`functionTimeout` is `soon`"),
     (
@@ -105,6 +105,13 @@ const NAMED: [(&str, &str, &str, &str, &str); 17] = [
         "00:10:00",
         "warning",
         "`AzureFunctionsJobHost__functionTimeout`",
+    ),
+    (
+        "setting",
+        "SqlConnection",
+        "Server=tcp:127.0.0.1,1;User ID=u;Password=hunter2",
+        "warning",
+        "names no database",
     ),
     ("setting", "HIGHWATER_POLLERS__ORDERS__SOURCE__TABLE", "x", "warning", "two underscores"),
 ];
