@@ -255,7 +255,7 @@ const BREAKS = [
   ["first run under another app name not noticed", MEMORY, "if is_first && writes && blank.etag.is_some() {", "if false && is_first && writes && blank.etag.is_some() {"],
   ["document without a fencing token used", FORMAT, "if !found.is_u64() {", "if found.is_string() {"],
   ["document without a cursor replayed", FORMAT, "(None, Some(batch_id)) = (&checkpoint.cursor, &checkpoint.last_successful_batch_id)", "(None, Some(batch_id)) = (&checkpoint.cursor, &checkpoint.last_successful_batch_id.clone().filter(|_| false))"],
-  ["missing state folder created", FILE_STORE, "self.folder.parent().filter(|state| !state.is_dir())?", "self.folder.parent().filter(|state| !state.is_dir() && false)?"],
+  ["missing state folder created", FILE_STORE, "!self.makes_folder && !state.is_dir()", "!self.makes_folder && !state.is_dir() && false"],
   ["failing process keeps its document", POLLER, "                if result.is_err() {\n                    memory.forget();", "                if false {\n                    memory.forget();"],
   ["columns not described again after a refusal", MSSQL_SOURCE, "self.in_doubt |= error.is_refusal();", ""],
   ["refused order accepted at the next read", MSSQL_FETCH, "is_some_and(|refused| !stays(refused))", "is_some()"],

@@ -112,6 +112,22 @@ async fn rows_are_skipped_only_by_a_word_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_position_that_is_kept_counts_no_rows() {
+    let mut bench = delivered().await;
+    bench.set("SOURCE__FILTER", "id > 0");
+    let keep = ["keep", "--new-source"];
+    let dry = bench.reset(&keep, &["--dry-run", "--output", "json"]).await;
+    let plan = json(&dry);
+    assert_eq!((&plan["rows_again"], &plan["rows_skipped"]), (&Json::Null, &Json::Null), "{plan}");
+    assert_eq!(plan["from"], plan["to"]);
+    assert!(plan["source_changes"][0].as_str().unwrap().contains("`id > 0`"), "{plan}");
+    bench.reset(&keep, &SURE).await.done_with("Accepted the source. Ticks continue after");
+    logs(&bench.host().await.run().await);
+    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4]);
+    bench.reset(&keep, &SURE).await.done_with("the source has not changed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn to_a_cursor_or_to_a_copy_and_not_to_what_is_neither() {
     let bench = delivered().await;
     let first = bench.receiver.batches()[0].events[1]["cursor"].to_string();
