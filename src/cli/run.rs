@@ -196,10 +196,9 @@ impl Process {
         let report = poller.tick(&request).instrument(exported.clone()).instrument(span).await;
         note(exported, poller, &report);
         measured.end(report.result.is_err());
-        // As a filter ends once its reader is gone: no later tick of this process could deliver.
-        if report.result.is_err()
-            && let Err(error) = check_handler(poller)
-        {
+        // As a filter ends once its reader is gone: no later tick of this process could deliver. Also after a tick that
+        // found nothing: what waits for this process must not wait for the next row.
+        if let Err(error) = check_handler(poller) {
             self.unable.why.get_or_init(|| chain(&error));
             self.unable.noted.notify_one();
         }

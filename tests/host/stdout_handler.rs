@@ -131,6 +131,21 @@ async fn commands_that_deliver_nothing_do_not_ask_for_an_output() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_ends_without_a_reader_also_where_nothing_is_to_be_delivered() {
+    let bench = bench().await;
+    assert_nothing_is_committed(&bench).await;
+    bench.schedule("* * * * * *");
+    let root = bench.folder.path().join("root").to_str().unwrap().to_owned();
+    let mut process = command(&bench, &["run", "--from", &root]);
+    let mut process = process.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    within(LIMIT, lines.next_line()).await.unwrap();
+    drop(lines);
+    let output = within(LIMIT, process.wait_with_output()).await.unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_ends_once_its_reader_is_gone() {
     let bench = bench().await;
     bench.schedule("* * * * * *");
