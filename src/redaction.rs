@@ -6,8 +6,8 @@
 //! - **Where it leaves the process**: log lines, replies to the Functions host, the status page, exported
 //!   telemetry, the output of commands. These few sinks are what the promise rests on.
 //! - **Where foreign text comes in**, before it is shortened: errors ([`crate::error::chain`]) and excerpts of
-//!   replies ([`excerpt`]). A secret that is cut in half is no longer recognised, and this text is what state
-//!   documents, quarantine entries and journals store.
+//!   replies ([`excerpt`]). This text is what state documents, quarantine entries and journals store. What a limit
+//!   has cut at the ends of an excerpt is redacted from [`SECRET_BYTES_MIN`] bytes of a secret on.
 //!
 //! # Forms
 //!
@@ -88,19 +88,23 @@ pub fn redact_json(text: &str) -> Cow<'_, str> {
 
 /// Returns the beginning of a foreign text for an error: on one line, without secrets and control characters.
 pub fn excerpt(bytes: &[u8], chars_max: usize) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    let text = redact(&text);
+    let text = redact_cut(bytes);
     text.trim().chars().take(chars_max).map(plain).collect()
 }
 
 /// Returns the end of a foreign text for an error, as [`excerpt`] returns the beginning.
 pub fn excerpt_of_end(bytes: &[u8], chars_max: usize) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    let text = redact(&text);
+    let text = redact_cut(bytes);
     let text = text.trim();
     let skipped = text.chars().count().saturating_sub(chars_max);
     let cut = if skipped > 0 { "…" } else { "" };
     cut.chars().chain(text.chars().skip(skipped).map(plain)).collect()
+}
+
+/// Returns a text that a limit may have cut at either end without secrets, whole or not.
+fn redact_cut(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    held().map_or_else(|| text.clone().into_owned(), |held| held.redact_cut(&text))
 }
 
 fn plain(c: char) -> char {
@@ -203,18 +207,55 @@ impl Secrets {
 
     /// Returns `text` with [`MARK`] in the place of each secret.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let found = self.find(text);
-        if found.is_empty() {
-            return Cow::Borrowed(text);
+        replaced(text, merged(text, self.find_unordered(text)))
+    }
+
+    /// Returns `text` with [`MARK`] in the place of each secret, also of one whose beginning or end a limit has cut.
+    pub fn redact_cut(&self, text: &str) -> String {
+        let text = text.trim();
+        let mut found = self.find_unordered(text);
+        let mut layer = Layer::of(text.as_bytes());
+        for _ in 0..LAYERS_MAX {
+            let ends = self.cut_ends(&layer.bytes);
+            found.extend(ends.iter().filter_map(|range| layer.origin(range)));
+            let Some(next) = layer.unescaped() else { break };
+            layer = next;
         }
-        let (mut redacted, mut kept_from) = (String::with_capacity(text.len()), 0);
-        for Range { start, end } in found {
-            redacted.push_str(text.get(kept_from..start).unwrap_or_default());
-            redacted.push_str(MARK);
-            kept_from = end;
+        replaced(text, merged(text, found)).into_owned()
+    }
+
+    /// Returns what may be the rest of a secret at the beginning, and the beginning of one at the end. An escape
+    /// that was cut may come before or after.
+    fn cut_ends(&self, text: &[u8]) -> [Range<usize>; 2] {
+        const ESCAPE_BYTES_MAX: usize = 5;
+        let lower = text.to_ascii_lowercase();
+        let ends = |dropped: &usize| {
+            let escape = lower.len().checked_sub(*dropped).and_then(|at| lower.get(at));
+            *dropped == 0 || escape.is_some_and(|byte| begins_escape(*byte))
+        };
+        let ends: Vec<usize> = (0..=ESCAPE_BYTES_MAX).filter(ends).collect();
+        let is_of_escape = |byte: &u8| byte.is_ascii_hexdigit() || b"ux#;".contains(byte);
+        let starts =
+            lower.iter().take(ESCAPE_BYTES_MAX).take_while(|byte| is_of_escape(byte)).count();
+        let (mut at_start, mut at_end) = (0, 0);
+        for Form { bytes: form, .. } in self.forms.values().flatten() {
+            for length in SECRET_BYTES_MIN..form.len() {
+                let first = form.get(..length).unwrap_or(form);
+                let rest = form.get(form.len() - length..).unwrap_or(form);
+                for dropped in 0..=starts {
+                    if lower.get(dropped..).is_some_and(|text| text.starts_with(rest)) {
+                        at_start = at_start.max(dropped + length);
+                    }
+                }
+                for dropped in &ends {
+                    let kept = lower.get(..lower.len().saturating_sub(*dropped));
+                    if kept.is_some_and(|text| text.ends_with(first)) {
+                        at_end = at_end.max(dropped + length);
+                    }
+                }
+            }
         }
-        redacted.push_str(text.get(kept_from..).unwrap_or_default());
-        Cow::Owned(redacted)
+        [0..at_start, lower.len() - at_end..lower.len()]
     }
 
     /// Returns JSON text with [`MARK`] in the place of each secret within a string. Names of members stay: they
@@ -257,8 +298,8 @@ impl Secrets {
         }
     }
 
-    /// Returns where secrets are, in order and without overlap.
-    fn find(&self, text: &str) -> Vec<Range<usize>> {
+    /// Returns where secrets are.
+    fn find_unordered(&self, text: &str) -> Vec<Range<usize>> {
         let mut found = Vec::new();
         if self.forms.is_empty() {
             return found;
@@ -272,24 +313,7 @@ impl Secrets {
                 self.search(&layer.bytes, |range| found.extend(layer.origin(&range)));
             }
         }
-        found.sort_by_key(|range| (range.start, range.end));
-        let mut merged: Vec<Range<usize>> = Vec::with_capacity(found.len());
-        for range in found {
-            match merged.last_mut().filter(|last| range.start <= last.end) {
-                Some(last) => last.end = last.end.max(range.end),
-                None => merged.push(range),
-            }
-        }
-        for range in &mut merged {
-            // A coincidence may begin or end within a character.
-            while !text.is_char_boundary(range.start) {
-                range.start -= 1;
-            }
-            while !text.is_char_boundary(range.end) {
-                range.end += 1;
-            }
-        }
-        merged
+        found
     }
 
     fn search(&self, bytes: &[u8], mut hit: impl FnMut(Range<usize>)) {
@@ -310,6 +334,43 @@ impl Secrets {
             }
         }
     }
+}
+
+/// Returns ranges of `text` in order, without overlap, and of whole characters.
+fn merged(text: &str, mut found: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    found.sort_by_key(|range| (range.start, range.end));
+    let mut merged: Vec<Range<usize>> = Vec::with_capacity(found.len());
+    for range in found {
+        match merged.last_mut().filter(|last| range.start <= last.end) {
+            Some(last) => last.end = last.end.max(range.end),
+            None => merged.push(range),
+        }
+    }
+    for range in &mut merged {
+        // A coincidence may begin or end within a character.
+        while !text.is_char_boundary(range.start) {
+            range.start -= 1;
+        }
+        while !text.is_char_boundary(range.end) {
+            range.end += 1;
+        }
+    }
+    merged
+}
+
+/// Returns `text` with [`MARK`] in the place of each range.
+fn replaced(text: &str, ranges: Vec<Range<usize>>) -> Cow<'_, str> {
+    if ranges.is_empty() {
+        return Cow::Borrowed(text);
+    }
+    let (mut redacted, mut kept_from) = (String::with_capacity(text.len()), 0);
+    for Range { start, end } in ranges {
+        redacted.push_str(text.get(kept_from..start).unwrap_or_default());
+        redacted.push_str(MARK);
+        kept_from = end;
+    }
+    redacted.push_str(text.get(kept_from..).unwrap_or_default());
+    Cow::Owned(redacted)
 }
 
 /// Extends a range to the whole run of base64 around it.
@@ -566,7 +627,16 @@ pub fn looks_like(text: &str) -> Option<&'static str> {
     if words().any(is_random) {
         return Some("a key");
     }
+    if words().any(is_guid) {
+        return Some("a GUID, which may be a key");
+    }
     words().any(is_password).then_some("a password")
+}
+
+/// Whether a text is a GUID with its hyphens: some services make keys of them.
+pub(crate) fn is_guid(text: &str) -> bool {
+    text.split('-').map(str::len).eq([8, 4, 4, 4, 12])
+        && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
 /// Whether a text without blanks was most likely made by a generator of keys: at least 32 characters of base64
@@ -585,13 +655,12 @@ pub(crate) fn is_random(text: &str) -> bool {
         b'A'..=b'Z' => 2,
         _ => 3,
     };
-    let is_guid = body.split('-').map(str::len).eq([8, 4, 4, 4, 12]);
     let classes: Vec<i32> = body.bytes().map(class).collect();
     let digits = classes.iter().filter(|class| **class == 0).count();
     let separators = classes.iter().filter(|class| **class == 3).count();
     let changes = classes.windows(2).filter(|pair| pair.first() != pair.last()).count();
     // Names and paths have many separators, keys have few.
-    !is_guid && digits > 0 && separators * 8 < body.len() && changes * 3 >= body.len()
+    !is_guid(body) && digits > 0 && separators * 8 < body.len() && changes * 3 >= body.len()
 }
 
 /// Whether a word is made as passwords have to be: both cases, a digit, and a sign that no name or number has.

@@ -76,6 +76,19 @@ impl Shown {
         Self::Value(text.to_owned())
     }
 
+    /// Returns a value that should have been a number or one of a few words: what is longer than those is no slip
+    /// of the pen, and may be a key.
+    pub(super) fn of_choice(text: &str) -> Self {
+        const SLIP_CHARS_MAX: usize = 16;
+        let count = text.chars().count();
+        match Self::of(text) {
+            Self::Value(word) if count > SLIP_CHARS_MAX && !word.contains(' ') => {
+                Self::LooksSecret(format!("{count} characters, too long for this setting"))
+            }
+            shown => shown,
+        }
+    }
+
     /// Returns an address as it may be shown: its scheme, since the parts
     /// of one that cannot be read cannot be told apart.
     pub(super) fn of_address(text: &str) -> Self {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tracing_subscriber::filter::Targets;
 
 use super::mistake::Shown;
+use crate::redaction::is_guid;
 
 /// Longest duration that a setting may hold: a day, beyond which it is a slip of the unit.
 const DURATION_MAX: Duration = Duration::from_secs(24 * 60 * 60);
@@ -26,6 +27,11 @@ impl Expected {
         Self { what: what.into(), hint: None, shown: None }
     }
 
+    /// Expects a number or one of a few words, where `text` stands.
+    pub(super) fn choice(what: impl Into<String>, text: &str) -> Self {
+        Self::new(what).shown(Shown::of_choice(text))
+    }
+
     pub(super) fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
@@ -37,8 +43,9 @@ impl Expected {
 
 /// Reads a duration such as `500ms`, `30s`, `5m` or `1h`; `0` needs no unit.
 pub(super) fn duration(text: &str) -> Result<Duration, Expected> {
-    let expected =
-        || Expected::new("a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours");
+    let expected = || {
+        Expected::choice("a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours", text)
+    };
     let (number, unit) = split_unit(text);
     let number: u64 = number.parse().ok().ok_or_else(expected)?;
     let unit_ms = match unit {
@@ -81,8 +88,12 @@ pub(super) fn show_duration(duration: Duration) -> String {
 
 /// Reads a size such as `4MiB`, `512KiB` or `1000000`, up to one GiB.
 pub(super) fn size(text: &str) -> Result<usize, Expected> {
-    let expected =
-        || Expected::new("a size of 1 byte to 1024 MiB, such as `4MiB`, `512KiB` or `1000000`");
+    let expected = || {
+        Expected::choice(
+            "a size of 1 byte to 1024 MiB, such as `4MiB`, `512KiB` or `1000000`",
+            text,
+        )
+    };
     let (number, unit) = split_unit(text);
     let number: usize = number.parse().ok().ok_or_else(expected)?;
     let shift = match unit {
@@ -103,10 +114,11 @@ pub(super) fn number(range: RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32,
     move |text| {
         let read = text.parse().ok().filter(|number| range.contains(number));
         read.ok_or_else(|| {
-            Expected::new(match (range.start(), range.end()) {
+            let what = match (range.start(), range.end()) {
                 (start, &u32::MAX) => format!("a whole number of at least {start}"),
                 (start, end) => format!("a whole number from {start} to {end}"),
-            })
+            };
+            Expected::choice(what, text)
         })
     }
 }
@@ -116,7 +128,7 @@ pub(super) fn boolean(text: &str) -> Result<bool, Expected> {
     match text.to_ascii_lowercase().as_str() {
         "true" => Ok(true),
         "false" => Ok(false),
-        _ => Err(Expected::new("`true` or `false`")),
+        _ => Err(Expected::choice("`true` or `false`", text)),
     }
 }
 
@@ -132,11 +144,12 @@ pub(super) fn one_of<T: Copy>(words: &[(&str, T)]) -> impl Fn(&str) -> Result<T,
         let found = words.iter().find(|(word, _)| *word == text);
         found.map(|(_, value)| *value).ok_or_else(|| {
             let words: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
-            Expected::new(match words.split_last() {
+            let what = match words.split_last() {
                 Some((last, [])) => last.clone(),
                 Some((last, others)) => format!("{} or {last}", others.join(", ")),
                 None => String::new(),
-            })
+            };
+            Expected::choice(what, text)
         })
     }
 }
@@ -207,7 +220,7 @@ pub(super) fn columns(text: &str) -> Result<Vec<String>, Expected> {
 /// not shown.
 pub(super) fn setting_name(text: &str) -> Result<String, Expected> {
     let is_name_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | ':');
-    if text.chars().all(is_name_char) && text.len() <= 128 {
+    if text.chars().all(is_name_char) && text.len() <= 128 && !is_guid(text) {
         return Ok(text.to_owned());
     }
     Err(Expected::new("the name of a setting")

@@ -14,7 +14,7 @@ use super::settings;
 use super::source::PORTAL_PREFIXES;
 use super::sql_connection::pairs;
 use super::vars::Vars;
-use crate::redaction::{SECRET_BYTES_MIN, is_random};
+use crate::redaction::{SECRET_BYTES_MIN, is_guid, is_random};
 
 /// A secret of the environment.
 pub struct FoundSecret {
@@ -45,8 +45,9 @@ impl FoundSecret {
 /// Returns every secret that can be found in the environment.
 pub fn secrets(vars: &dyn Vars) -> Vec<FoundSecret> {
     let named = Named::of(vars);
+    let names: BTreeSet<String> = vars.names().into_iter().collect();
     let mut found = Vec::new();
-    for setting in vars.names() {
+    for setting in names.iter().cloned() {
         let text = vars.get(&setting).unwrap_or_default();
         let text = text.trim();
         let is_highwater = setting.starts_with("HIGHWATER__");
@@ -58,7 +59,7 @@ pub fn secrets(vars: &dyn Vars) -> Vec<FoundSecret> {
         if named.whole.contains(&setting) {
             whole(text, &mut values);
         } else if is_highwater {
-            of_setting(&setting, text, &mut values);
+            of_setting(&setting, text, &names, &mut values);
         } else if is_secret_variable(&setting, text) {
             whole(text, &mut values);
         }
@@ -126,7 +127,7 @@ fn whole(text: &str, values: &mut Vec<String>) {
 }
 
 /// Adds what may be secret in one of our own settings.
-fn of_setting(setting: &str, text: &str, values: &mut Vec<String>) {
+fn of_setting(setting: &str, text: &str, names: &BTreeSet<String>, values: &mut Vec<String>) {
     if is_for(setting, &settings::HANDLER_SYSTEM_KEY) {
         values.push(text.to_owned());
     }
@@ -139,6 +140,22 @@ fn of_setting(setting: &str, text: &str, values: &mut Vec<String>) {
             whole(piece, values);
         }
     }
+    // What should be one of a few words, or the name of another variable, and is neither. A misspelt name
+    // rarely has a digit, a key rarely has none.
+    let of_keys = [
+        &settings::HANDLER_AUTH,
+        &settings::HANDLER_AUTH_SECRET,
+        &settings::HANDLER_SIGNING_SECRETS,
+    ];
+    if of_keys.iter().any(|key| is_for(setting, key)) {
+        let pieces = text.split(',').map(str::trim);
+        let keys = pieces.filter(|piece| !names.contains(*piece) && has_digit(piece));
+        values.extend(keys.map(str::to_owned));
+    }
+}
+
+fn has_digit(text: &str) -> bool {
+    text.contains(|c: char| c.is_ascii_digit())
 }
 
 /// Adds the arguments of a command that are keys: `--token=x`, `--token x`, and what looks like one.
@@ -149,7 +166,7 @@ fn of_command(text: &str, values: &mut Vec<String>) {
     for word in words {
         let (name, value) = word.split_once('=').unwrap_or((&word, ""));
         let is_option = name.starts_with('-') && is_secret_name(name);
-        if is_value || is_random(&word) {
+        if is_value || is_random(&word) || is_guid(&word) {
             values.push(word.clone());
         } else if is_option && !value.is_empty() {
             values.push(value.to_owned());
@@ -229,11 +246,15 @@ fn of_url(text: &str, is_ours: bool, values: &mut Vec<String>) {
             }
         }
         let segments = url.path_segments().into_iter().flatten();
-        values.extend(segments.filter(|part| is_random(part)).map(str::to_owned));
+        let is_key = |part: &&str| is_random(part) || (is_ours && is_guid(part));
+        values.extend(segments.filter(is_key).map(str::to_owned));
+        if let Some(fragment) = url.fragment().filter(|text| is_ours && may_be_key(text)) {
+            values.extend([fragment.to_owned(), decoded(fragment)]);
+        }
     }
     // Also where it is no URL, or another one than was meant: all before the last `@` may be user and password.
     let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
-    let is_parsed = Url::parse(text).is_ok();
+    let is_parsed = Url::parse(text).is_ok_and(|url| url.fragment().is_none());
     if let Some((user, _)) = rest.rsplit_once('@').filter(|_| !is_parsed) {
         values.push(user.to_owned());
         values.extend(user.split_once(':').map(|(_, password)| password.to_owned()));
@@ -255,7 +276,13 @@ fn decoded(text: &str) -> String {
 
 /// Whether the value of a parameter could be a key, by its form alone: a word, a number and a date are none.
 fn may_be_key(value: &str) -> bool {
-    let is_word = value.chars().all(char::is_alphabetic);
+    /// Longer than most words that a parameter has.
+    const WORD_CHARS_MAX: usize = 12;
+    let has_capitals_within =
+        value.chars().skip(1).any(char::is_uppercase) && value.chars().any(char::is_lowercase);
+    let is_word = value.chars().all(char::is_alphabetic)
+        && value.chars().count() <= WORD_CHARS_MAX
+        && !has_capitals_within;
     let is_number = value.chars().all(|c| c.is_ascii_digit() || ".:-+TZ".contains(c));
     value.len() >= 8 && !is_word && !is_number
 }
@@ -373,6 +400,33 @@ mod tests {
                 "https://a.example/x?v=1&x=hunter22",
                 &["hunter22"],
             ),
+            (
+                "HIGHWATER__POLLERS__A__HANDLER__URL",
+                "https://a.example/x?v=1&x=qwertzuiopasd&y=ghLkMnbv",
+                &["qwertzuiopasd", "ghLkMnbv"],
+            ),
+            (
+                "HIGHWATER__POLLERS__A__HANDLER__URL",
+                "https://a.example/hooks/0f8fad5b-d9cb-469f-a165-70867728950e/in",
+                &["0f8fad5b-d9cb-469f-a165-70867728950e"],
+            ),
+            (
+                "HIGHWATER__POLLERS__A__HANDLER__URL",
+                "https://hunter22#x@a.example/x",
+                &["hunter22#x"],
+            ),
+            (
+                "HIGHWATER__POLLERS__A__HANDLER__COMMAND",
+                "load 0f8fad5b-d9cb-469f-a165-70867728950e",
+                &["0f8fad5b-d9cb-469f-a165-70867728950e"],
+            ),
+            (
+                "AZURE_CLIENT_SECRET",
+                "0f8fad5b-d9cb-469f-a165-70867728950e",
+                &["0f8fad5b-d9cb-469f-a165-70867728950e"],
+            ),
+            ("HIGHWATER__POLLERS__A__HANDLER__AUTH", "my_key_17", &["my_key_17"]),
+            ("HIGHWATER__POLLERS__A__HANDLER__AUTH_SECRET", "my_key_17", &["my_key_17"]),
         ] {
             holds(name, text, expected);
         }
@@ -418,6 +472,12 @@ mod tests {
             ("AzureWebJobsSecretStorageType", "files"),
             ("AZURE_FEDERATED_TOKEN_FILE", "/var/run/secrets/token"),
             ("PWD", "/home/me"),
+            ("HIGHWATER__POLLERS__A__HANDLER__AUTH", "function_key"),
+            ("HIGHWATER__POLLERS__A__HANDLER__AUTH_SECRET", "HookKey"),
+            (
+                "HIGHWATER__POLLERS__A__HANDLER__AUTH_CLIENT_ID",
+                "0f8fad5b-d9cb-469f-a165-70867728950e",
+            ),
         ]);
         assert_eq!(found, Vec::<String>::new());
     }

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -15,13 +17,14 @@ use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use highwater::fakehost::{Outcome, Reply};
+use highwater::fakehost::{Outcome, Reply, free_port};
 use proptest::strategy::{Strategy, ValueTree as _};
 use proptest::test_runner::TestRunner;
 use tokio::net::TcpListener;
+use tokio::process::Command;
 use tokio::task::AbortHandle;
 
-use crate::bench::Bench;
+use crate::bench::{Bench, LIMIT, PROGRAM};
 
 /// What the target answers in each round with random secrets.
 const STATUSES: [u16; 3] = [500, 401, 422];
@@ -140,6 +143,10 @@ async fn leaks_nothing(bench: &Bench, secrets: &[String]) {
         holds_none("the verdict", &format!("{:?}", outcome.verdict), secrets);
         holds_none("the reply", &text_of(&outcome), secrets);
     }
+    let metrics = &bench.env["HIGHWATER__METRICS__ADDRESS"];
+    let text = page(&format!("http://{metrics}/metrics")).await;
+    assert!(text.contains("highwater_"), "{text}");
+    holds_none("the metrics", &text, secrets);
     host.stop().await.unwrap();
     let mut log = String::new();
     for record in host.journal().records() {
@@ -166,6 +173,36 @@ async fn leaks_nothing(bench: &Bench, secrets: &[String]) {
         holds_none(&place, &said.data, secrets);
         holds_none(&place, &said.rest, secrets);
     }
+    pages_leak_nothing(bench, secrets).await;
+}
+
+async fn page(url: &str) -> String {
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let end = tokio::time::Instant::now() + LIMIT;
+    loop {
+        match client.get(url).send().await {
+            Ok(answer) => return answer.text().await.unwrap(),
+            Err(error) => assert!(tokio::time::Instant::now() < end, "{url}: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Looks at the status page, which shows why the last tick failed.
+async fn pages_leak_nothing(bench: &Bench, secrets: &[String]) {
+    let address = format!("127.0.0.1:{}", free_port().unwrap());
+    let mut command = Command::new(PROGRAM);
+    command.args(["status", "--serve", &address]).env_clear().envs(&bench.env);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    let mut child = command.spawn().unwrap();
+    let mut all = String::new();
+    for path in ["", "?poller=nightly", "api/status", "api/status/page?poller=nightly"] {
+        let text = page(&format!("http://{address}/{path}")).await;
+        holds_none(&format!("the status page at `/{path}`"), &text, secrets);
+        all += &text;
+    }
+    child.kill().await.unwrap();
+    assert!(all.contains("[redacted]"), "the page shows what the target said: {all}");
 }
 
 /// Whatever a target repeats of what it was sent, and of what it cannot know, is shown nowhere.
@@ -201,6 +238,8 @@ async fn a_target_that_echoes_everything_leaks_no_secret() {
         bench.set("ATTEMPTS_MAX", "2");
         bench.set("ON_FAILURE", "quarantine");
         bench.set("JOURNAL", "full");
+        let metrics = format!("127.0.0.1:{}", free_port().unwrap());
+        bench.set_env("HIGHWATER__METRICS__ADDRESS", &metrics);
         // One that Highwater has and this poller does not use.
         bench.set_env("AZURE_CLIENT_SECRET", &other);
         leaks_nothing(&bench, &secrets).await;
@@ -218,7 +257,8 @@ async fn a_secret_in_the_wrong_setting_is_not_shown() {
     let known = "k9 \"quoted\" & <odd>%41\\n".to_owned();
     let password = "Sup3rSecret#1".to_owned();
     let token = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJzb21lYm9keSJ9.c2lnbmF0dXJl".to_owned();
-    for secret in [account, function, signing, known.clone(), password, token] {
+    let guid = "3f2504e0-4f89-41d3-9a0c-0305e82c3301".to_owned();
+    for secret in [account, function, signing, known.clone(), password, token, guid] {
         for name in [
             "HANDLER__AUTH",
             "HANDLER__AUTH_SECRET",
@@ -253,6 +293,32 @@ async fn a_secret_in_the_wrong_setting_is_not_shown() {
         }
         let said = bench.command(&["validate"]).await;
         holds_none("`validate`", &[said.data, said.rest].concat(), std::slice::from_ref(&secret));
+    }
+}
+
+/// A key that could be a name is not shown where a name makes no sense.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_like_a_name_is_not_shown_in_a_setting_that_takes_none() {
+    let secret = "live_key_3MzQqFvXcKw".to_owned();
+    for name in [
+        "HANDLER__AUTH",
+        "HANDLER__AUTH_SECRET",
+        "HANDLER__SIGNING_SECRETS",
+        "HANDLER__KIND",
+        "HANDLER__LANES",
+        "HANDLER__TIMEOUT",
+        "HANDLER__GZIP",
+        "SOURCE__MODE",
+        "LEASE__TTL",
+    ] {
+        let mut bench = Bench::new().await;
+        bench.set("HANDLER__AUTH", "header");
+        bench.set("HANDLER__AUTH_HEADER", "x-api-key");
+        bench.set(name, &secret);
+        let said = bench.command(&["validate"]).await;
+        assert_ne!(said.code, 0, "{name}: {said:?}");
+        let shown = [said.data, said.rest].concat();
+        holds_none(&format!("`validate` with {name}"), &shown, std::slice::from_ref(&secret));
     }
 }
 

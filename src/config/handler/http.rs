@@ -343,6 +343,12 @@ pub(super) fn target_url(text: &str, allow_http: bool, permission: &str) -> Resu
         expected().hint(hint).shown(Shown::of_address(text))
     })?;
     let shown = || Shown::Value(redacted(&url));
+    if url.fragment().is_some() {
+        // With a `#` in a password, what looks like the host is a part of that password.
+        return Err(Expected::new("a URL without a fragment (`#…`), which is never sent")
+            .hint("a `#` that belongs to a password or to a parameter is written `%23`")
+            .shown(Shown::of_address(text)));
+    }
     match url.scheme() {
         "https" => Ok(url),
         "http" if allow_http || is_loopback(&url) => Ok(url),
@@ -373,6 +379,16 @@ mod tests {
         assert!(read("https://xn--bcher-kva.example/changes").is_ok());
         let error = format!("{:?}", read("https://bücher.example/changes").unwrap_err());
         assert!(error.contains("is given as `xn--…`"), "{error}");
+    }
+
+    #[test]
+    fn a_fragment_is_refused_and_nothing_of_the_url_but_its_scheme_is_shown() {
+        for text in ["https://hunter22#x@example.org/a", "https://example.org/a#hunter22"] {
+            let error = target_url(text, false, "X").unwrap_err();
+            assert_eq!(error.shown, Some(Shown::Scheme("https".to_owned())));
+            assert!(!format!("{error:?}").contains("hunter22"), "{error:?}");
+        }
+        assert!(target_url("https://example.org/a?b=%23", false, "X").is_ok());
     }
 
     #[test]
