@@ -506,6 +506,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn dates_of_the_blob_store_are_checked() {
+        let poller = |name: &str| format!("HIGHWATER__POLLERS__A__{name}");
+        let vars: BTreeMap<String, String> = [
+            ("HIGHWATER__APP".to_owned(), "shop"),
+            ("AzureWebJobsStorage".to_owned(), "UseDevelopmentStorage=true"),
+            ("Db".to_owned(), "Server=localhost;User ID=a;Password=b;Encrypt=false"),
+            (poller("SOURCE__CONNECTION"), "Db"),
+            (poller("SOURCE__TABLE"), "dbo.t"),
+            (poller("SOURCE__MODE"), "rowversion"),
+            (poller("SOURCE__CURSOR"), "rv"),
+            (poller("SOURCE__KEY"), "id"),
+            (poller("HANDLER__KIND"), "stdout"),
+        ]
+        .map(|(name, value)| (name, value.to_owned()))
+        .into();
+        let app = App::build(&vars).unwrap();
+        let state = format!("{:?}", app.state);
+        let at = |name: &str| state.find(name).unwrap_or_else(|| panic!("no {name} in {state}"));
+        assert!(at("DateCheckedStore") < at("BlobStore"), "{state}");
+    }
+
+    #[test]
     fn two_starts_of_one_instance_have_different_owner_ids() {
         let mut vars = BTreeMap::new();
         vars.insert("WEBSITE_INSTANCE_ID".to_owned(), "0123456789abcdef".to_owned());

@@ -2,15 +2,23 @@
 //!
 //! A lease has lapsed when the service's `Date` lies a ttl after the document's `Last-Modified`. Behind a
 //! proxy that answers with a wrong `Date`, an hour ahead for example, every live lease would look lapsed.
-//! So a `Date` counts only if it agrees, within half of the ttl, with one of these:
+//! So a `Date` counts only if it agrees, within half of the ttl, with
 //!
-//! - the last `Date` that counted, plus the monotonic time since;
-//! - this machine's clock. It can only veto a `Date`, never make a lease lapse: what is judged is the
-//!   `Date` itself.
+//! - the last `Date` that counted, plus the monotonic time since, in a process that has one;
+//! - this machine's clock, in a cold process. The clock can only veto a `Date`, never make a lease lapse: what is
+//!   judged is the `Date` itself.
 //!
-//! A `Date` that agrees with neither is replaced by the last one that counted, plus the time since. A cold
-//! process has none. For it, and as a lower bound in general, a document is as old as this process has seen
-//! it unchanged, so the lease of a dead holder lapses one ttl later than usual.
+//! Any other `Date` is replaced by the last one that counted, plus the time since. A cold process has none. For it,
+//! and as a lower bound in general, a document is as old as this process has seen it unchanged, so the lease of a
+//! dead holder lapses one ttl later than usual. The `Date` of the answer to a write is checked in the same way.
+//!
+//! # When history and clock contradict each other
+//!
+//! Monotonic time stands still while a host is suspended. After that the service's `Date` and the machine's clock are
+//! right, and the history is behind for ever. But a clock that jumps together with a wrong `Date` looks the same, and
+//! believing it at once would take live leases. So the history is believed first. A `Date` that contradicts it
+//! starts a new history once all dates of a whole ttl agreed with that one and with the clock; until then a takeover
+//! is late by at most that ttl.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -38,6 +46,8 @@ pub struct DateCheckedStore {
 struct History {
     /// The last `Date` that counted, and when it arrived.
     date: Option<(OffsetDateTime, Instant)>,
+    /// The first of the dates that contradict the history, and agree with each other and with the clock.
+    other: Option<(OffsetDateTime, Instant)>,
     /// The version of each document, and since when this process has seen it.
     versions: BTreeMap<StateKey, (ETag, Instant)>,
     /// Whether the last `Date` did not count: logged once, not at each read.
@@ -63,10 +73,7 @@ impl DateCheckedStore {
         let mut history = self.history();
         let seen_for = history.seen_for(key, &loaded, now);
         let expected = history.date.map(|(date, at)| date + (now - at));
-        let agrees = expected.is_some_and(|expected| self.agree(loaded.date, expected));
-        if agrees || self.agree(loaded.date, self.clock.now()) {
-            history.date = Some((loaded.date, now));
-            history.is_off = false;
+        if self.counts(&mut history, loaded.date, now) {
             return loaded;
         }
         let was_off = std::mem::replace(&mut history.is_off, true);
@@ -87,14 +94,55 @@ impl DateCheckedStore {
         loaded
     }
 
+    /// Returns the time by which an answer to a write is judged.
+    fn checked_written(&self, mut written: Written) -> Written {
+        let now = Instant::now();
+        let mut history = self.history();
+        let expected = history.date.map(|(date, at)| date + (now - at));
+        if !self.counts(&mut history, written.date, now) {
+            written.date = expected.unwrap_or(written.date);
+        }
+        written
+    }
+
+    /// Whether a `Date` counts, which the history notes.
+    fn counts(&self, history: &mut History, date: OffsetDateTime, now: Instant) -> bool {
+        let agrees_with_clock = self.agree(date, self.clock.now());
+        let counts = match history.date {
+            Some((last, at)) => {
+                self.agree(date, last + (now - at))
+                    || (agrees_with_clock && self.has_lasted(history, date, now))
+            }
+            None => agrees_with_clock,
+        };
+        if counts {
+            *history = History {
+                date: Some((date, now)),
+                other: None,
+                is_off: false,
+                versions: std::mem::take(&mut history.versions),
+            };
+        } else if !agrees_with_clock {
+            history.other = None;
+        }
+        counts
+    }
+
+    /// Whether dates have agreed with this one for a ttl.
+    fn has_lasted(&self, history: &mut History, date: OffsetDateTime, now: Instant) -> bool {
+        let same = history.other.filter(|(first, at)| self.agree(date, *first + (now - *at)));
+        let (_, since) = *history.other.insert(same.unwrap_or((date, now)));
+        now - since >= 2 * self.tolerance
+    }
+
     fn report(&self, key: &StateKey, date: OffsetDateTime) {
         let ahead = date - self.clock.now();
         warn!(
             event = "storage_date_off",
             ahead_seconds = ahead.whole_seconds(),
-            "The `Date` of {} differs from this machine's clock by {} s, so leases are not judged by it: a crashed \
-             holder's lease is taken over one ttl later than usual; synchronise this machine's clock, or fix the proxy \
-             that answers in the storage service's place",
+            "The `Date` of {} cannot be right by what was seen before ({} s ahead of this machine's clock), so leases \
+             are not judged by it: a crashed holder's lease is taken over one ttl later than usual; synchronise this \
+             machine's clock, or fix the proxy that answers in the storage service's place",
             self.below.location(key),
             ahead.whole_seconds()
         );
@@ -143,7 +191,8 @@ impl StateStore for DateCheckedStore {
         bytes: Vec<u8>,
         precondition: Precondition,
     ) -> Result<Written, StoreError> {
-        self.below.store(key, bytes, precondition).await
+        let written = self.below.store(key, bytes, precondition).await?;
+        Ok(self.checked_written(written))
     }
 
     async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
@@ -218,7 +267,8 @@ mod tests {
             let store = DateCheckedStore::new(faulty.clone(), TTL, machine.clone());
             let key = StateKey::Document("orders".to_owned());
             let bytes = encode(&held(0));
-            let etag = store.store(&key, bytes, Precondition::Absent).await.unwrap().etag;
+            // By another process, so that this one has no history yet.
+            let etag = faulty.store(&key, bytes, Precondition::Absent).await.unwrap().etag;
             Self { machine, faulty, store, key, etag }
         }
 
@@ -330,6 +380,46 @@ mod tests {
         world.renew(1).await;
         sleep(62).await;
         assert!(world.is_taken_for_lapsed().await, "the dates agree with one another");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_jumps_together_with_a_wrong_date_takes_no_live_lease() {
+        let mut world = World::new(time::Duration::ZERO).await;
+        assert!(!world.is_taken_for_lapsed().await);
+        world.machine.1.store(3600, Ordering::SeqCst);
+        for renewal in 1..=3 {
+            sleep(19).await;
+            world.renew(renewal).await;
+            assert!(!world.is_taken_for_lapsed_with(HOUR).await, "renewal {renewal}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dates_that_agree_with_the_clock_for_a_ttl_start_a_new_history_after_a_suspension() {
+        let mut world = World::new(time::Duration::ZERO).await;
+        assert!(!world.is_taken_for_lapsed().await);
+        // The host was suspended for an hour: only monotonic time has not seen that.
+        world.machine.1.store(3600, Ordering::SeqCst);
+        for renewal in 1..=4 {
+            sleep(19).await;
+            world.renew(renewal).await;
+            assert!(!world.is_taken_for_lapsed_with(HOUR).await, "renewal {renewal}");
+        }
+        sleep(19).await;
+        assert!(world.is_taken_for_lapsed_with(HOUR).await, "written an hour ago by that date");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wrong_date_of_a_write_is_replaced_too() {
+        let world = World::new(time::Duration::ZERO).await;
+        assert!(!world.is_taken_for_lapsed().await);
+        sleep(10).await;
+        for off in [HOUR, -HOUR] {
+            world.faulty.break_next(Call::Store, Fault::Date(off));
+            let key = StateKey::Document(format!("other{}", off.whole_seconds()));
+            let written = world.store.store(&key, encode(&held(0)), Precondition::Absent).await;
+            assert_eq!(written.unwrap().date, world.machine.now(), "{off}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,11 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use highwater::clock::SystemClock;
 use highwater::handler::HandlerError;
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
 use highwater::poller::{Init, Limits, Poller, PollerParts, TickOutcome, TickRequest};
-use highwater::state::{BlobStore, OnMissingState, StateDocument, StateKey, StateStore, decode};
+use highwater::state::{
+    BlobStore, DateCheckedStore, OnMissingState, StateDocument, StateKey, StateStore, decode,
+};
 use highwater::testing::{RecordingHandler, TableSource};
 
 use crate::emulator::{self, Azurite, KEY, fresh_container};
@@ -63,12 +66,16 @@ impl Setup {
     }
 
     fn instance(&self, owner_id: &str) -> Poller {
+        self.instance_on(owner_id, self.store.clone())
+    }
+
+    fn instance_on(&self, owner_id: &str, store: Arc<dyn StateStore>) -> Poller {
         let second = Duration::from_secs(1);
         Poller::new(PollerParts {
             name: "orders".to_owned(),
             source: self.source.clone(),
             handler: self.handler.clone(),
-            store: self.store.clone(),
+            store,
             instance: Arc::new(Instance::new(owner_id)),
             terms: LeaseTerms::of(30 * second),
             limits: Limits {
@@ -164,6 +171,48 @@ async fn two_instances_share_one_poller_on_the_blob_store() {
     }
     assert_eq!(setup.handler.ids().len(), 200, "nothing is delivered twice when nothing fails");
     assert_eq!(setup.document().await.lease.fencing_token.0, 10);
+}
+
+/// A proxy answers with the time of an hour later: neither a process that has read before, nor a cold one, takes
+/// the lease of a live holder.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_date_an_hour_ahead_takes_no_live_lease() {
+    let setup = Setup::new().await;
+    let ttl = LeaseTerms::of(Duration::from_secs(30)).ttl;
+    let holder = Arc::new(setup.instance("holder"));
+    let checked = |store: &Arc<BlobStore>| {
+        Arc::new(DateCheckedStore::new(store.clone(), ttl, Arc::new(SystemClock)))
+    };
+    let warm = setup.instance_on("warm", checked(&setup.store));
+    setup.source.put(1, "first");
+    warm.tick(&TickRequest::default()).await.result.unwrap();
+    let (entered, has_entered) = tokio::sync::oneshot::channel();
+    let (leave, may_leave) = tokio::sync::oneshot::channel::<()>();
+    setup.handler.then(async move {
+        entered.send(()).unwrap();
+        may_leave.await.unwrap();
+        Ok::<(), HandlerError>(())
+    });
+    setup.source.put(2, "second");
+    let tick = tokio::spawn({
+        let holder = Arc::clone(&holder);
+        async move { holder.tick(&TickRequest::default()).await }
+    });
+    has_entered.await.unwrap();
+    let token = setup.document().await.lease.fencing_token;
+    setup.proxy.shift_dates(time::Duration::HOUR);
+    let cold = setup.instance_on("cold", checked(&setup.store));
+    for challenger in [&warm, &cold, &warm, &cold] {
+        let outcome = challenger.tick(&TickRequest::default()).await.result.unwrap();
+        assert!(matches!(outcome, TickOutcome::Skipped(_)), "{outcome:?}");
+    }
+    assert_eq!(setup.document().await.lease.fencing_token, token, "nobody took it");
+    // Without the check the same date takes the lease at once.
+    let unchecked = setup.instance_on("unchecked", setup.store.clone());
+    drop(unchecked.tick(&TickRequest::default()).await);
+    assert!(setup.document().await.lease.fencing_token > token, "the proxy shifts dates");
+    leave.send(()).unwrap();
+    drop(tick.await.unwrap());
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -58,6 +58,8 @@ struct Shared {
     faults: Mutex<VecDeque<Option<Fault>>>,
     puts: AtomicUsize,
     commits: AtomicUsize,
+    /// By how many seconds the `Date` of each answer is shifted.
+    date_off: AtomicI64,
 }
 
 impl Proxy {
@@ -70,6 +72,7 @@ impl Proxy {
             faults: Mutex::default(),
             puts: AtomicUsize::new(0),
             commits: AtomicUsize::new(0),
+            date_off: AtomicI64::new(0),
         });
         let task = tokio::spawn(serve(listener, Arc::clone(&shared)));
         Self { address, shared, task }
@@ -78,6 +81,11 @@ impl Proxy {
     /// Returns where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Shifts the `Date` of each answer, as a proxy with a wrong clock does that answers from a cache.
+    pub(crate) fn shift_dates(&self, by: time::Duration) {
+        self.shared.date_off.store(by.whole_seconds(), Ordering::SeqCst);
     }
 
     /// Breaks one write to come; several faults are used up in the order in which they were given.
@@ -137,7 +145,8 @@ impl Shared {
         };
         let Some(fault) = fault else {
             let answer = self.forward(&request).await?;
-            return client.write_all(&answer).await;
+            let off = time::Duration::seconds(self.date_off.load(Ordering::SeqCst));
+            return client.write_all(&with_date_off(answer, off)).await;
         };
         let answer = match fault.request {
             Delivery::Now => Some(self.forward(&request).await?),
@@ -163,6 +172,27 @@ impl Shared {
         }
         Ok(answer)
     }
+}
+
+/// Shifts the header `Date` of an answer.
+fn with_date_off(answer: Vec<u8>, off: time::Duration) -> Vec<u8> {
+    const FORM: &[time::format_description::BorrowedFormatItem<'_>] = time::macros::format_description!(
+        "[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT"
+    );
+    if off.is_zero() {
+        return answer;
+    }
+    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
+    let head = String::from_utf8(answer[..end].to_vec()).unwrap();
+    let lines = head.split("\r\n").map(|line| match line.split_once(": ") {
+        Some((name, date)) if name.eq_ignore_ascii_case("date") => {
+            let date = time::PrimitiveDateTime::parse(date, FORM).unwrap() + off;
+            format!("{name}: {}", date.format(FORM).unwrap())
+        }
+        _ => line.to_owned(),
+    });
+    let head = lines.collect::<Vec<_>>().join("\r\n");
+    [head.as_bytes(), &answer[end..]].concat()
 }
 
 /// A queue is written by POST.
