@@ -5,13 +5,16 @@ use std::time::Duration;
 
 use highwater::cursor::CursorMode;
 use highwater::devdb::{Engine as _, Reply, Value};
+use highwater::error::chain;
 use highwater::handler::sql::Sql;
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
 use highwater::policy::{FailurePolicy, OnFailure};
-use highwater::poller::{Limits, Poller, PollerParts, TickError, TickOutcome, TickRequest};
+use highwater::poller::{
+    Limits, Operator, Poller, PollerParts, TickError, TickOutcome, TickRequest, outcome_row,
+};
 use highwater::source::mssql::Mssql;
-use highwater::state::MemoryStore;
+use highwater::state::{Fence, MemoryStore, Precondition, StateKey, StateStore as _};
 
 use crate::sql::World;
 use crate::sql_handler::{COPIES, config, deliver_under, event, tables, with_ledger};
@@ -27,14 +30,18 @@ async fn world() -> World {
 }
 
 fn poller(world: &World) -> Poller {
+    poller_of(world, Arc::default(), "one")
+}
+
+fn poller_of(world: &World, store: Arc<MemoryStore>, owner_id: &str) -> Poller {
     let second = Duration::from_secs(1);
     let source = Mssql::new(world.settings("dbo.orders", CursorMode::RowVersion, "rv")).unwrap();
     Poller::new(PollerParts {
         name: "orders".to_owned(),
         source: Arc::new(source),
         handler: Arc::new(Sql::new("shop", &with_ledger(config(world.connection()))).unwrap()),
-        store: Arc::new(MemoryStore::default()),
-        instance: Arc::new(Instance::new("one")),
+        store,
+        instance: Arc::new(Instance::new(owner_id)),
         terms: LeaseTerms::of(30 * second),
         limits: Limits {
             retry_delay_min: Duration::ZERO,
@@ -100,4 +107,55 @@ async fn a_tick_of_a_stale_owner_is_refused_by_the_target_and_commits_nothing() 
         assert!(is_ahead, "{result:?}");
         assert_eq!(copied(&world), [1, 9]);
     }
+}
+
+/// Returns the text between back quotes that begins so.
+fn printed<'a>(message: &'a str, beginning: &str) -> &'a str {
+    let found = message.split('`').find(|text| text.starts_with(beginning));
+    found.unwrap_or_else(|| panic!("no `{beginning}` in {message}"))
+}
+
+#[tokio::test]
+async fn a_restored_older_document_goes_on_after_the_command_that_the_error_prints() {
+    let world = world().await;
+    let store = Arc::<MemoryStore>::default();
+    let poller = poller_of(&world, store.clone(), "one");
+    let key = StateKey::Document("orders".to_owned());
+    insert(&world, [(1, "first")].into_iter());
+    poller.tick(&TickRequest::default()).await.result.unwrap();
+    let older = store.load(&key).await.unwrap().stored.unwrap().bytes;
+    // More grants than ticks below: each of those takes one, too.
+    for id in 2..=9 {
+        insert(&world, [(id, "more")].into_iter());
+        poller.tick(&TickRequest::default()).await.result.unwrap();
+    }
+    // As an older version of a blob is put back.
+    let etag = store.load(&key).await.unwrap().stored.unwrap().etag;
+    store.store(&key, older, Precondition::Matches(etag)).await.unwrap();
+    insert(&world, [(10, "after")].into_iter());
+    let mut message = String::new();
+    for process in [&poller, &poller_of(&world, store.clone(), "two"), &poller] {
+        let report = process.tick(&TickRequest::default()).await;
+        assert_eq!(outcome_row(&report.result).event, "fence_ahead");
+        message = chain(&report.result.unwrap_err());
+        assert_eq!(copied(&world), (1..=9).collect::<Vec<_>>());
+    }
+    let command = printed(&message, "highwater lease break ");
+    let words: Vec<&str> = command.splitn(7, ' ').collect();
+    let ["highwater", "lease", "break", "orders", "--above", fence, reason] = words[..] else {
+        panic!("`{command}`")
+    };
+    assert_eq!(reason, "--reason \"state document is an older copy\"");
+    // In a process of its own; `tests/host/reset.rs` runs the command itself.
+    let fence: Fence = fence.parse().unwrap();
+    let operator = poller_of(&world, store.clone(), "operator");
+    let present = operator.present().await.unwrap();
+    let ann = Operator { by: "ann", reason: "state document is an older copy" };
+    assert!(operator.raise_above(fence, &present, false, ann).await.unwrap().is_some());
+    let report = poller.tick(&TickRequest::default()).await;
+    assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(copied(&world), (1..=10).collect::<Vec<_>>());
+    insert(&world, [(11, "on")].into_iter());
+    poller.tick(&TickRequest::default()).await.result.unwrap();
+    assert_eq!(copied(&world), (1..=11).collect::<Vec<_>>());
 }
