@@ -51,6 +51,7 @@ use self::output::{Exit, Failed, end, hold_settings, tell};
 use crate::app::App;
 use crate::config::{LocalSettings, ProcessVars, Vars, secrets};
 use crate::error::chain;
+use crate::handler::exec::guard;
 use crate::partition::whole_of;
 use crate::poller::Poller;
 use crate::redaction;
@@ -145,6 +146,11 @@ const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(5);
 /// The future is boxed, and driven here: the program's own crate would hold all that a command may
 /// await once more for each kind of runtime, some megabytes.
 pub fn main() -> ExitCode {
+    // Without a runtime, since it only waits for the end of a pipe.
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == guard::COMMAND) {
+        guard::run(std::io::stdin());
+        return Exit::Done.into();
+    }
     let runtime = match Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => return end(Err(Failed::new(Exit::Failed, chain(&error)))),
@@ -159,6 +165,10 @@ pub fn main() -> ExitCode {
 
 async fn run() -> ExitCode {
     hold_secrets(&ProcessVars);
+    // Where it is not known, processes are not guarded, which is said once there is one.
+    if let Ok(program) = std::env::current_exe() {
+        guard::guard_with(program);
+    }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {

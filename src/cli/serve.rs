@@ -1,11 +1,12 @@
 //! `highwater serve`: answers the Functions host until it is asked to stop.
 
+mod orphan;
+
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep};
@@ -41,19 +42,37 @@ pub(super) async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
     let (stop, asked) = (StopSignal::new(), Arc::new(OnceLock::new()));
     let end = End { grace: stop_grace(vars), asked: Arc::clone(&asked), forced };
     let stopping = asked_by(Signals::catch(), stop.clone(), end);
-    let mut stopping = tokio::spawn(stopping);
+    let stopping = tokio::spawn(stopping);
     let telemetry = start(vars);
+    let (left_alone, unasked) = (stop.clone(), Arc::clone(&asked));
+    let mut stopping = Box::pin(async move {
+        tokio::select! {
+            // Ends with a panic at most, which is a reason to stop too.
+            _ = stopping => {}
+            gone = orphan::host_gone(), if is_hosted => {
+                // Nobody waits for the batch in flight, so it has the time of its tick.
+                left_alone.set();
+                // What looks like it may have been an output that is closed under a living host.
+                unasked.get_or_init(|| Exit::Restart);
+                let how = gone.as_str();
+                warn!(
+                    event = "host_gone",
+                    "The Functions host is gone ({how}): batches in flight are finished, then this process ends"
+                );
+            }
+        }
+    });
     let listener = tokio::select! {
+        biased;
+        () = &mut stopping => None,
         bound = listen(port) => Some(bound.map_err(|error| {
             Failed::new(Exit::Unavailable, format!("cannot listen on 127.0.0.1:{port}: {error}"))
         })?),
-        _ = &mut stopping => None,
     };
     if let Some(listener) = listener {
         let functions = functions(vars, port);
         let service = Service { functions, stop, telemetry: telemetry.clone() };
-        // Ends with a panic at most, which is a reason to stop too.
-        let served = server::serve(listener, service, stopping.map(drop)).await;
+        let served = server::serve(listener, service, stopping).await;
         telemetry.flush().await;
         served.map_err(|error| Failed::new(Exit::Failed, format!("serve: {error}")))?;
     }

@@ -40,8 +40,8 @@
 //!
 //! The process leads a process group, which is killed as a whole (SIGKILL) when the process has
 //! ended, when its time is up, and when the delivery is dropped: the lease is lost, time ran out, or
-//! the program shuts down. Only a descendant that has left the group on purpose survives. A SIGKILL
-//! of Highwater itself kills nobody else: then input ends early, and [`HIGHWATER_ROWS`] tells.
+//! the program shuts down. Only a descendant that has left the group on purpose survives. When Highwater itself is
+//! killed with SIGKILL, `exec/guard.rs` kills the groups. Input may end early before, which [`HIGHWATER_ROWS`] tells.
 //!
 //! [`HIGHWATER_ROWS`]: self#what-the-process-gets
 
@@ -63,6 +63,7 @@ use crate::config::ExecConfig;
 use crate::event::ChangeEvent;
 
 mod group;
+pub(crate) mod guard;
 mod reply;
 #[cfg(test)]
 mod tests;

@@ -26,6 +26,7 @@ mod host_check;
 mod identity;
 mod journal_commands;
 mod lines;
+mod orphan;
 mod package;
 mod partitions;
 mod ranges;

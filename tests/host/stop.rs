@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use highwater::fakehost::{Connection, Exit, Phase, Signal};
@@ -122,13 +122,13 @@ fn read_pipe(path: PathBuf) -> (Receiver<String>, Receiver<String>) {
     (first, rest)
 }
 
-/// Work that has to be left in hand leaves no process behind.
-pub(crate) async fn a_process_in_hand() {
-    let folder = tempfile::tempdir().unwrap();
-    let pipe = folder.path().join("up");
-    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let mut bench = Bench::with_rows(1..=1).await;
-    // A child of the process holds the pipe, and says so where it is left alone.
+/// Sets up a handler `exec` whose process has a child that holds a named pipe, and says so where it is left alone.
+/// Returns what [`read_pipe`] does.
+pub(crate) fn exec_that_holds_a_pipe(
+    bench: &mut Bench,
+    pipe: &Path,
+) -> (Receiver<String>, Receiver<String>) {
+    assert!(std::process::Command::new("mkfifo").arg(pipe).status().unwrap().success());
     let script = "(echo up; sleep 20; echo orphan) > \"$0\" & wait";
     let command = serde_json::json!(["/bin/sh", "-c", script, pipe.to_str().unwrap()]);
     bench.set("HANDLER__KIND", "exec");
@@ -137,7 +137,14 @@ pub(crate) async fn a_process_in_hand() {
         bench.env.remove(&format!("HIGHWATER__POLLERS__NIGHTLY__HANDLER__{other}"));
     }
     bench.set("HANDLER__COMMAND", &command.to_string());
-    let (first, rest) = read_pipe(pipe);
+    read_pipe(pipe.to_owned())
+}
+
+/// Work that has to be left in hand leaves no process behind.
+pub(crate) async fn a_process_in_hand() {
+    let mut bench = Bench::with_rows(1..=1).await;
+    let pipe = bench.folder.path().join("up");
+    let (first, rest) = exec_that_holds_a_pipe(&mut bench, &pipe);
     let host = bench.host().await;
     let (outcome, ()) = tokio::join!(host.run(), async {
         let line = within(LIMIT, first).await;

@@ -11,6 +11,7 @@ use std::process::ExitStatus;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::guard;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process_group, test_kill_process_group, waitid,
 };
@@ -62,11 +63,12 @@ impl Groups {
     }
 
     fn forget(&self, leader: Pid) {
+        guard::ended(leader);
         self.lock().iter_mut().for_each(|running| running.retain(|pid| *pid != leader));
     }
 }
 
-fn kill(leader: Pid) {
+pub(super) fn kill(leader: Pid) {
     // Fails only where nobody is left, or where one has become somebody else's.
     kill_process_group(leader, Signal::KILL).unwrap_or_default();
 }
@@ -111,6 +113,7 @@ impl Group {
             return Err(io::Error::other("a new process has an id and three pipes"));
         };
         running.push(leader);
+        guard::started(leader);
         let group = Self { child, leader, child_ended, is_reaped: false, groups };
         Ok((group, Pipes { stdin, stdout, stderr }))
     }
