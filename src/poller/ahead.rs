@@ -235,7 +235,7 @@ impl Poller {
     ) -> Option<Result<Found, TickError>> {
         let ahead = ahead.filter(|ahead| ahead.is_behind(batch, lease.document()))?;
         let stop = &seen.request().stop;
-        let read = match lease.hold_while(stop.unless_aborted(ahead.end())).await {
+        let read = match lease.hold_while(stop.unless_aborted(Box::pin(ahead.end()))).await {
             Ok(Some(read)) => read?,
             Ok(None) => Err(TickError::Aborted),
             Err(error) => Err(TickError::LeaseLost(error)),

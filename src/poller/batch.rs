@@ -130,7 +130,7 @@ impl Poller {
     ) -> Result<Fetched, TickError> {
         let end_of_time = seen.began_at() + self.limits.handler_stop_after;
         let stop = seen.request().stop.clone();
-        let read = timeout_at(end_of_time, self.read_first_batch(base, seen));
+        let read = Box::pin(timeout_at(end_of_time, self.read_first_batch(base, seen)));
         let read = stop.unless_aborted(read).await.ok_or(TickError::Aborted)?;
         read.unwrap_or_else(|_| Err(took_too_long()))
     }
@@ -236,7 +236,7 @@ impl Poller {
     ) -> Result<RowsRead, TickError> {
         let (position, state) = behind(batch, lease.document());
         let stop = seen.request().stop.clone();
-        let read = self.read_rows(position, Reading::Behind, &state, seen);
+        let read = Box::pin(self.read_rows(position, Reading::Behind, &state, seen));
         let read = lease.hold_while(stop.unless_aborted(read)).await;
         read.map_err(TickError::LeaseLost)?.unwrap_or(Err(TickError::Aborted))
     }

@@ -59,11 +59,12 @@ impl StopSignal {
         let mut aborted = self.abort.0.subscribe();
         // Its sender lives as long as this signal, so this ends by the value alone.
         if aborted.wait_for(|aborted| *aborted).await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 
-    /// Runs `work` until [`Self::abort`] is called; `None` where that came first, and `work` was dropped.
+    /// Runs `work` until [`Self::abort`] is called; `None` where that came first, and `work` was dropped. The work should
+    /// be boxed, since it is moved here.
     pub(super) async fn unless_aborted<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;

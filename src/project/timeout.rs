@@ -48,8 +48,8 @@ pub fn function_timeout(vars: &dyn Vars, folder: &Path) -> Result<FunctionTimeou
     let set = name.and_then(|name| Some((vars.get(&name)?, name)));
     if let Some((text, name)) = set.filter(|(text, _)| !text.trim().is_empty()) {
         return match limit(&text) {
-            Some(limit) => Ok(FunctionTimeout { limit, set_by: name, text: Some(text) }),
-            None => Err(ProjectError::Setting { name, reason: refused(&text) }),
+            Ok(limit) => Ok(FunctionTimeout { limit, set_by: name, text: Some(text) }),
+            Err(reason) => Err(ProjectError::Setting { name, reason }),
         };
     }
     let path = folder.join(HOST_FILE);
@@ -67,10 +67,8 @@ pub(super) fn of_file(json: &Json) -> Result<Option<FunctionTimeout>, String> {
         Some((_, other)) => other.to_string(),
     };
     let set_by = format!("{HOST_FILE}: {FIELD}");
-    match limit(&text) {
-        Some(limit) => Ok(Some(FunctionTimeout { limit, set_by, text: Some(text) })),
-        None => Err(format!("`{FIELD}` {}", refused(&text))),
-    }
+    let limit = limit(&text).map_err(|reason| format!("`{FIELD}` {reason}"))?;
+    Ok(Some(FunctionTimeout { limit, set_by, text: Some(text) }))
 }
 
 fn plan_default(vars: &dyn Vars) -> FunctionTimeout {
@@ -80,15 +78,16 @@ fn plan_default(vars: &dyn Vars) -> FunctionTimeout {
     FunctionTimeout { limit, set_by: "the plan's default".to_owned(), text: None }
 }
 
-fn refused(text: &str) -> String {
-    format!("is `{text}`, expected a time such as `00:05:00`, or `-1` for no limit")
-}
-
-/// Reads a limit; the inner `None` is no limit. The host does not start with one below a second.
-fn limit(text: &str) -> Option<Option<Duration>> {
-    match text.trim() {
-        "-1" | "-1.00:00:00" => Some(None),
-        text => time_span(text).filter(|limit| *limit >= Duration::from_secs(1)).map(Some),
+/// Reads a limit; `None` is no limit. The host does not start with one below a second.
+fn limit(text: &str) -> Result<Option<Duration>, String> {
+    if matches!(text.trim(), "-1" | "-1.00:00:00") {
+        return Ok(None);
+    }
+    match time_span(text.trim()).filter(|limit| *limit >= Duration::from_secs(1)) {
+        Some(limit) => Ok(Some(limit)),
+        None => {
+            Err(format!("is `{text}`, expected a time such as `00:05:00`, or `-1` for no limit"))
+        }
     }
 }
 
@@ -155,9 +154,9 @@ mod tests {
             ("", None),
         ] {
             let expected = expected.map(|ms| Some(Duration::from_millis(ms)));
-            assert_eq!(limit(text), expected, "{text}");
+            assert_eq!(limit(text).ok(), expected, "{text}");
         }
-        assert_eq!(limit("-1"), Some(None));
+        assert_eq!(limit("-1"), Ok(None));
     }
 
     #[test]

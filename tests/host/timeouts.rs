@@ -83,6 +83,6 @@ async fn the_hosts_own_limit_counts_where_it_is_shorter() {
     bench.set_env("AzureFunctionsJobHost__functionTimeout", "00:10:00");
     let host = bench.host().await;
     host.run().await;
-    assert!(!host.lines().iter().any(|line| warned(line)), "longer than ours");
+    assert!(!host.lines().iter().any(warned), "longer than ours");
     host.finish().await;
 }

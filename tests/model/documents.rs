@@ -178,7 +178,7 @@ impl Documents {
     }
 
     pub(crate) fn is_paused(&self, doc: Doc) -> bool {
-        self.shapes[usize::from(doc.shape)].0.hindrance(NOW).is_some()
+        self.shapes[usize::from(doc.shape)].0.hindrance(NOW, Duration::ZERO).is_some()
     }
 
     /// Whether `batch` is the last one that `doc` says was delivered.

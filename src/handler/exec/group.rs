@@ -46,10 +46,8 @@ impl Groups {
     /// Waits until the groups of dropped calls have ended, for at most `limit`.
     pub(super) async fn settle(&self, limit: Duration) {
         let until = Instant::now() + limit;
-        // The name of a group may be given away again. At worst another's group is waited for.
-        let is_left = |leader: &Pid| test_kill_process_group(*leader).is_ok();
         while Instant::now() < until {
-            self.killed().retain(is_left);
+            self.killed().retain(|leader| is_left(*leader));
             if self.killed().is_empty() {
                 return;
             }
@@ -66,6 +64,11 @@ impl Groups {
         guard::ended(leader);
         self.lock().iter_mut().for_each(|running| running.retain(|pid| *pid != leader));
     }
+}
+
+/// Whether a group has processes. Its name may be given away again: at worst another's group is waited for.
+fn is_left(leader: Pid) -> bool {
+    test_kill_process_group(leader).is_ok()
 }
 
 pub(super) fn kill(leader: Pid) {
@@ -153,7 +156,9 @@ impl Drop for Group {
         self.kill();
         self.groups.forget(self.leader);
         if !self.is_reaped {
-            self.groups.killed().push(self.leader);
+            let mut killed = self.groups.killed();
+            killed.retain(|leader| is_left(*leader));
+            killed.push(self.leader);
         }
     }
 }
