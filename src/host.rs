@@ -24,10 +24,14 @@ pub struct Invocation {
     pub id: String,
     /// Whether the timer fired late, after the host had been down.
     pub is_past_due: bool,
+    /// When it should have fired then, in the host's words.
+    pub missed: Option<String>,
     /// Which retry of the host's own policy this is, where it has one.
     pub retry_count: Option<u64>,
     /// Whether the host has a retry policy for it, so that a failure is followed by another call.
     pub has_retry_policy: bool,
+    /// Most retries of that policy; -1 for no limit.
+    pub retry_count_max: Option<i64>,
     /// Whether somebody asked for it through the host's admin endpoint.
     pub is_manual: bool,
     /// W3C trace context.
@@ -72,9 +76,10 @@ impl Invocation {
         }
         let timers = json.get("Data").and_then(Json::as_object);
         let metadata = json.get("Metadata").and_then(Json::as_object);
-        let is_past_due = timers.is_some_and(|timers| {
-            timers.values().any(|timer| timer.get("IsPastDue") == Some(&Json::Bool(true)))
+        let late = timers.and_then(|timers| {
+            timers.values().find(|timer| timer.get("IsPastDue") == Some(&Json::Bool(true)))
         });
+        let missed = late.and_then(|timer| timer.pointer("/ScheduleStatus/Next")?.as_str());
         // An admin run lays its input over the metadata under the trigger's own name.
         let is_manual = timers.is_some_and(|timers| {
             timers.keys().any(|name| metadata.is_some_and(|metadata| metadata.contains_key(name)))
@@ -82,13 +87,31 @@ impl Invocation {
         let retry = metadata.and_then(|metadata| metadata.get("RetryContext"));
         Ok(Self {
             id: id.to_owned(),
-            is_past_due,
+            is_past_due: late.is_some(),
+            missed: missed.map(str::to_owned),
             retry_count: retry.and_then(|retry| retry.get("RetryCount")).and_then(Json::as_u64),
             has_retry_policy: retry.is_some_and(Json::is_object),
+            retry_count_max: retry.and_then(|retry| retry.get("MaxRetryCount")?.as_i64()),
             is_manual,
             traceparent: None,
             tracestate: None,
         })
+    }
+
+    /// Returns what sets it apart from an ordinary one; `None` for that.
+    fn why(&self) -> Option<String> {
+        let retry = self.retry_count.filter(|count| *count > 0).map(|count| {
+            let most = self.retry_count_max.filter(|most| *most > 0);
+            let most = most.map_or(String::new(), |most| format!(" of {most}"));
+            format!("is retry {count}{most} of the host")
+        });
+        let late = self.is_past_due.then(|| match &self.missed {
+            Some(missed) => format!("is late: its timer missed {missed}"),
+            None => "is late: its timer missed a run".to_owned(),
+        });
+        let manual = self.is_manual.then(|| "was started by hand".to_owned());
+        let why = [manual, retry, late].into_iter().flatten().collect::<Vec<_>>().join(" and ");
+        (!why.is_empty()).then_some(why)
     }
 
     /// Returns it with the caller's trace context. A `tracestate` belongs to a valid `traceparent` and is dropped without
@@ -148,11 +171,25 @@ mod tests {
             r#"{"Data":{"t":{"IsPastDue":true,"ScheduleStatus":{"Last":"?"}}},"Metadata":{}}"#,
         );
         assert!(due.is_past_due && !due.is_manual);
-        let retry = read(r#"{"Data":{},"Metadata":{"RetryContext":{"RetryCount":2}}}"#);
-        assert_eq!((retry.retry_count, retry.has_retry_policy), (Some(2), true));
+        let retried = read(r#"{"Data":{},"Metadata":{"RetryContext":{"RetryCount":2}}}"#);
+        assert_eq!((retried.retry_count, retried.has_retry_policy), (Some(2), true));
         assert!(!due.has_retry_policy);
+        assert_eq!(due.why().unwrap(), "is late: its timer missed a run");
+        let due = read(
+            r#"{"Data":{"t":{"IsPastDue":true,"ScheduleStatus":{"Next":"2026-11-20T10:00:00+00:00"}}}}"#,
+        );
+        assert_eq!(due.why().unwrap(), "is late: its timer missed 2026-11-20T10:00:00+00:00");
+        let retry = |count: u64, most: i64| {
+            let retry = serde_json::json!({ "RetryCount": count, "MaxRetryCount": most });
+            let body = serde_json::json!({ "Data": {}, "Metadata": { "RetryContext": retry } });
+            read(&body.to_string())
+        };
+        assert_eq!((retry(2, 3).retry_count, retry(0, 3).why()), (Some(2), None));
+        assert_eq!(retry(2, 3).why().unwrap(), "is retry 2 of 3 of the host");
+        assert_eq!(retry(7, -1).why().unwrap(), "is retry 7 of the host");
         let manual = read(r#"{"Data":{"t":{}},"Metadata":{"t":"\"\""}}"#);
         assert!(manual.is_manual);
+        assert_eq!(manual.why().unwrap(), "was started by hand");
         assert_eq!(read("{}"), Invocation { id: "id".to_owned(), ..Invocation::default() });
     }
 

@@ -74,6 +74,7 @@ pub use self::init::Init;
 use self::journal::Journal;
 use self::memory::Memory;
 use self::observe::Observation;
+pub use self::observe::TickLine;
 pub use self::operate::{Operator, Pausing, Resuming};
 use self::outcome::refused_outcome;
 pub use self::outcome::{LoadError, OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
@@ -152,6 +153,8 @@ pub struct TickReport {
     pub summary: String,
     /// Level of the log event with which it ended.
     pub level: Level,
+    /// What that event says beside its text.
+    pub line: TickLine,
 }
 
 /// The parts of a poller.

@@ -21,6 +21,7 @@ mod encode;
 mod export;
 mod host_level;
 mod lines;
+mod people;
 mod post;
 mod prometheus;
 mod reader;
@@ -41,6 +42,7 @@ use uuid::Uuid;
 
 use self::export::{Exporter, Parts};
 use self::lines::Streams;
+use self::people::People;
 use self::reader::Reader;
 use self::redacting::Redacting;
 use self::settings::{Settings, Signal};
@@ -48,7 +50,7 @@ use crate::clock::SystemClock;
 use crate::config::{Vars, metrics_address};
 use crate::error::chain;
 use crate::metrics;
-use crate::trace::{Collected, SpanLayer, TARGET};
+use crate::trace::{Collected, SpanLayer, TARGET, TICK_TARGET};
 
 pub use self::export::FLUSH_TIME_MAX;
 pub use self::lines::flush_lines;
@@ -57,10 +59,41 @@ pub use self::prometheus::series_name;
 /// Crates that send telemetry: what they log about it must not make more of it.
 const SENDERS: [&str; 5] = ["h2", "hyper", "opentelemetry", "reqwest", "rustls"];
 
+/// Set by the Functions host's command line tool, and nowhere else.
+const CORE_TOOLS: &str = "FUNCTIONS_CORETOOLS_ENVIRONMENT";
+
+/// Form of log lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LineForm {
+    /// Objects of JSON, for what collects them.
+    #[default]
+    Json,
+    /// Short text, for a person at a terminal.
+    Text,
+}
+
+impl LineForm {
+    /// Returns the form for whoever reads the lines of this process.
+    fn of(vars: &dyn Vars) -> Self {
+        let is_core_tools = vars.get(CORE_TOOLS).is_some_and(|text| !text.trim().is_empty());
+        if is_core_tools { Self::Text } else { Self::Json }
+    }
+}
+
+/// Where the line goes with which a tick ends as it should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TickLines {
+    /// To standard output.
+    Written,
+    /// Into the reply to the Functions host, which gives it the operation's id.
+    Answered,
+}
+
 /// What is told to the outside beside log lines; without an exporter all of it does nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Telemetry {
     exporter: Option<Exporter>,
+    form: LineForm,
     /// Id of this function app in Azure.
     site_id: Option<Arc<str>>,
 }
@@ -70,12 +103,13 @@ impl Telemetry {
     /// and starts what `vars` ask for beside them. `info` is used where `filter` is not understood.
     ///
     /// Has to be called within a runtime, and before instruments are made.
-    pub fn start(filter: &str, vars: &dyn Vars) -> Self {
+    pub fn start(filter: &str, vars: &dyn Vars, ticks: TickLines) -> Self {
         lines::start();
+        let form = LineForm::of(vars);
         let settings = Settings::of(vars);
         let collected = Arc::new(Collected::default());
         let subscriber = Registry::default()
-            .with(line_layer(filter))
+            .with(line_layer(filter, form, ticks))
             .with(exported(filter, &settings, &collected));
         // Fails only where a subscriber is set already, as by a test.
         if tracing::subscriber::set_global_default(subscriber).is_ok() {
@@ -87,7 +121,7 @@ impl Telemetry {
         let site_id = resource::site_id(vars).map(Arc::from);
         let address = metrics_address(vars);
         if settings.endpoints.is_empty() && address.is_none() {
-            return Self { exporter: None, site_id };
+            return Self { exporter: None, form, site_id };
         }
         let resource = resource::resource(vars, &Uuid::new_v4().to_string());
         let provider = SdkMeterProvider::builder().with_resource(resource.clone());
@@ -105,7 +139,7 @@ impl Telemetry {
             tokio::spawn(scrape(address, reader));
         }
         let parts = Parts { resource, reader, collected };
-        Self { exporter: exports.then(|| Exporter::start(settings, parts)), site_id }
+        Self { exporter: exports.then(|| Exporter::start(settings, parts)), form, site_id }
     }
 
     /// Exports what has been collected, and waits for it for [`FLUSH_TIME_MAX`] at most.
@@ -113,6 +147,11 @@ impl Telemetry {
         if let Some(exporter) = &self.exporter {
             exporter.flush().await;
         }
+    }
+
+    /// Returns the form of log lines.
+    pub fn form(&self) -> LineForm {
+        self.form
     }
 
     /// Returns the id of a function of this app in Azure, where the platform tells its parts.
@@ -142,21 +181,35 @@ fn is_span_to_export(metadata: &Metadata<'_>) -> bool {
 }
 
 /// Returns the layer that writes lines.
-fn line_layer<S>(filter: &str) -> impl tracing_subscriber::Layer<S> + use<S>
+fn line_layer<S>(
+    filter: &str,
+    form: LineForm,
+    ticks: TickLines,
+) -> Box<dyn tracing_subscriber::Layer<S> + Send + Sync>
 where
     S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
 {
     use tracing_subscriber::filter::FilterExt as _;
-    tracing_subscriber::fmt::layer()
-        .json()
-        .flatten_event(true)
-        .with_current_span(true)
-        .with_span_list(false)
-        .with_target(false)
-        .with_writer(Redacting(Streams))
+    let is_written = move |metadata: &Metadata<'_>| {
+        let is_answered = ticks == TickLines::Answered && metadata.target() == TICK_TARGET;
+        !is_span_to_export(metadata) && !is_answered
+    };
+    let filter = targets(filter).and(filter_fn(is_written));
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(Redacting(Streams(form), form))
         // It would be told by `eprintln!`, which panics where the host is gone with both pipes.
-        .log_internal_errors(false)
-        .with_filter(targets(filter).and(filter_fn(|metadata| !is_span_to_export(metadata))))
+        .log_internal_errors(false);
+    match form {
+        LineForm::Text => layer.event_format(People).with_filter(filter).boxed(),
+        LineForm::Json => layer
+            .json()
+            .flatten_event(true)
+            .with_current_span(true)
+            .with_span_list(false)
+            .with_target(false)
+            .with_filter(filter)
+            .boxed(),
+    }
 }
 
 /// Returns the layer that collects what is exported; `None` where that is neither spans nor logs.

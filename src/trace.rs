@@ -22,6 +22,10 @@ pub use self::layer::{Collected, FinishedSpan, LogRecord, SpanKind, SpanLayer};
 /// Target of the spans that are exported, and of nothing else.
 pub const TARGET: &str = "highwater::span";
 
+/// Target of the event with which a tick ends as it should. Where replies to the Functions host carry its line, the
+/// streams do not.
+pub const TICK_TARGET: &str = "highwater::poller::tick";
+
 /// Makes a span that is exported; see [`crate::trace`] for what its fields mean.
 macro_rules! span {
     ($name:literal $(, $($field:tt)*)?) => {

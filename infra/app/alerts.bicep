@@ -1,5 +1,6 @@
 // Alerts are made of logs, since Flex Consumption has no metric of failed executions. A line of Highwater is
-// JSON with its `event`; what an invocation answered is a line of the category `Function.<name>.User`.
+// JSON with its `event`; what an invocation answered is a line of the category `Function.<name>.User`: such JSON where a
+// tick did something, else text.
 // What to do about each stands in docs/runbooks, in a page of its name.
 param suffix string
 param location string

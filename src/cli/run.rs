@@ -26,7 +26,7 @@ use crate::page::{Authority, Served};
 use crate::poller::{Poller, StopSignal, TickRequest};
 use crate::project::{Place, Project, functions_folder};
 use crate::recovery::Controller;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Telemetry, TickLines};
 use crate::timers::{Timer, Work, drive};
 
 #[derive(Debug, Args)]
@@ -52,7 +52,7 @@ pub(super) async fn run(
 ) -> Result<Exit, Failed> {
     let root = options.from.folder(settings);
     let signals = Signals::catch();
-    let telemetry = start(vars);
+    let telemetry = start(vars, TickLines::Written);
     let app = App::build_to_run(vars, None)?;
     let stop = StopSignal::new();
     let process = Process {

@@ -21,7 +21,7 @@ use crate::handler::exec;
 use crate::host::server::{self, Functions, Service};
 use crate::poller::StopSignal;
 use crate::project::{self, FunctionTimeout};
-use crate::telemetry::{Telemetry, flush_lines};
+use crate::telemetry::{Telemetry, TickLines, flush_lines};
 
 /// The port settings of the Functions host, the current name first.
 const PORTS: [&str; 2] = ["FUNCTIONS_CUSTOMHANDLER_PORT", "FUNCTIONS_HTTPWORKER_PORT"];
@@ -43,7 +43,7 @@ pub(super) async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
     let end = End { grace: stop_grace(vars), asked: Arc::clone(&asked), forced };
     let stopping = asked_by(Signals::catch(), stop.clone(), end);
     let stopping = tokio::spawn(stopping);
-    let telemetry = start(vars);
+    let telemetry = start(vars, TickLines::Answered);
     let (left_alone, unasked) = (stop.clone(), Arc::clone(&asked));
     let mut stopping = Box::pin(async move {
         tokio::select! {
@@ -136,11 +136,11 @@ fn functions(vars: &dyn Vars, port: u16) -> Functions {
 }
 
 /// Tells log lines, and what else the settings say, from now on.
-pub(super) fn start(vars: &dyn Vars) -> Telemetry {
+pub(super) fn start(vars: &dyn Vars, ticks: TickLines) -> Telemetry {
     // Blanks count as not set, here as in the settings.
     let filter = vars.get("HIGHWATER__LOG").filter(|text| !text.trim().is_empty());
     let filter = filter.unwrap_or_else(|| LOG_DEFAULT.to_owned());
-    Telemetry::start(&filter, vars)
+    Telemetry::start(&filter, vars, ticks)
 }
 
 fn port(vars: &dyn Vars) -> Result<u16, String> {

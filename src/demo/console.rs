@@ -85,7 +85,8 @@ impl Console {
         }
     }
 
-    fn take(&self, name: &str, line: &str) {
+    /// Takes a line of a process, or one of a reply.
+    pub(super) fn take(&self, name: &str, line: &str) {
         self.count(line);
         if self.shown {
             self.progress.say(&format!("{name} | {line}"));

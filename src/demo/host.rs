@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use reqwest::header::{CONTENT_TYPE, USER_AGENT};
+use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use time::format_description::well_known::Rfc3339;
 use tokio::process::Command;
@@ -283,8 +284,21 @@ impl Shared {
         let content_type = reply.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let content_type = content_type.unwrap_or_default().to_owned();
         let Ok(body) = reply.bytes().await else { return false };
+        for line in logs(&body) {
+            self.console.take(worker.name, &line);
+        }
         is_success(status.as_u16(), &content_type, &body)
     }
+}
+
+/// Returns the log lines of a reply, which the host shows.
+fn logs(body: &[u8]) -> Vec<String> {
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "PascalCase")]
+    struct Reply {
+        logs: Vec<String>,
+    }
+    serde_json::from_slice::<Reply>(body).unwrap_or_default().logs
 }
 
 /// Completes when the host has come as far as `wanted`, or is gone.

@@ -15,23 +15,28 @@ use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, Response, StatusCode, header};
 use axum::routing::{get, post};
 use hyper::ext::ReasonPhrase;
+use serde::Serialize;
+use time::format_description::well_known::Rfc3339;
 use tokio::net::TcpListener;
 use tokio::sync::RwLock;
-use tracing::{Instrument as _, error, error_span, info, warn};
+use tracing::{Instrument as _, Level, error, error_span, info, warn};
 use uuid::Uuid;
 
 use super::reason::reason_phrase;
 use super::traced::{Invoked, note, note_recovery};
 use super::{INVOCATION_ID_HEADER, Invocation, InvocationResponse, call};
+use crate::clock::{Clock as _, SystemClock};
 use crate::error::chain;
 use crate::metrics::{Invocations, Trigger};
 use crate::page;
-use crate::poller::{Poller, StopSignal, TickOutcome, TickReport, TickRequest, outcome_row};
+use crate::poller::{
+    Poller, StopSignal, TickLine, TickOutcome, TickReport, TickRequest, outcome_row,
+};
 use crate::recovery::Controller;
 use crate::redaction::{redact, redact_json};
 use crate::repeats::Repeats;
 use crate::status::Board;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{LineForm, Telemetry};
 
 /// What the functions of this process do.
 #[derive(Debug)]
@@ -261,6 +266,10 @@ async fn run(
         let report = poller.tick(&request).instrument(exported.clone()).await;
         note(exported, &poller, &report);
         measured.end(report.result.is_err());
+        // The host may have hung up, and the reply carries the line.
+        if request.stop.is_set() && report.level == Level::INFO {
+            info!(event = "tick_unanswered", "{}", report.summary);
+        }
         telemetry.flush().await;
         drop(running);
         report
@@ -274,7 +283,7 @@ async fn run(
         Ok(report) if is_retried && matches!(report.result, Ok(TickOutcome::BackingOff { .. })) => {
             reply(StatusCode::SERVICE_UNAVAILABLE, &report.summary)
         }
-        Ok(report) => answer(&report),
+        Ok(report) => answer(&report, shared.service.telemetry.form()),
         Err(failure) => {
             error!(
                 event = "tick_panicked",
@@ -334,7 +343,7 @@ async fn recover(
 
 /// Only what is out of the ordinary: an ordinary tick has its own line.
 fn log_invocation(poller: &Poller, invocation: &Invocation) {
-    if invocation.is_past_due || invocation.is_manual || invocation.retry_count.unwrap_or(0) > 0 {
+    if let Some(why) = invocation.why() {
         info!(
             event = "invocation",
             poller.name = poller.name(),
@@ -342,19 +351,41 @@ fn log_invocation(poller: &Poller, invocation: &Invocation) {
             is_past_due = invocation.is_past_due,
             is_manual = invocation.is_manual,
             retry_count = invocation.retry_count,
-            "Invocation of poller `{}` is late, a retry, or by hand",
+            missed = invocation.missed,
+            "Invocation of poller `{}` {why}",
             poller.name()
         );
     }
 }
 
-fn answer(report: &TickReport) -> Response<Body> {
+/// The line with which a tick ends, as the streams have lines.
+#[derive(Serialize)]
+struct AnsweredLine<'a> {
+    timestamp: Option<String>,
+    level: &'static str,
+    message: &'a str,
+    #[serde(flatten)]
+    line: &'a TickLine,
+}
+
+fn answer(report: &TickReport, form: LineForm) -> Response<Body> {
     let row = outcome_row(&report.result);
     let status = StatusCode::from_u16(row.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    match row.error.filter(|_| report.result.is_err()) {
-        Some(error) => reply(status, &format!("{error}: {}", report.summary)),
-        None => reply(status, &report.summary),
+    if let Some(error) = row.error.filter(|_| report.result.is_err()) {
+        return reply(status, &format!("{error}: {}", report.summary));
     }
+    // Of each tick the host shows one line. This one no stream has.
+    if form == LineForm::Json && report.level == Level::INFO {
+        let line = AnsweredLine {
+            timestamp: SystemClock.now().format(&Rfc3339).ok(),
+            level: report.level.as_str(),
+            message: &report.summary,
+            line: &report.line,
+        };
+        let line = serde_json::to_string(&line).expect("a line has only string keys");
+        return respond(status, "", &InvocationResponse::new(redact_json(&line)));
+    }
+    reply(status, &report.summary)
 }
 
 /// Builds a reply that the host can judge; on failure the text is the reason phrase too.

@@ -3,6 +3,7 @@
 //! The steps call in here with facts; nothing here decides anything. A failure is logged and counted
 //! once, at the end of the tick.
 
+mod end;
 mod hindrance;
 mod steps;
 mod took;
@@ -12,8 +13,9 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 use tokio::time::Instant;
-use tracing::{Level, debug, error, info, warn};
+use tracing::{debug, error, warn};
 
+pub use self::end::TickLine;
 use self::took::Noted;
 use super::batch::{Batch, Noting};
 use super::outcome::{rfc3339, whole_second_after};
@@ -199,7 +201,7 @@ impl<'a> Observation<'a> {
         self.poller.metrics.committed(&self.poller.name, rows, Some(duration), batch.lag);
         let after = if batch.late { before } else { Some(&batch.upto) };
         let text = |cursor: Option<&Cursor>| cursor.map_or(String::new(), |at| at.value.clone());
-        info!(
+        debug!(
             event = "batch_complete",
             poller.name = self.poller.name,
             invocation_id = self.request.invocation_id,
@@ -225,7 +227,7 @@ impl<'a> Observation<'a> {
         self.batches += 1;
         self.counted = Some(id.clone());
         self.poller.metrics.committed(&self.poller.name, rows, None, None);
-        info!(
+        debug!(
             event = "batch_complete",
             poller.name = self.poller.name,
             invocation_id = self.request.invocation_id,
@@ -425,16 +427,17 @@ impl<'a> Observation<'a> {
         let what = self.what(&result);
         let row = OutcomeRow { level: self.level(&result, row, &what), ..row };
         let summary = format!("poller `{}`: {what} ({} ms)", self.poller.name, ms(duration));
-        self.log(&result, row, duration, &summary);
+        let line = self.line(row, ms(duration));
+        end::log(&line, row, &result, &summary);
         let (rows, batches, level) = (self.rows, self.batches, row.level);
-        TickReport { result, rows, batches, duration, summary, level }
+        TickReport { result, rows, batches, duration, summary, level, line }
     }
 
     /// Returns how the tick ended, for people.
     fn what(&self, result: &Result<TickOutcome, TickError>) -> String {
         match result {
             Ok(TickOutcome::Committed { more }) => {
-                let waiting = if *more { ", more to do" } else { "" };
+                let waiting = if *more { self.waiting() } else { String::new() };
                 let aside = match self.quarantined {
                     0 => String::new(),
                     rows => format!(", set {rows} aside"),
@@ -467,60 +470,6 @@ impl<'a> Observation<'a> {
         match poller.range_of {
             None => format!(" (`highwater resume {name}` {effect})", name = poller.name),
             Some(_) => String::new(),
-        }
-    }
-
-    fn log(
-        &self,
-        result: &Result<TickOutcome, TickError>,
-        row: OutcomeRow,
-        duration: Duration,
-        summary: &str,
-    ) {
-        macro_rules! line {
-            ($level:ident, $($stale:tt)*) => {
-                $level!(
-                    event = row.event,
-                    poller.name = self.poller.name,
-                    invocation_id = self.request.invocation_id,
-                    outcome = row.outcome,
-                    error.type = row.error.filter(|_| result.is_err()).unwrap_or_default(),
-                    rows = self.rows,
-                    batches = self.batches,
-                    duration_ms = ms(duration),
-                    lag_seconds = self.lag.time.map(|lag| lag.as_secs_f64()),
-                    lag_positions = self.lag.positions,
-                    held_back = self.lag.held_back,
-                    retention_left = self.lag.retention_left,
-                    rows_behind = self.rows_behind,
-                    $($stale)*
-                    "{summary}"
-                )
-            };
-        }
-        if let Err(TickError::Handler(HandlerError::Fenced(stale))) = result {
-            line!(
-                warn,
-                stale_token = stale.stale.token.0,
-                current_token = stale.current.token.0,
-                reason = crate::state::StaleWrite::REASON,
-            );
-            return;
-        }
-        if let Err(TickError::FenceAhead { stale, current, .. }) = result {
-            line!(
-                error,
-                stale_token = stale.token.0,
-                current_token = current.token.0,
-                reason = crate::state::StaleWrite::REASON,
-            );
-            return;
-        }
-        match row.level {
-            Level::ERROR => line!(error,),
-            Level::WARN => line!(warn,),
-            Level::INFO => line!(info,),
-            Level::DEBUG | Level::TRACE => line!(debug,),
         }
     }
 }

@@ -6,21 +6,40 @@
 
 use std::borrow::Cow;
 
+use serde_json::json;
+
+use super::LineForm;
+
 /// Letters that make a line on stderr a warning.
 const WARN: &[u8] = b"warn";
+
+/// Returns an ERROR line that the host does not take for a warning. Text cannot be escaped: it becomes JSON where it has
+/// the letters.
+pub(super) fn kept_an_error(line: &[u8], form: LineForm) -> Cow<'_, [u8]> {
+    match form {
+        LineForm::Json => without_letters(line),
+        LineForm::Text if places(line).is_empty() => Cow::Borrowed(line),
+        LineForm::Text => {
+            let text = String::from_utf8_lossy(line);
+            let line = json!({ "level": "ERROR", "message": text.trim_end() }).to_string() + "\n";
+            Cow::Owned(without_letters(line.as_bytes()).into_owned())
+        }
+    }
+}
+
+/// Returns where the letters are.
+fn places(line: &[u8]) -> Vec<usize> {
+    let letters = line.windows(WARN.len()).enumerate();
+    letters.filter(|(_, it)| it.eq_ignore_ascii_case(WARN)).map(|(at, _)| at).collect()
+}
 
 /// Returns a line of JSON that the host does not take for a warning; parsed, it is the same.
 ///
 /// The first letter of each "warn" becomes an escape. These letters are in strings only: `true`, `false` and `null` are
 /// all that JSON spells elsewhere. No escape of JSON ends with `w`, so a backslash before one belongs to an escaped
 /// backslash, and the new escape begins after it.
-pub(super) fn kept_an_error(line: &[u8]) -> Cow<'_, [u8]> {
-    let mut places = Vec::new();
-    for (at, letters) in line.windows(WARN.len()).enumerate() {
-        if letters.eq_ignore_ascii_case(WARN) {
-            places.push(at);
-        }
-    }
+fn without_letters(line: &[u8]) -> Cow<'_, [u8]> {
+    let places = places(line);
     if places.is_empty() {
         return Cow::Borrowed(line);
     }
@@ -43,7 +62,7 @@ mod tests {
     use super::*;
 
     fn kept(line: &str) -> String {
-        String::from_utf8(kept_an_error(line.as_bytes()).into_owned()).unwrap()
+        String::from_utf8(kept_an_error(line.as_bytes(), LineForm::Json).into_owned()).unwrap()
     }
 
     #[test]
@@ -65,7 +84,18 @@ mod tests {
     #[test]
     fn a_line_without_the_letters_is_not_copied() {
         let line = br#"{"level":"ERROR","message":"war no wa\u0072n"}"#;
-        assert!(matches!(kept_an_error(line), Cow::Borrowed(same) if same == line));
+        assert!(matches!(kept_an_error(line, LineForm::Json), Cow::Borrowed(same) if same == line));
+        let text = "Error: größe\n".as_bytes();
+        assert!(matches!(kept_an_error(text, LineForm::Text), Cow::Borrowed(same) if same == text));
+    }
+
+    #[test]
+    fn text_with_the_letters_becomes_json() {
+        let kept = kept_an_error(b"Error: no \"Warning\" \\\n", LineForm::Text);
+        let kept = String::from_utf8(kept.into_owned()).unwrap();
+        assert!(!kept.contains("Warn") && kept.ends_with("}\n"), "{kept}");
+        let read: Json = serde_json::from_str(&kept).unwrap();
+        assert_eq!(read["message"], "Error: no \"Warning\" \\");
     }
 
     proptest! {

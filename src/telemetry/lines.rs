@@ -36,6 +36,7 @@ use tokio::task::block_in_place;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
+use super::LineForm;
 use super::host_level::kept_an_error;
 use crate::clock::{Clock as _, SystemClock};
 
@@ -79,20 +80,20 @@ pub(super) fn dropped() -> [(&'static str, u64); 2] {
 
 /// Sends WARN and ERROR lines to standard error and all others to standard output.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Streams;
+pub(super) struct Streams(pub(super) LineForm);
 
 impl<'a> MakeWriter<'a> for Streams {
     type Writer = LineWriter;
 
     fn make_writer(&'a self) -> LineWriter {
-        LineWriter { stream: &STDOUT, level: Level::INFO }
+        LineWriter { stream: &STDOUT, level: Level::INFO, form: self.0 }
     }
 
     fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> LineWriter {
         let level = *metadata.level();
         // `Level` orders by verbosity: ERROR is the least.
         let stream = if level <= Level::WARN { &STDERR } else { &STDOUT };
-        LineWriter { stream, level }
+        LineWriter { stream, level, form: self.0 }
     }
 }
 
@@ -101,13 +102,14 @@ impl<'a> MakeWriter<'a> for Streams {
 pub(super) struct LineWriter {
     stream: &'static LineStream,
     level: Level,
+    form: LineForm,
 }
 
 impl Write for LineWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let wait = if self.level <= Level::WARN { WAIT_MAX } else { Duration::ZERO };
         if self.level == Level::ERROR {
-            self.stream.push(&kept_an_error(line), wait);
+            self.stream.push(&kept_an_error(line, self.form), wait);
         } else {
             self.stream.push(line, wait);
         }

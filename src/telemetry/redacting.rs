@@ -5,30 +5,37 @@ use std::io::{self, Write};
 use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::redaction::redact_json;
+use super::LineForm;
+use crate::redaction::{redact, redact_json};
 
-/// Writes lines of JSON to the writers of another maker, without secrets.
-pub(super) struct Redacting<M>(pub(super) M);
+/// Writes lines of a form to the writers of another maker, without secrets.
+pub(super) struct Redacting<M>(pub(super) M, pub(super) LineForm);
 
 impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for Redacting<M> {
     type Writer = RedactingWriter<M::Writer>;
 
     fn make_writer(&'a self) -> Self::Writer {
-        RedactingWriter(self.0.make_writer())
+        RedactingWriter(self.0.make_writer(), self.1)
     }
 
     fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Self::Writer {
-        RedactingWriter(self.0.make_writer_for(metadata))
+        RedactingWriter(self.0.make_writer_for(metadata), self.1)
     }
 }
 
 /// Expects each line in one piece, which is how the formatter writes it.
-pub(super) struct RedactingWriter<W>(W);
+pub(super) struct RedactingWriter<W>(W, LineForm);
 
 impl<W: Write> Write for RedactingWriter<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match std::str::from_utf8(line) {
-            Ok(text) => self.0.write_all(redact_json(text).as_bytes())?,
+            Ok(text) => {
+                let text = match self.1 {
+                    LineForm::Json => redact_json(text),
+                    LineForm::Text => redact(text),
+                };
+                self.0.write_all(text.as_bytes())?;
+            }
             // The formatter writes text; whatever else this is, it could hold anything.
             Err(_not_text) => {}
         }

@@ -178,11 +178,12 @@ impl Host {
         pid
     }
 
-    /// Waits for a line of the handler's own log, and returns it with its level at the host.
+    /// Waits for a line of JSON of the handler, on a stream or in a reply, and returns it with its level at the host.
     pub(crate) async fn line(&self, fits: impl Fn(&Json) -> bool) -> (Level, Json) {
         let parse = |text: &str| serde_json::from_str::<Json>(text).ok();
         let found = self.journal().find(LIMIT, |record| {
-            record.category == CONSOLE_CATEGORY && parse(&record.message).is_some_and(|l| fits(&l))
+            let is_ours = record.category == CONSOLE_CATEGORY || record.category.ends_with(".User");
+            is_ours && parse(&record.message).is_some_and(|l| fits(&l))
         });
         let Some(record) = found.await else {
             panic!("no such line: {:#?}", self.journal().records());
@@ -244,6 +245,13 @@ pub(crate) async fn within<T>(limit: Duration, what: impl Future<Output = T>) ->
 pub(crate) fn logs(outcome: &Outcome) -> Vec<String> {
     let Verdict::Success(logs) = &outcome.verdict else { panic!("{outcome:?}") };
     logs.iter().flatten().cloned().collect()
+}
+
+/// Returns the line that a reply of a tick carries.
+pub(crate) fn answered(reply: &Reply) -> Json {
+    let envelope: Json = serde_json::from_slice(&reply.body).unwrap();
+    let line = envelope["Logs"][0].as_str().unwrap();
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
 }
 
 /// Returns the text of a failure.

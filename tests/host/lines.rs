@@ -3,7 +3,7 @@
 use highwater::fakehost::{CONSOLE_CATEGORY, Level, RESERVED_PREFIXES};
 use serde_json::Value as Json;
 
-use crate::bench::{Bench, Host, logs};
+use crate::bench::{Bench, Host, LIMIT, logs};
 use crate::receiver::Answer;
 use crate::responses::pause;
 
@@ -72,4 +72,64 @@ async fn an_error_stays_one_whatever_its_text() {
     let (level, line) = host.line(|line| line["level"] == "ERROR").await;
     assert_eq!(level, Level::Error, "{line}");
     assert!(line["message"].as_str().unwrap().contains("`dbo.warnings`"), "{line}");
+}
+
+/// Lines of the handler within its first run, and their levels.
+async fn lines_of_a_run(bench: &Bench) -> (Host, Vec<(Level, String)>) {
+    let host = bench.host().await;
+    // What is said once, at the start and at a connection, is no part of it.
+    host.run().await;
+    bench.insert(3..=4);
+    let before = host.journal().records().len();
+    host.run().await;
+    let records = host.journal().records().split_off(before);
+    let is_ours = |category: &str| category == CONSOLE_CATEGORY || category.ends_with(".User");
+    let lines = records.into_iter().filter(|record| is_ours(&record.category));
+    let lines = lines.map(|record| (record.level, record.message)).collect();
+    (host, lines)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tick_of_one_batch_is_one_line() {
+    let bench = Bench::with_rows(1..=2).await;
+    let (host, lines) = lines_of_a_run(&bench).await;
+    let [(Level::Information, line)] = lines.as_slice() else { panic!("{lines:#?}") };
+    let line: Json = serde_json::from_str(line).unwrap();
+    let expected = "poller `nightly`: committed 2 rows in 1 batch (";
+    assert!(line["message"].as_str().unwrap().starts_with(expected), "{line}");
+    let numbers = (&line["event"], &line["level"], &line["rows"], &line["batches"]);
+    assert_eq!(numbers, (&"tick_complete".into(), &"INFO".into(), &2.into(), &1.into()));
+    assert!(line["timestamp"].is_string() && line["poller.name"] == "nightly", "{line}");
+    host.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_func_a_line_is_short_text_and_keeps_its_level() {
+    let mut bench = Bench::with_rows(1..=2).await;
+    bench.set_env("FUNCTIONS_CORETOOLS_ENVIRONMENT", "true");
+    let (host, lines) = lines_of_a_run(&bench).await;
+    let [(Level::Information, line)] = lines.as_slice() else { panic!("{lines:#?}") };
+    assert!(line.starts_with("poller `nightly`: committed 2 rows in 1 batch ("), "{line}");
+    let said = async |text: &str| {
+        let found = host.journal().find(LIMIT, |record| record.message.contains(text)).await;
+        found.unwrap_or_else(|| panic!("{text}: {:#?}", host.journal().records()))
+    };
+    assert!(said("Serving functions").await.message.starts_with("Serving functions: "));
+    bench.insert(5..=5);
+    bench.receiver.script(&[Answer::Refuse(500, "full"), Answer::Refuse(500, "Warnemünde")]);
+    host.run().await;
+    let line = said("answered 500: full").await;
+    assert_eq!(line.level, Level::Error, "{line:?}");
+    assert!(line.message.starts_with("Error: poller `nightly`: failed after 0 rows"), "{line:?}");
+    // Text with these letters would become a warning.
+    bench.command(&["resume", "nightly"]).await.done();
+    host.run().await;
+    let line = said("\\u0057arnemünde").await;
+    assert_eq!(line.level, Level::Error, "{line:?}");
+    let stops = bench.host().await;
+    pause(&bench, "handler of `nightly`", "gone");
+    stops.run().await;
+    let found = stops.journal().find(LIMIT, |record| record.level == Level::Warning).await;
+    let line = found.unwrap();
+    assert!(line.message.starts_with("Warning: poller `nightly`: paused by handler"), "{line:?}");
 }

@@ -103,7 +103,9 @@ pub(crate) async fn caller_gone() {
     assert_eq!(exit, Some(Exit { code: 200, counted: false }));
     assert_eq!(bench.receiver.taken(), [1, 2]);
     assert!(bench.state()["in_flight"].is_null(), "{}", bench.state());
-    host.event("batch_complete").await;
+    // Nobody waits for the reply, which would have the tick's line.
+    let (_, line) = host.event("tick_unanswered").await;
+    assert!(line["message"].as_str().unwrap().contains("committed 2 rows"), "{line}");
 }
 
 /// Reads a named pipe in a thread of its own, since opening one waits until somebody writes to it, and a test that waits

@@ -204,6 +204,9 @@ fn the_host_and_the_code_agree_on_program_time_out_and_what_is_kept_of_logs() {
         logging["applicationInsights"]["samplingSettings"]["excludedTypes"].as_str().unwrap();
     assert!(kept.split(';').any(|kind| kind == "Trace"), "{kept}");
     assert_eq!(logging["logLevel"]["Host.Function.Console"], "Information");
+    assert_eq!(logging["logLevel"]["Function"], "Information");
+    // It would put hundreds of the host's own lines on a person's terminal.
+    assert!(logging["logLevel"]["default"].is_null(), "{logging}");
 }
 
 /// Texts of the crate's own sources, without tests.
@@ -244,7 +247,7 @@ fn alerts_and_workbook_name_only_events_that_are_logged_at_a_level_that_is_shown
     let squeezed: String = code.split_whitespace().collect();
     let outcomes = read("src/poller/outcome.rs");
     let events = events_asked_for();
-    assert!(events.len() > 10 && events.contains("batch_complete"), "{events:?}");
+    assert!(events.len() > 10 && events.contains("handler_failed"), "{events:?}");
     for event in events {
         let logged = ["error", "warn", "info", "$level"]
             .iter()
@@ -260,12 +263,13 @@ fn alerts_and_workbook_name_only_events_that_are_logged_at_a_level_that_is_shown
 
 #[test]
 fn alerts_look_for_what_an_invocation_answers() {
-    let observe = read("src/poller/observe.rs") + &read("src/poller/observe/hindrance.rs");
+    let parts = ["observe.rs", "observe/end.rs", "observe/hindrance.rs"];
+    let observe: String = parts.map(|part| read(&format!("src/poller/{part}"))).concat();
     let alerts = read("infra/app/alerts.bicep");
     for (sought, made) in [
         (": nothing new", "\"nothing new\""),
         (": committed ", "\"committed {rows} in"),
-        (", more to do", "\", more to do\""),
+        (", more to do", "\", more to do\".to_owned()"),
         (": skipped: ", "\"skipped: "),
         (": paused by ", "\"paused by {by}"),
     ] {
@@ -273,7 +277,7 @@ fn alerts_look_for_what_an_invocation_answers() {
         assert!(alerts.contains(&sought), "{sought}");
         assert!(observe.contains(made), "no tick answers {made}");
     }
-    assert!(observe.contains("\"poller `{name}`: {what} ("));
+    assert!(observe.contains("\"poller `{}`: {what} ("));
 }
 
 fn run(command: &mut Command) -> Output {

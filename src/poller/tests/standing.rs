@@ -34,13 +34,17 @@ async fn rows_that_wait_are_counted_where_a_tick_leaves_some() {
     for id in 0..13 {
         world.source.put(id, "new");
     }
-    tick(&poller).await.unwrap();
+    let report = poller.tick(&TickRequest::default()).await;
     assert_eq!(behind(), Some(3.0));
+    assert!(report.summary.contains(", more to do: 3 rows ("), "{}", report.summary);
+    assert!(!watched.logged("tick_complete").contains_key("rows_behind_at_least"));
     for id in 13..40 {
         world.source.put(id, "new");
     }
-    tick(&poller).await.unwrap();
+    let report = poller.tick(&TickRequest::default()).await;
     assert_eq!(behind(), Some(7.0), "no more than that are counted");
+    assert!(report.summary.contains(", more to do: at least 7 rows ("), "{}", report.summary);
+    assert_eq!(watched.logged("tick_complete")["rows_behind_at_least"], "true");
     tick(&poller).await.unwrap();
     tick(&poller).await.unwrap();
     assert_eq!(behind(), Some(0.0), "the end is known without a count");
