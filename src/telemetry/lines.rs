@@ -356,7 +356,7 @@ mod tests {
         let other: &'static LineStream = Box::leak(Box::new(LineStream::new("other", None)));
         let stream = LineStream::new("test", Some(other));
         stream.push(b"kept\n", Duration::ZERO);
-        stream.push(&[b'x'; BUFFER_BYTES_MAX], Duration::ZERO);
+        stream.push("x".repeat(BUFFER_BYTES_MAX).as_bytes(), Duration::ZERO);
         assert_eq!(stream.take(), b"kept\n");
         let report = report(&String::from_utf8(other.take()).unwrap());
         assert_eq!((&report["lines"], &report["stream"]), (&1.into(), &"test".into()));
