@@ -137,6 +137,26 @@ impl StateStore for RaceStore {
         self.memory.list().await
     }
 
+    fn location(&self, key: &StateKey) -> String {
+        self.memory.location(key)
+    }
+
+    async fn prepare(&self) -> Result<(), StoreError> {
+        self.memory.prepare().await
+    }
+
+    async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError> {
+        self.memory.list_counted().await
+    }
+
+    async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
+        self.memory.apps_with(key).await
+    }
+
+    fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
+        self.memory.of_app(app)
+    }
+
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
         self.memory.remove(key, etag).await
     }

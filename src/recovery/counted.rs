@@ -74,9 +74,13 @@ impl StateStore for CountedStore {
     }
 
     async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
+        Ok(self.list_counted().await?.0)
+    }
+
+    async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError> {
         let (keys, requests) = self.below.list_counted().await?;
         self.listings.fetch_add(requests, Ordering::Relaxed);
-        Ok(keys)
+        Ok((keys, requests))
     }
 
     async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
@@ -138,6 +142,18 @@ mod tests {
             let keys = self.list().await?;
             let pages = u64::try_from(keys.len()).unwrap_or(u64::MAX);
             Ok((keys, pages))
+        }
+
+        fn location(&self, key: &StateKey) -> String {
+            self.0.location(key)
+        }
+
+        async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
+            self.0.apps_with(key).await
+        }
+
+        fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
+            self.0.of_app(app)
         }
 
         async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {

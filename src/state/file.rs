@@ -252,6 +252,10 @@ impl StateStore for FileStore {
         Some(Arc::new(Self { makes_folder: true, ..self.clone() }))
     }
 
+    async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError> {
+        Ok((self.list().await?, 1))
+    }
+
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
         let (store, key, etag) = (self.clone(), key.clone(), etag.clone());
         on_blocking_thread(move || store.remove_blocking(&key, &etag)).await

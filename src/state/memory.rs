@@ -109,6 +109,14 @@ impl StateStore for MemoryStore {
         Some(Arc::new(self.under_app(app)))
     }
 
+    async fn prepare(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError> {
+        Ok((self.list().await?, 1))
+    }
+
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
         let mut entries = self.entries.lock().expect("no holder of this lock panics");
         if entries.by_key.get(&self.at(key)).is_none_or(|stored| stored.etag != *etag) {

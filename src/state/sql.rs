@@ -207,6 +207,14 @@ impl StateStore for SqlStore {
         Some(Arc::new(Self { pool, app: app.to_owned(), table, statements }))
     }
 
+    async fn prepare(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError> {
+        Ok((self.list().await?, 1))
+    }
+
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
         let name = key.path();
         let conflict = || StoreError::Conflict { key: name.clone() };

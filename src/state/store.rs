@@ -183,15 +183,15 @@ pub enum StoreError {
 /// content is returned as it is: judging it is the reader's part. Neither method retries: the lease
 /// knows what a repetition means, the store does not. Dropping a future leaves its outcome unknown.
 /// The suite in [`crate::state::conformance`] is this contract as tests.
+///
+/// No method has a body here, so that a store which passes calls on to another cannot forget one.
 #[async_trait]
 pub trait StateStore: fmt::Debug + Send + Sync {
     /// Granularity of the service's clock: the most by which two of its times may be too close.
     fn grain(&self) -> Duration;
 
     /// Returns where `key` is kept, for errors: with the account and the container, where there are such.
-    fn location(&self, key: &StateKey) -> String {
-        key.path()
-    }
+    fn location(&self, key: &StateKey) -> String;
 
     /// Makes the place that the store keeps things in, where it lacks one that it can make: for an
     /// explicit first start, never for a tick.
@@ -199,9 +199,7 @@ pub trait StateStore: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// [`StoreError`] of any kind but `Conflict`.
-    async fn prepare(&self) -> Result<(), StoreError> {
-        Ok(())
-    }
+    async fn prepare(&self) -> Result<(), StoreError>;
 
     /// Returns the store for a command that puts a document there on purpose: a place that is missing holds nothing, and
     /// the first write makes it. `None` from a store whose place no command can make.
@@ -243,9 +241,7 @@ pub trait StateStore: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// As [`Self::list`].
-    async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError> {
-        Ok((self.list().await?, 1))
-    }
+    async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError>;
 
     /// Returns the other applications that keep something under `key` in the same place; `None` from a store
     /// that cannot tell.
@@ -255,14 +251,10 @@ pub trait StateStore: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// [`StoreError`] of any kind but `Conflict`.
-    async fn apps_with(&self, _key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
-        Ok(None)
-    }
+    async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError>;
 
     /// Returns the store of another application in the same place; `None` from one that knows a single one.
-    fn of_app(&self, _app: &str) -> Option<Arc<dyn StateStore>> {
-        None
-    }
+    fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>>;
 
     /// Removes what is stored under `key` if it still has the version `etag`.
     ///

@@ -174,6 +174,14 @@ impl StateStore for FaultyStore {
         self.inner.of_app(app)
     }
 
+    async fn prepare(&self) -> Result<(), StoreError> {
+        self.inner.prepare().await
+    }
+
+    async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError> {
+        self.inner.list_counted().await
+    }
+
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
         match self.fault(Call::Remove) {
             None => self.inner.remove(key, etag).await,

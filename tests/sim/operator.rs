@@ -60,6 +60,26 @@ impl StateStore for OperatorStore {
         self.world.memory.list().await
     }
 
+    fn location(&self, key: &StateKey) -> String {
+        self.world.memory.location(key)
+    }
+
+    async fn prepare(&self) -> Result<(), StoreError> {
+        self.world.memory.prepare().await
+    }
+
+    async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError> {
+        self.world.memory.list_counted().await
+    }
+
+    async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
+        self.world.memory.apps_with(key).await
+    }
+
+    fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
+        self.world.memory.of_app(app)
+    }
+
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
         self.world.memory.remove(key, etag).await
     }

@@ -196,6 +196,26 @@ impl StateStore for PartStore {
         self.0.store.list().await
     }
 
+    fn location(&self, key: &StateKey) -> String {
+        self.0.store.location(key)
+    }
+
+    async fn prepare(&self) -> Result<(), StoreError> {
+        self.0.store.prepare().await
+    }
+
+    async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError> {
+        self.0.store.list_counted().await
+    }
+
+    async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
+        self.0.store.apps_with(key).await
+    }
+
+    fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
+        self.0.store.of_app(app)
+    }
+
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
         self.0.store.remove(key, etag).await
     }

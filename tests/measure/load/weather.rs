@@ -124,6 +124,26 @@ impl StateStore for Weather {
         self.inner.list().await
     }
 
+    fn location(&self, key: &StateKey) -> String {
+        self.inner.location(key)
+    }
+
+    async fn prepare(&self) -> Result<(), StoreError> {
+        self.inner.prepare().await
+    }
+
+    async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError> {
+        self.inner.list_counted().await
+    }
+
+    async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
+        self.inner.apps_with(key).await
+    }
+
+    fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
+        self.inner.of_app(app)
+    }
+
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
         self.inner.remove(key, etag).await
     }
