@@ -165,7 +165,7 @@ async fn scrape(address: SocketAddr, reader: Reader) {
         warn!(
             event = "metrics_not_served",
             error = chain(&error),
-            "Metrics cannot be served at {address}: {error}"
+            "Metrics cannot be served at {address}, which `HIGHWATER__METRICS__ADDRESS` names: {error}"
         );
     }
 }

@@ -35,7 +35,7 @@ const PORT_WAIT_MAX: Duration = Duration::from_secs(20);
 const PORT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
-    let port = port(vars).map_err(|text| Failed::new(Exit::Usage, text))?;
+    let (setting, port) = port(vars).map_err(|text| Failed::new(Exit::Usage, text))?;
     let is_hosted = vars.get(WORKER_ID).is_some();
     // Before anything answers: a signal would end the process without a log line until they are caught.
     let forced = is_hosted.then_some(Exit::Restart);
@@ -66,7 +66,8 @@ pub(super) async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
         biased;
         () = &mut stopping => None,
         bound = listen(port) => Some(bound.map_err(|error| {
-            Failed::new(Exit::Unavailable, format!("cannot listen on 127.0.0.1:{port}: {error}"))
+            let text = format!("cannot listen on 127.0.0.1:{port}, which `{setting}` names: {error}");
+            Failed::new(Exit::Unavailable, text)
         })?),
     };
     if let Some(listener) = listener {
@@ -143,9 +144,10 @@ pub(super) fn start(vars: &dyn Vars, ticks: TickLines) -> Telemetry {
     Telemetry::start(&filter, vars, ticks)
 }
 
-fn port(vars: &dyn Vars) -> Result<u16, String> {
+/// Returns the port to listen on, and the setting that names it.
+fn port(vars: &dyn Vars) -> Result<(&'static str, u16), String> {
     let is_set = |text: &String| !text.trim().is_empty();
-    let set = PORTS.iter().find_map(|name| Some((name, vars.get(name).filter(is_set)?)));
+    let set = PORTS.into_iter().find_map(|name| Some((name, vars.get(name).filter(is_set)?)));
     let Some((name, text)) = set else {
         let [current, old] = PORTS;
         return Err(format!(
@@ -154,7 +156,8 @@ fn port(vars: &dyn Vars) -> Result<u16, String> {
         ));
     };
     let port = text.trim().parse::<u16>().ok().filter(|port| *port != 0);
-    port.ok_or_else(|| format!("`{name}` is `{text}`, expected a port from 1 to 65535"))
+    let port = port.ok_or_else(|| format!("`{name}` is `{text}`, expected a port from 1 to 65535"));
+    port.map(|port| (name, port))
 }
 
 /// The signals that ask the process to stop.

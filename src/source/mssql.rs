@@ -54,7 +54,7 @@ use azure_core::credentials::TokenCredential;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
-use crate::config::{Filter, OnSchemaChange, Relation, SourceClock, SqlConnection};
+use crate::config::{Filter, OnSchemaChange, Relation, SourceClock, SqlAuth, SqlConnection};
 use crate::cursor::{Cursor, CursorMode, SourceFingerprint, SourceState};
 use crate::error::ErrorKind;
 use crate::metrics::DatabaseCalls;
@@ -157,6 +157,17 @@ struct State {
 }
 
 impl Mssql {
+    /// Returns whom rights are granted to, as SQL text.
+    fn user(&self) -> String {
+        match &self.settings.connection.auth {
+            SqlAuth::Password { user, .. } | SqlAuth::EntraUser { user, .. } => quote(user),
+            SqlAuth::ManagedIdentity { .. }
+            | SqlAuth::WorkloadIdentity { .. }
+            | SqlAuth::ServicePrincipal { .. }
+            | SqlAuth::Default { .. } => "[the identity's user]".to_owned(),
+        }
+    }
+
     /// Returns a source that has not connected yet.
     ///
     /// # Errors

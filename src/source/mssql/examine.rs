@@ -169,6 +169,11 @@ impl Examination<'_> {
         }
     }
 
+    /// Returns the statement that grants a right on what is read.
+    fn grant(&self, right: &str) -> String {
+        format!("GRANT {right} ON {} TO {}", self.object(), self.source.user())
+    }
+
     /// Returns what rights are granted on, as SQL text.
     fn object(&self) -> String {
         let table = self.source.origin.table();

@@ -130,7 +130,8 @@ impl Mssql {
         error: SqlError,
     ) -> Result<(), FetchError> {
         if error.number() == Some(NOT_TRACKED) {
-            return Err(lost_tracking(&error.to_string()));
+            let reason = format!("{}; the server says: {error}", plan.tracking_advice());
+            return Err(lost_tracking(&reason));
         }
         let error = FetchError::from(error);
         if !error.is_refusal() {

@@ -404,11 +404,11 @@ impl Plan {
         }
     }
 
-    fn tracking_advice(&self) -> String {
+    pub(super) fn tracking_advice(&self) -> String {
         format!(
             "changes of `{}` are not tracked, or there is no right to see them: run `ALTER TABLE {} ENABLE \
-             CHANGE_TRACKING` and `GRANT VIEW CHANGE TRACKING`, or choose another mode",
-            self.table, self.quoted
+             CHANGE_TRACKING`, and let a DBA run `GRANT VIEW CHANGE TRACKING ON {} TO [user]`, or choose another mode",
+            self.table, self.quoted, self.quoted
         )
     }
 }

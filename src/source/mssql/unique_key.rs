@@ -29,9 +29,8 @@ impl Column {
             (Value::Text(one), Value::Text(other)) if self.is_text() => {
                 // Trailing blanks never count in a comparison.
                 let (one, other) = (one.trim_end_matches(' '), other.trim_end_matches(' '));
-                let ignores_case =
-                    self.collation.as_deref().is_some_and(|name| name.contains("_CI_"));
-                one == other || (ignores_case && one.to_lowercase() == other.to_lowercase())
+                one == other
+                    || self.lower_case(one).is_some_and(|one| Some(one) == self.lower_case(other))
             }
             // The shorter one is compared as if padded with zeros.
             (Value::Bytes(one), Value::Bytes(other)) => {
@@ -41,6 +40,18 @@ impl Column {
             }
             _ => one == other,
         }
+    }
+
+    /// Returns a text in lower case as the collation has it; `None` where the case counts.
+    fn lower_case(&self, text: &str) -> Option<String> {
+        let collation = self.collation.as_deref().filter(|name| name.contains("_CI_"))?;
+        // There `I` is the capital of a dotless letter, and `i` has a capital with a dot.
+        let is_turkic = ["Turkish_", "Azeri_"].iter().any(|name| collation.starts_with(name));
+        Some(if is_turkic {
+            text.replace('I', "ı").replace('İ', "i").to_lowercase()
+        } else {
+            text.to_lowercase()
+        })
     }
 
     fn is_text(&self) -> bool {
@@ -220,6 +231,15 @@ mod tests {
         let binary = column("varchar", Some("Latin1_General_BIN2"));
         assert!(folded.equates(&text("Ä1"), &text("ä1  ")));
         assert!(!folded.equates(&text("a"), &text("á")));
+        assert!(folded.equates(&text("ID"), &text("id")));
+        for collation in ["Turkish_100_CI_AS", "Azeri_Latin_100_CI_AS"] {
+            let turkic = column("nvarchar", Some(collation));
+            assert!(
+                turkic.equates(&text("ISI"), &text("ısı"))
+                    && turkic.equates(&text("İS"), &text("is"))
+            );
+            assert!(!turkic.equates(&text("ID"), &text("id")), "two keys, by this collation");
+        }
         assert!(binary.equates(&text("a"), &text("a ")), "trailing blanks never count");
         assert!(!binary.equates(&text("a"), &text("A")));
         // Text forms of other types are compared as they are.

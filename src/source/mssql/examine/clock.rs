@@ -57,7 +57,7 @@ impl Examination<'_> {
              WHERE {column} IS NOT NULL ORDER BY {column} DESC",
             table.plan.quoted
         );
-        let select = format!("GRANT SELECT ON {}", self.object());
+        let select = self.grant("SELECT");
         let Some(clocks) = self.ask_row(CHECK, (CLOCKS, &[]), NOTHING).await else { return };
         let Some(newest) = self.ask_row(CHECK, (&newest, &[]), &select).await else { return };
         let default = match self.source.origin.table() {

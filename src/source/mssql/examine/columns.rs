@@ -63,7 +63,7 @@ impl Examination<'_> {
                  WHERE t.{name} IS NULL) AS q",
                 table.plan.quoted
             );
-            let select = format!("GRANT SELECT ON {}", self.object());
+            let select = self.grant("SELECT");
             let Some(row) = self.ask_row(check, (&sql, &[]), &select).await else { continue };
             let finding = match row.as_slice() {
                 [Value::Int(rows)] => nullable_finding(&self.object(), column, is_cursor, *rows),
@@ -83,7 +83,7 @@ impl Examination<'_> {
         let rows = match self.ask(INDEXES, &param).await {
             Ok(rows) => rows,
             Err(error) => {
-                let right = format!("GRANT VIEW DEFINITION ON {}", self.object());
+                let right = self.grant("VIEW DEFINITION");
                 self.add(self.unanswered("index", &error, &right));
                 return;
             }
@@ -118,7 +118,9 @@ fn unique(table: &Table, indexes: &[Index]) -> Finding {
     let (names, plain) = (columns.join("`, `"), key.join(", "));
     let found = format!("nothing keeps two rows from having the same `{names}`");
     let fix = format!(
-        "name the primary key's columns as `SOURCE__KEY`, or run `ALTER TABLE {} ADD UNIQUE ({plain})`",
+        "name the primary key's columns as `SOURCE__KEY`, or run `ALTER TABLE {0} ADD UNIQUE ({plain})`; that fails \
+         while rows share a key, which `SELECT {plain}, COUNT(*) AS n FROM {0} AS t GROUP BY {plain} HAVING \
+         COUNT(*) > 1` lists: remove those first",
         table.plan.quoted
     );
     match table.choice.mode {

@@ -46,7 +46,7 @@ impl Examination<'_> {
              AS same FROM {} AS t WHERE {column} IS NOT NULL ORDER BY {column} DESC",
             table.plan.quoted
         );
-        let select = format!("GRANT SELECT ON {}", self.object());
+        let select = self.grant("SELECT");
         let Some(row) = self.ask_row(check, (&sql, &[]), &select).await else { return };
         let (value, same) = match row.as_slice() {
             [] => {
@@ -110,9 +110,9 @@ impl Examination<'_> {
     async fn tracking(&mut self, table: &Table) {
         let check = "change tracking";
         let name = [Param::Text(table.plan.quoted.clone())];
-        let right = format!("GRANT VIEW CHANGE TRACKING ON {}", self.object());
+        let right = self.grant("VIEW CHANGE TRACKING");
         if let Some(row) = self.ask_row(check, (VERSIONS, &name), &right).await {
-            self.add(tracking(&row, &table.plan.quoted));
+            self.add(tracking(&row, &table.plan.quoted, &right));
         }
         if let Some(row) =
             self.ask_row("retention", (RETENTION, &[]), "nothing is needed for it").await
@@ -240,7 +240,7 @@ fn hold_back(hi: i64, last: i64) -> Finding {
     }
 }
 
-fn tracking(row: &[Value], table: &str) -> Finding {
+fn tracking(row: &[Value], table: &str, grant: &str) -> Finding {
     let check = "change tracking";
     match row {
         [Value::Int(current), Value::Int(least)] => Finding::ok(
@@ -258,9 +258,7 @@ fn tracking(row: &[Value], table: &str) -> Finding {
         [Value::Int(_), Value::Null] => Finding::error(
             check,
             "it is not enabled on the table, or there is no right to see it",
-            format!(
-                "`ALTER TABLE {table} ENABLE CHANGE_TRACKING` and `GRANT VIEW CHANGE TRACKING ON {table}`"
-            ),
+            format!("`ALTER TABLE {table} ENABLE CHANGE_TRACKING` and `{grant}`"),
         ),
         _ => not_told(check),
     }
@@ -326,10 +324,20 @@ mod tests {
     #[test]
     fn tracking_that_is_off_is_an_error_with_the_statement_that_turns_it_on() {
         let table = "[dbo].[t]";
-        assert_eq!(tracking(&[Value::Int(3), Value::Int(0)], table).level, Level::Ok);
-        let database = tracking(&[Value::Null, Value::Null], table);
+        assert_eq!(
+            tracking(
+                &[Value::Int(3), Value::Int(0)],
+                table,
+                "GRANT VIEW CHANGE TRACKING ON t TO u"
+            )
+            .level,
+            Level::Ok
+        );
+        let database =
+            tracking(&[Value::Null, Value::Null], table, "GRANT VIEW CHANGE TRACKING ON t TO u");
         assert!(database.level == Level::Error && database.fix.unwrap().contains("ALTER DATABASE"));
-        let of_table = tracking(&[Value::Int(3), Value::Null], table);
+        let of_table =
+            tracking(&[Value::Int(3), Value::Null], table, "GRANT VIEW CHANGE TRACKING ON t TO u");
         assert!(of_table.fix.unwrap().contains("ALTER TABLE [dbo].[t] ENABLE CHANGE_TRACKING"));
     }
 

@@ -2,11 +2,9 @@
 
 use super::server::not_told;
 use super::{Examination, Table};
-use crate::config::SqlAuth;
 use crate::cursor::CursorMode;
 use crate::doctor::Finding;
 use crate::mssql::Param;
-use crate::mssql::ident::quote;
 use crate::value::Value;
 
 const SELECT: &str = "SELECT HAS_PERMS_BY_NAME(@P1, N'OBJECT', N'SELECT') AS may";
@@ -21,13 +19,7 @@ const MEMBER: &str = "SELECT IS_SRVROLEMEMBER(N'sysadmin') AS a, IS_ROLEMEMBER(N
 
 impl Examination<'_> {
     pub(super) async fn rights(&mut self, table: &Table) {
-        let user = match &self.source.settings.connection.auth {
-            SqlAuth::Password { user, .. } | SqlAuth::EntraUser { user, .. } => quote(user),
-            SqlAuth::ManagedIdentity { .. }
-            | SqlAuth::WorkloadIdentity { .. }
-            | SqlAuth::ServicePrincipal { .. }
-            | SqlAuth::Default { .. } => "[the identity's user]".to_owned(),
-        };
+        let user = self.source.user();
         let tracked = table.choice.mode == CursorMode::ChangeTracking;
         let object = self.object();
         let named = self.source.origin.table().map(|table| Param::Text(table.quoted()));
