@@ -7,13 +7,13 @@ use secrecy::ExposeSecret as _;
 use tiberius::error::{Error as DriverError, IoErrorKind};
 use tiberius::{AuthMethod, Config, EncryptionLevel, Row};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::compat::{Compat, TokioAsyncWriteCompatExt as _};
 
 use crate::config::{Encrypt, SqlAuth, SqlConnection};
 use crate::error::ErrorKind;
 
-use super::dial::dial;
+use super::dial::{DialError, dial};
 use super::error::{Limit, STRICT, SqlError};
 
 pub(super) type Client = tiberius::Client<Compat<TcpStream>>;
@@ -115,7 +115,7 @@ async fn open(settings: &SqlConnection, config: Config, action: &str) -> Result<
     let mut action = action.to_owned();
     for _ in 0..=REDIRECTS_MAX {
         let place = (host.as_str(), port, settings.multi_subnet_failover);
-        match log_in(&mut config, place, settings.encrypt, &action).await? {
+        match log_in(&mut config, place, settings, &action).await? {
             LogIn::Done(client) => return Ok(*client),
             LogIn::Elsewhere(elsewhere, its_port) => (host, port) = (elsewhere, its_port),
         }
@@ -139,17 +139,49 @@ enum LogIn {
     Elsewhere(String, u16),
 }
 
+/// The part of the connect time-out after which a server counts as one that does not know TLS from the first byte.
+const STRICT_ANSWER_PART: u32 = 3;
+
+/// Returns a connection twice: one to use, and one to see whether anything comes.
+fn twins(tcp: TcpStream) -> std::io::Result<(TcpStream, TcpStream)> {
+    let tcp = tcp.into_std()?;
+    let twin = tcp.try_clone()?;
+    Ok((TcpStream::from_std(tcp)?, TcpStream::from_std(twin)?))
+}
+
+/// Returns once nothing has come for so long; never where something comes, or nobody looks.
+async fn silence(probe: Option<TcpStream>, patience: Duration) {
+    if let Some(probe) = probe
+        && timeout(patience, probe.readable()).await.is_err()
+    {
+        return;
+    }
+    std::future::pending().await
+}
+
 /// Logs in at one server; a second time where this machine has no certificates of its own.
 async fn log_in(
     config: &mut Config,
     (host, port, all_at_once): (&str, u16, bool),
-    encrypt: Encrypt,
+    settings: &SqlConnection,
     action: &str,
 ) -> Result<LogIn, SqlError> {
+    let encrypt = settings.encrypt;
     for _ in 0..2 {
         let tcp = dial(host, port, all_at_once).await;
-        let tcp = tcp.map_err(|error| SqlError::dial(action, error))?;
-        match Box::pin(Client::connect(config.clone(), tcp.compat_write())).await {
+        let mut tcp = tcp.map_err(|error| SqlError::dial(action, error))?;
+        let mut probe = None;
+        if encrypt == Encrypt::Strict {
+            let twins = twins(tcp).map_err(|e| SqlError::dial(action, DialError::Connect(e)))?;
+            (tcp, probe) = (twins.0, Some(twins.1));
+        }
+        let patience = settings.connect_timeout / STRICT_ANSWER_PART;
+        let connected = tokio::select! {
+            biased;
+            connected = Box::pin(Client::connect(config.clone(), tcp.compat_write())) => connected,
+            () = silence(probe, patience) => return Err(SqlError::silent(action, patience)),
+        };
+        match connected {
             Ok(client) => return Ok(LogIn::Done(Box::new(client))),
             Err(DriverError::Routing { host, port }) => return Ok(LogIn::Elsewhere(host, port)),
             Err(error) if has_no_roots(&error) => {

@@ -166,6 +166,12 @@ impl SqlError {
         Self::caused(ErrorKind::Transient, &reason, Cause::Elapsed(elapsed))
     }
 
+    /// Returns the error of a server that says nothing to a client which begins with TLS.
+    pub(super) fn silent(action: &str, patience: Duration) -> Self {
+        let reason = format!("{action}: no answer to a TLS hello within {patience:?}: {STRICT}");
+        Self::new(ErrorKind::Transient, reason)
+    }
+
     /// Returns the error of a network connection that could not be made.
     pub(super) fn dial(action: &str, error: DialError) -> Self {
         match error {

@@ -130,7 +130,11 @@ impl Mssql {
         error: SqlError,
     ) -> Result<(), FetchError> {
         if error.number() == Some(NOT_TRACKED) {
-            let reason = format!("{}; the server says: {error}", plan.tracking_advice());
+            // Without a command: this is kept, and tracking may be on again when it is read.
+            let reason = format!(
+                "changes of `{}` are not tracked, or there is no right to see them ({error})",
+                self.origin
+            );
             return Err(lost_tracking(&reason));
         }
         let error = FetchError::from(error);

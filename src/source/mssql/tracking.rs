@@ -404,7 +404,7 @@ impl Plan {
         }
     }
 
-    pub(super) fn tracking_advice(&self) -> String {
+    fn tracking_advice(&self) -> String {
         format!(
             "changes of `{}` are not tracked, or there is no right to see them: run `ALTER TABLE {} ENABLE \
              CHANGE_TRACKING`, and let a DBA run `GRANT VIEW CHANGE TRACKING ON {} TO [user]`, or choose another mode",
