@@ -56,6 +56,7 @@ pub use self::poller::{JournalConfig, LeaseConfig, LimitsConfig, PollerConfig};
 pub use self::recovery::{RecoveryConfig, RecoveryMode};
 pub use self::secrets::{FoundSecret, secrets};
 pub(crate) use self::settings::LOG_DEFAULT;
+pub(crate) use self::settings::meant_by_single_underscores;
 pub use self::settings::{
     FENCE_TABLE_DEFAULT, Fallback, JOURNAL_TABLE_DEFAULT, LEDGER_TABLE_DEFAULT, SETTINGS,
     STATE_TABLE_DEFAULT, Setting, settings_table,

@@ -17,7 +17,7 @@ use jsonc_parser::ParseOptions;
 use serde_json::Value as Json;
 use thiserror::Error;
 
-use crate::config::Vars;
+use crate::config::{Vars, meant_by_single_underscores};
 use crate::schedule::{Schedule, ScheduleError};
 
 pub(crate) use self::function_file::timer_definition;
@@ -271,10 +271,12 @@ fn settings(functions: &[Function], vars: &dyn Vars) -> Vec<Problem> {
 
 /// Returns the name that was likely meant by one with a single underscore between its first two parts.
 fn with_two_underscores(name: &str) -> Option<String> {
+    if let Some(ours) = meant_by_single_underscores(name) {
+        return Some(ours);
+    }
     let is_part = |rest: &str, parts: &[&str]| parts.iter().any(|part| rest.starts_with(part));
     for (first, parts) in [
-        ("HIGHWATER", &["APP", "FUNCTIONS_", "FUNCTION_TIMEOUT", "POLLERS_", "STATE_"][..]),
-        (host_file::OVERRIDES, &[""]),
+        (host_file::OVERRIDES, &[""][..]),
         (
             "AzureWebJobsStorage",
             &["accountName", "blobServiceUri", "clientId", "credential", "queueServiceUri"],
@@ -364,6 +366,15 @@ mod tests {
             (
                 "HIGHWATER_POLLERS__ORDERS__SOURCE__TABLE",
                 Some("HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE"),
+            ),
+            ("HIGHWATER_STATE_STORE", Some("HIGHWATER__STATE__STORE")),
+            (
+                "HIGHWATER_POLLERS_NEW_LINES_HANDLER_KIND",
+                Some("HIGHWATER__POLLERS__NEW_LINES__HANDLER__KIND"),
+            ),
+            (
+                "HIGHWATER_POLLERS_ORDERS_BATCH_ROWS_MAX",
+                Some("HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX"),
             ),
             (
                 "AzureFunctionsJobHost_functionTimeout",

@@ -117,7 +117,7 @@ fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
             add(&place, poller_finding(function, config));
         }
     }
-    for finding in config.iter().flat_map(|config| idle_pollers(&project.functions, config)) {
+    for finding in config.iter().flat_map(|config| idle_pollers(&project, config)) {
         add("functions", finding);
     }
     found
@@ -219,9 +219,16 @@ fn poller_finding(function: &Function, config: &Config) -> Finding {
 }
 
 /// Returns a finding for each poller that no function runs.
-fn idle_pollers(functions: &[Function], config: &Config) -> Vec<Finding> {
+fn idle_pollers(project: &Project, config: &Config) -> Vec<Finding> {
     let mut runs: BTreeMap<&str, usize> = BTreeMap::new();
-    for poller in functions
+    // What is wrong with a function is told of it.
+    let refused = project.problems.iter().filter_map(|problem| match &problem.place {
+        Place::Function(name) if problem.is_error => config.poller_of_function(name),
+        Place::Function(_) | Place::Host | Place::Functions | Place::Settings => None,
+    });
+    let refused: BTreeSet<&str> = refused.map(|poller| poller.name.as_str()).collect();
+    for poller in project
+        .functions
         .iter()
         .filter(|function| function.schedule.is_some())
         .filter_map(|function| config.poller_of_function(&function.name))
@@ -230,6 +237,7 @@ fn idle_pollers(functions: &[Function], config: &Config) -> Vec<Finding> {
     }
     let finding = |name: &String| match runs.get(name.as_str()) {
         Some(1) => None,
+        None if refused.contains(name.as_str()) => None,
         None => Some(Finding::error(
             "poller",
             format!("no function runs `{name}`"),

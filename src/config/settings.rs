@@ -61,6 +61,23 @@ pub fn settings_table() -> String {
     "| setting | default | meaning |\n|---|---|---|\n".to_owned() + &rows.collect::<String>()
 }
 
+/// Returns the setting that is meant by a name whose parts are divided by one underscore, as `HIGHWATER_STATE_STORE`.
+pub(crate) fn meant_by_single_underscores(name: &str) -> Option<String> {
+    let single = |name: &str| name.replace("__", "_");
+    let is_single = name.strip_prefix("HIGHWATER_").is_some_and(|rest| !rest.starts_with('_'));
+    let name = is_single.then(|| single(name))?;
+    let meant = SETTINGS.iter().filter_map(|setting| {
+        let Some((before, after)) = setting.name.split_once('<') else {
+            return (single(setting.name) == name).then(|| (0, setting.name.to_owned()));
+        };
+        let (_, after) = after.split_once('>')?;
+        let segment = name.strip_prefix(&single(before))?.strip_suffix(&single(after))?;
+        (!segment.is_empty()).then(|| (segment.len(), format!("{before}{segment}{after}")))
+    });
+    // Of settings that end alike the longest ending: the rest would be a longer name of a poller.
+    meant.min().map(|(_, meant)| meant)
+}
+
 /// Every setting, in the order in which README lists them.
 pub const SETTINGS: &[Setting] = &[
     APP,
