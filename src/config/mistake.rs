@@ -81,12 +81,11 @@ impl Shown {
     pub(super) fn of_choice(text: &str) -> Self {
         const SLIP_CHARS_MAX: usize = 16;
         let count = text.chars().count();
-        match Self::of(text) {
-            Self::Value(word) if count > SLIP_CHARS_MAX && !word.contains(' ') => {
-                Self::LooksSecret(format!("{count} characters, too long for this setting"))
-            }
-            shown => shown,
+        let shown = Self::of(text);
+        if matches!(shown, Self::Value(_)) && count > SLIP_CHARS_MAX && !text.contains(' ') {
+            return Self::LooksSecret(format!("{count} characters, too long for this setting"));
         }
+        shown
     }
 
     /// Returns an address as it may be shown: its scheme, since the parts

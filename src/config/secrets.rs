@@ -45,22 +45,22 @@ impl FoundSecret {
 /// Returns every secret that can be found in the environment.
 pub fn secrets(vars: &dyn Vars) -> Vec<FoundSecret> {
     let named = Named::of(vars);
-    let names: BTreeSet<String> = vars.names().into_iter().collect();
+    let all: BTreeSet<String> = vars.names().into_iter().collect();
     let mut found = Vec::new();
-    for setting in names.iter().cloned() {
-        let text = vars.get(&setting).unwrap_or_default();
+    for setting in &all {
+        let text = vars.get(setting).unwrap_or_default();
         let text = text.trim();
         let is_highwater = setting.starts_with("HIGHWATER__");
         let mut plain = PORTAL_PREFIXES.iter().filter_map(|prefix| setting.strip_prefix(prefix));
         let is_of_portal = plain.any(|plain| named.connections.contains(plain));
         let is_named =
-            named.whole.contains(&setting) || named.connections.contains(&setting) || is_of_portal;
+            named.whole.contains(setting) || named.connections.contains(setting) || is_of_portal;
         let mut values = Vec::new();
-        if named.whole.contains(&setting) {
+        if named.whole.contains(setting) {
             whole(text, &mut values);
         } else if is_highwater {
-            of_setting(&setting, text, &names, &mut values);
-        } else if is_secret_variable(&setting, text) {
+            of_setting(setting, text, &all, &mut values);
+        } else if is_secret_variable(setting, text) {
             whole(text, &mut values);
         }
         parts(text, is_highwater || is_named, &mut values);

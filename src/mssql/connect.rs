@@ -156,7 +156,7 @@ async fn silence(probe: Option<TcpStream>, patience: Duration) {
     {
         return;
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// Logs in at one server; a second time where this machine has no certificates of its own.

@@ -584,7 +584,7 @@ impl Life {
         }
         // Both commands of a renamed app have to work.
         let two = error.contains("`highwater clone ");
-        let index = if two && rng.below(2) == 0 { 1 } else { 0 };
+        let index = usize::from(two && rng.below(2) == 0);
         match self.ticks.follow_nth(error, index).await {
             Ok(done) => {
                 self.log.push(format!("  {done}"));

@@ -230,7 +230,7 @@ impl Ticks {
     ///
     /// Returns what was done; an error if the message contains no command, or the command is refused.
     pub(crate) async fn follow(&mut self, message: &str) -> Result<String, String> {
-        self.follow_nth(message, 0).await
+        Box::pin(self.follow_nth(message, 0)).await
     }
 
     /// As [`Self::follow`], for the command at `index`; the last one where there are fewer.
@@ -261,7 +261,7 @@ impl Ticks {
             }
             ["highwater", "clone", "orders", "--from-app", app, ..] => {
                 let from = other.under_app(app).ok_or("the store knows one application only")?;
-                let cloned = from.clone_to(&other, true, operator).await;
+                let cloned = Box::pin(from.clone_to(&other, true, operator)).await;
                 cloned.map_err(|error| format!("`{command}`: {}", chain(&error)))?;
             }
             [_, _, _, "to-beginning", ..] => {

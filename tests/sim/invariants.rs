@@ -16,6 +16,7 @@ use crate::script::Plan;
 use crate::world::TickId;
 
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts of a world")]
 pub(crate) struct Judge {
     /// The first thing that was wrong.
     pub(crate) violation: Option<String>,

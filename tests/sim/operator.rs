@@ -109,14 +109,14 @@ fn command(world: &Arc<World>, checkpoint_of: Option<u64>) -> Poller {
 
 /// Resets the poller to the beginning. Fails if, for example, its lease is held.
 pub(crate) async fn reset(world: &Arc<World>) -> Result<(), String> {
-    reset_to(world, ResetTo::Beginning).await?;
+    Box::pin(reset_to(world, ResetTo::Beginning)).await?;
     world.with(|state| state.coverage.saw("operator: reset to the beginning"));
     Ok(())
 }
 
 /// Accepts the name that the settings give the source now, and keeps the position.
 pub(crate) async fn accept_name(world: &Arc<World>) -> Result<(), String> {
-    reset_to(world, ResetTo::Keep).await?;
+    Box::pin(reset_to(world, ResetTo::Keep)).await?;
     world.with(|state| state.coverage.saw("operator: accepted another name, position kept"));
     Ok(())
 }

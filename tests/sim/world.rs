@@ -323,7 +323,10 @@ impl Player {
                 }
             }
             Op::Copy => operator::copy(&world).await,
-            Op::Recreate(_) | Op::Stage(_) | Op::Swap | Op::Track(_) => self.change_table(op),
+            Op::Recreate(rows) => self.change_table(|table| table.recreate(rows)),
+            Op::Stage(rows) => self.change_table(|table| table.stage(rows)),
+            Op::Swap => self.change_table(Table::swap),
+            Op::Track(on) => self.track(on),
             Op::Duplicate => world.with(|state| state.table.put_twins()),
             Op::RemoveTwins => world.with(|state| state.table.twins.clear()),
             Op::Rename => self.rename(),
@@ -346,18 +349,16 @@ impl Player {
         }
     }
 
-    fn change_table(&self, op: Op) {
+    fn track(&self, on: bool) {
+        self.world.with(|state| state.judge.ever_replaced |= !on);
+        self.change_table(|table| table.track(on));
+    }
+
+    fn change_table(&self, change: impl FnOnce(&mut Table)) {
         let newest = TickId(self.ticks);
         self.world.with(|state| {
             let before = state.table.identity;
-            match op {
-                Op::Recreate(rows) => state.table.recreate(rows),
-                Op::Stage(rows) => state.table.stage(rows),
-                Op::Swap => state.table.swap(),
-                Op::Track(on) => state.table.track(on),
-                other => unreachable!("{other:?} changes no table"),
-            }
-            state.judge.ever_replaced |= op == Op::Track(false);
+            change(&mut state.table);
             if state.table.identity > before {
                 state.judge.table_replaced(state.table.identity, newest);
             }
@@ -546,7 +547,7 @@ impl Player {
 
     /// Lets ticks report what has become of the table, and does what they say.
     async fn remedy(&mut self) {
-        self.change_table(Op::Track(true));
+        self.track(true);
         while self.finish_all().await {}
         self.restart_idle();
         for _ in 0..REMEDIES_MAX {
