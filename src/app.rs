@@ -23,8 +23,8 @@ use crate::azure::{
 };
 use crate::clock::{Clock, SystemClock};
 use crate::config::{
-    Config, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, HttpAuth, PollerConfig, RecoveryMode, SqlAuth,
-    StateConfig, StorageConnection, Vars, poller_name_of_function,
+    Config, FUNCTION_TIMEOUT_RESERVE, FunctionTimeout, HandlerConfig, HttpAuth, PollerConfig,
+    RecoveryMode, SqlAuth, StateConfig, StorageConnection, Vars, poller_name_of_function,
 };
 use crate::handler::blob::Blob;
 use crate::handler::durable::{self, Durable};
@@ -42,7 +42,6 @@ use crate::metrics::Metrics;
 use crate::mssql::RetryTerms;
 use crate::page;
 use crate::poller::{Limits, Poller};
-use crate::project::FunctionTimeout;
 use crate::recovery::{self, Controller, ControllerParts, Thresholds};
 use crate::source::Source;
 use crate::source::mssql::{Mssql, SizeLimits, SourceSettings};

@@ -21,6 +21,7 @@ use std::time::Duration;
 mod failure;
 mod filter;
 mod flow;
+mod function_timeout;
 mod handler;
 mod metrics;
 mod mistake;
@@ -42,6 +43,7 @@ mod unknown;
 mod vars;
 
 pub(crate) use self::filter::{Filter, FilterProblem};
+pub use self::function_timeout::FunctionTimeout;
 pub(crate) use self::handler::redacted;
 pub use self::handler::{
     Authorities, BlobConfig, BodyForm, DurableConfig, ExecConfig, HandlerConfig, HttpAuth,
@@ -72,7 +74,6 @@ pub use self::vars::{LocalSettings, LocalSettingsError, ProcessVars, Vars};
 
 use self::read::Reader;
 use crate::partition::whole_of;
-use crate::project::FunctionTimeout;
 
 /// Time kept back at the end of a function's time-out to write down that a tick failed.
 pub const FUNCTION_TIMEOUT_RESERVE: Duration = Duration::from_secs(15);

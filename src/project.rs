@@ -21,7 +21,7 @@ use crate::config::{Vars, meant_by_single_underscores};
 use crate::schedule::{Schedule, ScheduleError};
 
 pub(crate) use self::function_file::timer_definition;
-pub use self::timeout::{FunctionTimeout, function_timeout};
+pub use self::timeout::function_timeout;
 
 /// Name of the file with what counts for the whole app.
 pub const HOST_FILE: &str = "host.json";

@@ -15,12 +15,12 @@ use tracing::{error, info, warn};
 use super::output::{Exit, Failed};
 use crate::app::App;
 use crate::app::board::{self, APP_ROOT};
-use crate::config::{ABORT_LEAD, LOG_DEFAULT, ProcessVars, Vars, stop_grace};
+use crate::config::{ABORT_LEAD, FunctionTimeout, LOG_DEFAULT, ProcessVars, Vars, stop_grace};
 use crate::error::chain;
 use crate::handler::exec;
 use crate::host::server::{self, Functions, Service};
 use crate::poller::StopSignal;
-use crate::project::{self, FunctionTimeout};
+use crate::project;
 use crate::telemetry::{Telemetry, TickLines, flush_lines};
 
 /// The port settings of the Functions host, the current name first.

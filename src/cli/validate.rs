@@ -11,11 +11,11 @@ use super::findings;
 use super::from::FromOption;
 use super::output::{Exit, Output, OutputOption, Record, say};
 use crate::app::App;
-use crate::config::{Config, FUNCTION_TIMEOUT_ABOVE, FoundSecret, Vars, secrets};
+use crate::config::{Config, FUNCTION_TIMEOUT_ABOVE, FoundSecret, FunctionTimeout, Vars, secrets};
 use crate::doctor::Finding;
 use crate::error::chain;
 use crate::page;
-use crate::project::{self, Function, FunctionTimeout, Place, Problem, Project, functions_folder};
+use crate::project::{self, Function, Place, Problem, Project, functions_folder};
 use crate::recovery;
 use crate::redaction::SECRET_BYTES_MIN;
 

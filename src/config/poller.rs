@@ -11,12 +11,11 @@ use super::settings::{self, Setting};
 use crate::journal::JournalMode;
 use crate::partition::{PARTITIONS_MAX, Partition, whole_of};
 use crate::policy::{FailurePolicy, Flow};
-use crate::project::FunctionTimeout;
 use crate::state::OnMissingState;
 
 use super::{
-    FUNCTION_TIMEOUT_ABOVE, FUNCTION_TIMEOUT_RESERVE, HandlerConfig, SourceConfig, StateConfig,
-    failure, flow, handler, source,
+    FUNCTION_TIMEOUT_ABOVE, FUNCTION_TIMEOUT_RESERVE, FunctionTimeout, HandlerConfig, SourceConfig,
+    StateConfig, failure, flow, handler, source,
 };
 
 /// Prefix of all settings of pollers.

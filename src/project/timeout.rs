@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value as Json;
 
 use super::{HOST_FILE, ProjectError, read_json};
-use crate::config::Vars;
+use crate::config::{FunctionTimeout, Vars};
 
 /// Setting that wins over `functionTimeout` of `host.json`; its name is read in any case.
 const SETTING: &str = "AzureFunctionsJobHost__functionTimeout";
@@ -17,26 +17,6 @@ const FIELD: &str = "functionTimeout";
 const DEFAULT_CONSUMPTION: Duration = Duration::from_secs(5 * 60);
 /// The host's default on every other plan.
 const DEFAULT: Duration = Duration::from_secs(30 * 60);
-
-/// The host's limit on one function call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FunctionTimeout {
-    /// The limit; `None` where there is none.
-    pub limit: Option<Duration>,
-    /// What sets it, such as a setting, or a field of a file.
-    pub set_by: String,
-    /// The text that is set there; `None` where it is the plan's default.
-    pub text: Option<String>,
-}
-
-impl FunctionTimeout {
-    /// Returns what to do to raise it to `limit`.
-    pub(crate) fn raised_to(&self, limit: Duration) -> String {
-        let of_plan = self.text.is_none();
-        let place = if of_plan { format!("{HOST_FILE}: {FIELD}") } else { self.set_by.clone() };
-        format!("set `{place}` to `{}`", time_text(limit))
-    }
-}
 
 /// Returns the host's limit on one function call, where `host.json` is in `folder`.
 ///
@@ -107,14 +87,6 @@ pub(super) fn time_span(text: &str) -> Option<Duration> {
     parts.next().is_none().then(|| Duration::new(seconds, nanos))
 }
 
-/// Writes a time as the host reads it; parts of a second are rounded up.
-fn time_text(time: Duration) -> String {
-    let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
-    let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
-    let days = if days == 0 { String::new() } else { format!("{days}.") };
-    format!("{days}{:02}:{:02}:{:02}", hours % 24, minutes % 60, seconds % 60)
-}
-
 /// Reads whole seconds, and up to seven digits behind a point.
 fn seconds(text: &str) -> Option<(u64, u32)> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
@@ -157,20 +129,6 @@ mod tests {
             assert_eq!(limit(text).ok(), expected, "{text}");
         }
         assert_eq!(limit("-1"), Ok(None));
-    }
-
-    #[test]
-    fn what_is_written_reads_back() {
-        for (ms, text) in [
-            (300_000, "00:05:00"),
-            (20_001, "00:00:21"),
-            (86_399_500, "1.00:00:00"),
-            (90_061_000, "1.01:01:01"),
-        ] {
-            let time = Duration::from_millis(ms);
-            assert_eq!(time_text(time), text);
-            assert!(time_span(text).unwrap() >= time);
-        }
     }
 
     #[test]
