@@ -90,14 +90,34 @@ pub(crate) fn accept_source(poller: &str) -> String {
     )
 }
 
-/// Returns the commands that end the loss of a poller's position. `tracked` says whether it reads by change
-/// tracking.
-pub(crate) fn end_loss(poller: &str, tracked: bool) -> String {
+/// What the commands that end the loss of a position depend on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loss {
+    /// Whether the poller reads by change tracking.
+    pub(crate) is_tracked: bool,
+    /// Whether rows after the checkpoint are gone, so that the next tick at the same position would stop again.
+    pub(crate) is_final: bool,
+    /// Whether the settings name another source than the checkpoint's.
+    pub(crate) is_new_source: bool,
+}
+
+/// Returns the commands that end the loss of a poller's position.
+pub(crate) fn end_loss(poller: &str, loss: Loss) -> String {
+    let source = if loss.is_new_source { " --new-source" } else { "" };
     // No read of a tracked table tells which rows were deleted meanwhile, so that has to be agreed to.
-    let skip = if tracked { " --skip-rows" } else { "" };
+    let skip = if loss.is_tracked { " --skip-rows" } else { "" };
+    let again = format!(
+        "deliver everything again with `highwater reset {poller} to-beginning{source}{skip} --reason \"position \
+         lost\"`"
+    );
+    if loss.is_final {
+        return format!(
+            "{again}, or only what comes from now on with `highwater reset {poller} to-now{source} --skip-rows \
+             --reason \"position lost\"`"
+        );
+    }
     format!(
-        "deliver everything again with `highwater reset {poller} to-beginning{skip} --reason \"position lost\"`; \
-         only if the source has the same rows as before and none changed meanwhile, keep the position with \
+        "{again}; only if the source has the same rows as before and none changed meanwhile, keep the position with \
          `highwater reset {poller} keep --new-source --reason \"no row is missing\"`"
     )
 }

@@ -278,6 +278,7 @@ fn failed(error: ResetError) -> Failed {
         ResetError::Position(error) => Failed::new(Exit::Usage, error.to_string()),
         error @ (ResetError::OtherSource { .. }
         | ResetError::NothingToKeep
+        | ResetError::StillLost { .. }
         | ResetError::OtherDocument
         | ResetError::Dividing { .. }) => {
             Failed::new(Exit::Failed, format!("{error}; nothing was done"))

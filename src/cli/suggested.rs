@@ -7,7 +7,7 @@ use crate::poller::TickError;
 use crate::state::{Fence, FencingToken, Generation, decode, decode_marker};
 
 /// What stands in a message for these values; any other value is a poller's name.
-const VALUES: [(&str, &str); 11] = [
+const VALUES: [(&str, &str); 12] = [
     ("app", "other"),
     ("command", "state"),
     ("configured", "4"),
@@ -15,6 +15,7 @@ const VALUES: [(&str, &str); 11] = [
     ("event_id", "0123456789abcdef0123456789abcdef"),
     ("purpose", "replay"),
     ("skip", " --skip-rows"),
+    ("source", " --new-source"),
     ("stored", "2"),
     ("table", "ops.state"),
     ("to", "4"),

@@ -7,7 +7,7 @@ use super::Finding;
 use super::clock::{self, Reading};
 use crate::clock::Clock;
 use crate::cursor::{CursorMode, SourceDefinition, SourceFingerprint};
-use crate::error::{accept_source, chain, end_loss, restore_state};
+use crate::error::{Loss, accept_source, chain, end_loss, restore_state};
 use crate::event::counted;
 use crate::state::{
     LeaseAge, Loaded, Marker, OnMissingState, Standing, StateDocument, StateKey, StateStore,
@@ -305,8 +305,10 @@ fn trouble(document: &StateDocument) -> Vec<Finding> {
     }
     if let Some(reason) = document.lost_position() {
         let cursor = document.checkpoint.cursor.as_ref();
-        let tracked = cursor.is_some_and(|cursor| cursor.mode == CursorMode::ChangeTracking);
-        let fix = end_loss(&document.poller_name, tracked);
+        let is_tracked = cursor.is_some_and(|cursor| cursor.mode == CursorMode::ChangeTracking);
+        // Only a final loss is stored.
+        let loss = Loss { is_tracked, is_final: true, is_new_source: false };
+        let fix = end_loss(&document.poller_name, loss);
         let fix = format!("{fix}; no tick continues before a reset");
         findings.push(Finding::error("lost position", reason, fix));
     }

@@ -12,7 +12,7 @@ use tracing::warn;
 use super::memory::Memory;
 use super::{Poller, TickError};
 use crate::cursor::CursorMode;
-use crate::error::{chain, end_loss};
+use crate::error::{Loss, chain, end_loss};
 use crate::journal::Happened;
 use crate::source::FetchError;
 use crate::state::{Precondition, StateDocument, StoreError, encode};
@@ -52,9 +52,14 @@ impl Poller {
     }
 
     fn with_remedy(&self, error: FetchError) -> FetchError {
-        let tracked = self.source.shape().mode == CursorMode::ChangeTracking;
-        let reason = format!("{}; {}", error.reason, end_loss(&self.name, tracked));
-        FetchError { reason, ..error }
+        let remedy = self.end_loss(error.final_loss, false);
+        FetchError { reason: format!("{}; {remedy}", error.reason), ..error }
+    }
+
+    /// Returns the commands that end a loss.
+    pub(super) fn end_loss(&self, is_final: bool, is_new_source: bool) -> String {
+        let is_tracked = self.source.shape().mode == CursorMode::ChangeTracking;
+        end_loss(&self.name, Loss { is_tracked, is_final, is_new_source })
     }
 
     async fn keep_loss(&self, memory: &Memory, reason: &str) -> Result<(), TickError> {
@@ -83,6 +88,6 @@ impl Poller {
 pub(super) fn refuse_lost(document: &StateDocument) -> Result<(), TickError> {
     match document.lost_position() {
         None => Ok(()),
-        Some(reason) => Err(TickError::Fetch(FetchError::position_lost(reason))),
+        Some(reason) => Err(TickError::Fetch(FetchError::rows_lost(reason))),
     }
 }

@@ -16,7 +16,7 @@ use crate::partition::whole_of;
 use crate::range::{
     Direction, RangeError, is_first_reading, position, refuse_future, refuse_other_key,
 };
-use crate::source::FetchWindow;
+use crate::source::{FetchError, FetchWindow};
 use crate::state::{Generation, StateDocument, forgiven};
 
 /// Most rows that are counted for a plan; beyond it a plan says "at least".
@@ -143,6 +143,14 @@ pub enum ResetError {
         "there is no state document, so there is no position to keep: the next tick begins one"
     )]
     NothingToKeep,
+    /// The source no longer has what follows the position that is to be kept.
+    #[error("the position cannot be kept, the next tick would stop again: {reason}; {remedy}")]
+    StillLost {
+        /// Why.
+        reason: String,
+        /// Commands that end the loss.
+        remedy: String,
+    },
     /// The copy is of another source.
     #[error(
         "the document in the file is of another source, so its position says nothing of this one"
@@ -217,6 +225,12 @@ impl Poller {
             source_changes.extend(anchor.changes);
             anchor.state
         };
+        if let Some(at) = to.as_ref().filter(|_| keeps)
+            && let Some(lost) = self.lost_after(at, &source_state).await?
+        {
+            let (reason, remedy) = (lost.reason, self.end_loss(true, other_source));
+            return Err(ResetError::StillLost { reason, remedy });
+        }
         let fresh = || StateDocument::new(&self.name, fingerprint.clone(), Generation(0));
         let base = present.document.as_ref().ok().cloned().flatten().unwrap_or_else(fresh);
         let is_known = known.is_some();
@@ -333,10 +347,15 @@ impl Poller {
             cursor => Direction::between(from.filter(|_| known.is_some()), cursor.as_ref())?,
         };
         let from = from.filter(|_| known.is_some());
-        // A poller may stand behind what counts as now, by what its reads stay behind.
-        if is_now && direction == Direction::Back && known.is_some() {
+        // A poller may be after what counts as now, by what its reads stay behind. After a loss it is after all
+        // that the source has, and would stop there again.
+        if is_now
+            && direction == Direction::Back
+            && let Some(from) = from
+            && self.lost_after(from, &SourceState::new()).await?.is_none()
+        {
             direction = Direction::Stays;
-            aim.cursor = from.cloned();
+            aim.cursor = Some(from.clone());
         }
         if let Some(cursor) = aim.cursor.as_ref().filter(|_| direction == Direction::Forward) {
             refuse_future(cursor, self.end().await?.as_ref())?;
@@ -346,6 +365,21 @@ impl Poller {
         let way = Way { from, to: aim.cursor.as_ref(), direction, state };
         let weight = self.weigh(way).await?;
         Ok((aim, weight))
+    }
+
+    /// Returns why a tick could not read on after a position; `None` where it could, or would fail for a reason
+    /// that has nothing to do with the position.
+    async fn lost_after(
+        &self,
+        at: &Cursor,
+        state: &SourceState,
+    ) -> Result<Option<FetchError>, TickError> {
+        let window = FetchWindow { after: Some(at), upto: None, rows_max: 1, state };
+        match self.source.fetch(window).await {
+            Err(error) if error.position_lost => Ok(Some(error)),
+            Err(error) if error.kind == ErrorKind::Transient => Err(TickError::Fetch(error)),
+            Ok(_) | Err(_) => Ok(None),
+        }
     }
 
     async fn end(&self) -> Result<Option<Cursor>, TickError> {

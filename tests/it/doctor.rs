@@ -336,7 +336,7 @@ async fn a_checkpoint_that_the_database_has_not_reached_is_an_error() {
         Level::Error,
         "`highwater reset orders to-beginning --reason \"position lost\"`",
     );
-    found.expect("read", Level::Error, "`highwater reset orders keep --new-source ");
+    found.expect("read", Level::Error, "`highwater reset orders to-now --skip-rows ");
 }
 
 #[tokio::test]

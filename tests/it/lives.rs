@@ -18,6 +18,8 @@
 //! - Skipped: in mode `integer+pk`, numbers of a truncated table up to the highest number it ever had.
 //!   A maximum below the checkpoint does not stop a poller, because delivered rows may be deleted.
 //! - Skipped: rows that were in the table when `init` started a poller from now.
+//! - Redelivered: under rowversions and change tracking, all rows of a rebuilt table whose position was kept: the
+//!   copies are written anew.
 //! - Redelivered: all rows after a reset, after `init` started a poller under another app name, or after an older copy of the document was restored.
 //! - Redelivered: all rows after document and marker vanished, if the process that ticks next has never
 //!   ticked, or if an operator's command created the document. Neither can know that the poller ran.
@@ -62,6 +64,8 @@ enum Op {
     Truncate,
     /// The table is dropped and created again.
     Recreate,
+    /// The table is dropped and created again with the same rows.
+    Rebuild,
     /// As [`Op::Recreate`], with times before those of the table before it.
     RecreateBackdated,
     /// As [`Op::Recreate`], with a key of another type.
@@ -96,13 +100,14 @@ enum Op {
 }
 
 /// Operations, and how often each is drawn.
-const WEIGHTS: [(Op, u64); 26] = [
+const WEIGHTS: [(Op, u64); 27] = [
     (Op::Insert, 17),
     (Op::Duplicate, 2),
     (Op::Update, 2),
     (Op::Delete, 1),
     (Op::Truncate, 1),
     (Op::Recreate, 1),
+    (Op::Rebuild, 2),
     (Op::RecreateBackdated, 1),
     (Op::Retype, 1),
     (Op::AddColumn, 1),
@@ -152,6 +157,8 @@ impl Rng {
 struct Row {
     id: i64,
     token: String,
+    /// The expression of its time.
+    at: String,
     /// Whether it is legal not to deliver it.
     may_be_skipped: bool,
 }
@@ -165,6 +172,8 @@ struct Life {
     text_key: bool,
     tracked: bool,
     truncated: bool,
+    /// Whether the table has ever had other rows than those that a position may be kept for.
+    has_other_rows: bool,
     rows: Vec<Row>,
     /// The last number given to a row of this table, and the highest one of any.
     last: i64,
@@ -206,6 +215,7 @@ impl Life {
             text_key: false,
             tracked: mode == ChangeTracking,
             truncated: false,
+            has_other_rows: false,
             rows: Vec::new(),
             last: 0,
             highest: 0,
@@ -269,7 +279,7 @@ impl Life {
         for _ in 0..count {
             let token = self.token();
             rows.push(format!("({}, {id}, {at}, N'{token}')", self.key(id)));
-            self.rows.push(Row { id, token, may_be_skipped });
+            self.rows.push(Row { id, token, at: at.to_owned(), may_be_skipped });
         }
         let rows = rows.join(", ");
         self.ticks.run(&format!("INSERT INTO dbo.t (id, n, at, note) VALUES {rows}")).await;
@@ -277,6 +287,7 @@ impl Life {
 
     async fn empty(&mut self, tsql: &str) {
         self.ticks.run(tsql).await;
+        self.has_other_rows = true;
         self.rows.clear();
         self.last = 0;
     }
@@ -289,6 +300,17 @@ impl Life {
         self.truncated = false;
         for _ in 0..4 {
             self.insert(1, at).await;
+        }
+    }
+
+    async fn rebuild(&mut self) {
+        self.ticks.run("DROP TABLE dbo.t").await;
+        self.columns.clear();
+        self.create().await;
+        self.tracked = self.mode == ChangeTracking;
+        for Row { id, token, at, .. } in &self.rows {
+            let row = format!("({}, {id}, {at}, N'{token}')", self.key(*id));
+            self.ticks.run(&format!("INSERT INTO dbo.t (id, n, at, note) VALUES {row}")).await;
         }
     }
 
@@ -328,6 +350,7 @@ impl Life {
                 let set = format!("note = N'{token}', at = {now}");
                 self.ticks.run(&format!("UPDATE dbo.t SET {set} WHERE id = {id}")).await;
                 self.rows[at].token = token;
+                self.rows[at].at = now;
                 self.rows[at].may_be_skipped = false;
             }
             Op::Delete => {
@@ -344,6 +367,7 @@ impl Life {
                 }
             }
             Op::Recreate => self.recreate(&now).await,
+            Op::Rebuild => self.rebuild().await,
             Op::RecreateBackdated => self.recreate("'2025-12-31T00:00:00'").await,
             Op::Retype => {
                 self.text_key = !self.text_key;
@@ -582,8 +606,30 @@ impl Life {
             }
             return Ok(());
         }
-        // Both commands of a renamed app have to work.
-        let two = error.contains("`highwater clone ");
+        if !self.has_other_rows && error.contains(" keep --new-source ") && rng.below(2) == 0 {
+            match self.ticks.follow_keep(error).await {
+                Ok(done) => {
+                    self.log.push(format!("  {done}"));
+                    self.source_of_document = None;
+                    if matches!(self.mode, RowVersion | ChangeTracking) {
+                        self.since_cause.clear();
+                    }
+                    return Ok(());
+                }
+                // The new table has no changes since the position. Only the plan can know that.
+                Err(refused)
+                    if self.mode == ChangeTracking && refused.contains("cannot be kept") =>
+                {
+                    self.log.push(format!("  refused: {refused}"));
+                }
+                Err(refused) => {
+                    self.log.push(format!("  {refused}"));
+                    return Err("a remedy does not work".to_owned());
+                }
+            }
+        }
+        // Both commands of a renamed app, and of a loss, have to work.
+        let two = error.contains("`highwater clone ") || error.contains(" to-now ");
         let index = usize::from(two && rng.below(2) == 0);
         match self.ticks.follow_nth(error, index).await {
             Ok(done) => {
@@ -594,6 +640,9 @@ impl Life {
                 }
                 if done.contains(" init ") {
                     self.began();
+                }
+                if done.contains(" to-now ") {
+                    self.rows.iter_mut().for_each(|row| row.may_be_skipped = true);
                 }
                 Ok(())
             }

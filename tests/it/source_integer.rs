@@ -168,6 +168,23 @@ async fn numbers_that_were_taken_back_stop_the_poller() {
 }
 
 #[tokio::test]
+async fn a_reset_to_now_leaves_a_position_that_the_table_has_not_reached_again() {
+    let mut ticks = Ticks::numbered(NUMBERED).await;
+    ticks.run("INSERT INTO dbo.t (note) VALUES ('a'), ('b'), ('c')").await;
+    ticks.tick_at(0).await;
+    assert_eq!(ticks.tick_at(5).await.0, [1, 2, 3]);
+    ticks.run("TRUNCATE TABLE dbo.t; INSERT INTO dbo.t (note) VALUES ('z')").await;
+    let error = ticks.failure_at(6).await;
+    assert!(!error.contains(" keep "), "{error}");
+    let done = ticks.follow_nth(&error, 1).await.unwrap();
+    assert_eq!(done, "highwater reset orders to-now --skip-rows --reason \"position lost\"");
+    assert_eq!(ticks.document().await.checkpoint.cursor.unwrap().value, "1");
+    ticks.run("INSERT INTO dbo.t (note) VALUES ('y')").await;
+    ticks.tick_at(12).await;
+    assert_eq!(ticks.tick_at(20).await.0, [2]);
+}
+
+#[tokio::test]
 async fn a_table_that_was_created_again_stops_the_poller_though_it_has_grown_past_the_checkpoint() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
     ticks.run("INSERT INTO dbo.t (note) VALUES ('a'), ('b')").await;

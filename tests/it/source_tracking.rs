@@ -3,7 +3,7 @@
 use highwater::config::Relation;
 use highwater::cursor::CursorMode::ChangeTracking;
 use highwater::event::Operation;
-use highwater::poller::outcome_row;
+use highwater::poller::{ResetTo, outcome_row};
 use highwater::source::mssql::Mssql;
 use highwater::source::{FetchWindow, Rows, Source as _};
 
@@ -111,6 +111,12 @@ async fn a_position_whose_changes_were_cleaned_up_stops_and_skips_nothing() {
         assert!(error.contains("up to version `2`, and are kept from version `3` on"), "{error}");
         assert_eq!(ticks.document().await.checkpoint.cursor.unwrap().value, "2");
     }
+    // What was cleaned up does not come back, so nothing can be kept.
+    assert!(!error.contains(" keep "), "{error}");
+    let keep = Box::pin(ticks.process().plan_reset(ResetTo::Keep, true)).await;
+    let refused = highwater::error::chain(&keep.unwrap_err());
+    assert!(refused.contains("the position cannot be kept"), "{refused}");
+    assert!(refused.contains("are kept from version `3` on"), "{refused}");
     ticks.recovers(&error).await;
 }
 

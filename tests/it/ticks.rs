@@ -239,17 +239,21 @@ impl Ticks {
         message: &str,
         index: usize,
     ) -> Result<String, String> {
-        let printed = message.split('`').skip(1).step_by(2);
-        let known = |text: &&str| {
-            ["ALTER TABLE ", "highwater reset ", "highwater init ", "highwater clone "]
-                .iter()
-                .any(|start| text.starts_with(start))
-                // Whether the table has the same rows is for an operator to know.
-                && !text.contains(" keep ")
-        };
-        let mut commands: Vec<_> = printed.filter(known).collect();
+        let mut commands = commands(message);
+        // Whether the table has the same rows is for an operator to know: see `follow_keep`.
+        commands.retain(|command| !command.contains(" keep "));
         commands.truncate(index + 1);
-        let command = commands.pop().ok_or_else(|| format!("no command in: {message}"))?.to_owned();
+        let command = commands.pop().ok_or_else(|| format!("no command in: {message}"))?;
+        self.run_command(command).await
+    }
+
+    /// As [`Self::follow`], for the command that keeps the position.
+    pub(crate) async fn follow_keep(&mut self, message: &str) -> Result<String, String> {
+        let keep = commands(message).into_iter().find(|command| command.contains(" keep "));
+        self.run_command(keep.ok_or_else(|| format!("no `keep` in: {message}"))?).await
+    }
+
+    async fn run_command(&mut self, command: String) -> Result<String, String> {
         let operator = Operator { by: "ann", reason: "the error said so" };
         let id = format!("remedy-{}", self.lives);
         let words: Vec<&str> = command.split_whitespace().collect();
@@ -264,9 +268,14 @@ impl Ticks {
                 let cloned = Box::pin(from.clone_to(&other, true, operator)).await;
                 cloned.map_err(|error| format!("`{command}`: {}", chain(&error)))?;
             }
-            [_, _, _, "to-beginning", ..] => {
+            ["highwater", "reset", _, to @ ("to-beginning" | "to-now" | "keep"), ..] => {
                 let new_source = words.contains(&"--new-source");
-                let plan = Box::pin(other.plan_reset(ResetTo::Beginning, new_source)).await;
+                let to = match to {
+                    "to-beginning" => ResetTo::Beginning,
+                    "to-now" => ResetTo::Now,
+                    _ => ResetTo::Keep,
+                };
+                let plan = Box::pin(other.plan_reset(to, new_source)).await;
                 let plan = plan.map_err(|error| format!("`{command}`: {}", chain(&error)))?;
                 let reset = Box::pin(other.reset(&plan, id, operator)).await;
                 reset.map_err(|error| format!("`{command}`: {}", chain(&error)))?;
@@ -360,4 +369,14 @@ impl Ticks {
 
 pub(crate) async fn commit(mut writer: Session) {
     writer.run("COMMIT").await;
+}
+
+/// Returns the commands that a message prints.
+fn commands(message: &str) -> Vec<String> {
+    let known = |text: &&str| {
+        ["ALTER TABLE ", "highwater reset ", "highwater init ", "highwater clone "]
+            .iter()
+            .any(|start| text.starts_with(start))
+    };
+    message.split('`').skip(1).step_by(2).filter(known).map(str::to_owned).collect()
 }

@@ -272,6 +272,28 @@ async fn a_final_loss_is_written_once_and_only_a_reset_ends_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_position_is_kept_only_where_the_next_tick_can_read_on() {
+    let journaled = Journaled::new(JournalMode::Off);
+    let poller = delivered(&journaled).await;
+    let fail =
+        || journaled.world.source.fail_with(FetchError::rows_lost("numbers were taken back"));
+    fail();
+    let text = chain(&tick(&poller).await.unwrap_err());
+    let commands = "deliver everything again with `highwater reset p to-beginning --reason \"position lost\"`, or \
+                    only what comes from now on with `highwater reset p to-now --skip-rows --reason \"position \
+                    lost\"`";
+    assert!(text.contains(commands) && !text.contains(" keep "), "{text}");
+    fail();
+    let refused = chain(&poller.plan_reset(ResetTo::Keep, true).await.unwrap_err());
+    let expected = format!(
+        "the position cannot be kept, the next tick would stop again: numbers were taken back; {commands}"
+    );
+    assert_eq!(refused, expected);
+    // Once the source has recovered it is kept.
+    assert!(poller.plan_reset(ResetTo::Keep, true).await.unwrap().changes());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_copy_with_a_loss_is_accepted_by_a_reset_to_it() {
     let journaled = Journaled::new(JournalMode::Off);
     let poller = delivered(&journaled).await;

@@ -6,7 +6,7 @@ use super::shape::{self, Shape};
 use super::{Examination, Table, advice};
 use crate::cursor::{CursorMode, RowVersion, normalize_timestamp};
 use crate::doctor::Finding;
-use crate::error::{ErrorKind, chain, end_loss};
+use crate::error::{ErrorKind, Loss, chain, end_loss};
 use crate::mssql::ident::quote;
 use crate::mssql::{Param, SqlError};
 use crate::source::{FetchWindow, Source as _};
@@ -145,8 +145,9 @@ impl Examination<'_> {
                 Finding::error(check, chain(&error), REJECTED)
             }
             Err(error) if error.position_lost => {
-                let tracked = self.source.shape().mode == CursorMode::ChangeTracking;
-                let fix = end_loss(&self.source.settings.poller, tracked);
+                let is_tracked = self.source.shape().mode == CursorMode::ChangeTracking;
+                let loss = Loss { is_tracked, is_final: error.final_loss, is_new_source: false };
+                let fix = end_loss(&self.source.settings.poller, loss);
                 Finding::error(check, chain(&error), fix)
             }
             Err(error) if error.kind == ErrorKind::Transient => {
