@@ -172,8 +172,8 @@ struct Life {
     text_key: bool,
     tracked: bool,
     truncated: bool,
-    /// Whether the table has ever had other rows than those that a position may be kept for.
-    has_other_rows: bool,
+    /// Whether the table is only ever rebuilt with the same rows, so that a position may be kept.
+    keeps_rows: bool,
     rows: Vec<Row>,
     /// The last number given to a row of this table, and the highest one of any.
     last: i64,
@@ -215,7 +215,7 @@ impl Life {
             text_key: false,
             tracked: mode == ChangeTracking,
             truncated: false,
-            has_other_rows: false,
+            keeps_rows: rng.below(3) == 0,
             rows: Vec::new(),
             last: 0,
             highest: 0,
@@ -287,7 +287,6 @@ impl Life {
 
     async fn empty(&mut self, tsql: &str) {
         self.ticks.run(tsql).await;
-        self.has_other_rows = true;
         self.rows.clear();
         self.last = 0;
     }
@@ -319,6 +318,16 @@ impl Life {
             let verb = if tracked { "ENABLE" } else { "DISABLE" };
             self.ticks.run(&format!("ALTER TABLE dbo.t {verb} CHANGE_TRACKING")).await;
             self.tracked = tracked;
+        }
+    }
+
+    /// Returns what happens where `op` would put other rows into a table that keeps its own.
+    fn instead_of(&self, op: Op) -> Op {
+        match op {
+            Op::Truncate | Op::Recreate | Op::RecreateBackdated | Op::Retype if self.keeps_rows => {
+                Op::Rebuild
+            }
+            op => op,
         }
     }
 
@@ -606,7 +615,7 @@ impl Life {
             }
             return Ok(());
         }
-        if !self.has_other_rows && error.contains(" keep --new-source ") && rng.below(2) == 0 {
+        if self.keeps_rows && error.contains(" keep --new-source ") {
             match self.ticks.follow_keep(error).await {
                 Ok(done) => {
                     self.log.push(format!("  {done}"));
@@ -680,7 +689,7 @@ async fn play(mode: CursorMode, seed: u64) -> (Vec<String>, Result<(), String>) 
     let mut life = Life::begin(mode, &mut rng).await;
     let mut result = Ok(());
     for _ in 0..10 + rng.below(14) {
-        let op = rng.op();
+        let op = life.instead_of(rng.op());
         if result.is_ok() && life.fits(op) {
             result = life.act(op, &mut rng).await;
         }
