@@ -58,6 +58,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let document = match &present.document {
         Ok(Some(document)) => document.clone(),
         Ok(None) => {
+            poller.refuse_loss().await?;
             let text = format!("{name}: no state document is stored, so nobody holds a lease");
             return Err(Failed::new(Exit::Failed, text));
         }

@@ -10,7 +10,7 @@ use crate::cursor::{CursorMode, SourceDefinition, SourceFingerprint};
 use crate::error::{Loss, accept_source, chain, end_loss, restore_state};
 use crate::event::counted;
 use crate::state::{
-    LeaseAge, Loaded, Marker, OnMissingState, Standing, StateDocument, StateKey, StateStore,
+    FencingToken, LeaseAge, Loaded, Marker, OnMissingState, Standing, StateDocument, StateKey, StateStore,
     StoreError, decode, decode_marker,
 };
 
@@ -130,7 +130,11 @@ fn judge(
     };
     let since_write = (loaded.date - stored.last_modified).max(time::Duration::ZERO).unsigned_abs();
     let age = LeaseAge { since_write, grain };
-    let mut findings = vec![position(&document, expected), marked(&document, expected, marker)];
+    let mut findings = if is_loss(&document, marker) {
+        vec![missing(expected, marker)]
+    } else {
+        vec![position(&document, expected), marked(&document, expected, marker)]
+    };
     findings.extend(trouble(&document));
     findings.push(lease(&document, age));
     (findings, Some(document))
@@ -178,7 +182,16 @@ async fn elsewhere(store: &dyn StateStore, key: &StateKey) -> Option<Finding> {
     ))
 }
 
-/// A document that is not there: a first start, or a loss.
+/// Whether the document only has the place of one that was lost: no tick has written it, though the poller has run.
+fn is_loss(document: &StateDocument, marker: &Result<Loaded, StoreError>) -> bool {
+    let never_ran = document.is_blank()
+        && document.checkpoint.cursor.is_none()
+        && document.replay_id.is_none()
+        && document.lease.fencing_token == FencingToken(0);
+    never_ran && matches!(read_marker(&document.poller_name, marker), Ok(Some(_)))
+}
+
+/// A document that is not there, or is blank though the poller has run: a first start, or a loss.
 fn missing(expected: Expected<'_>, marker: &Result<Loaded, StoreError>) -> Finding {
     let marker = match read_marker(expected.poller, marker) {
         Ok(marker) => marker,

@@ -265,6 +265,18 @@ impl Poller {
         }
     }
 
+    /// Refuses to write where no document is stored, or a blank one, though the marker says that the poller has run.
+    ///
+    /// # Errors
+    ///
+    /// [`TickError::StateVanished`], or [`TickError::Load`] if the marker cannot be read.
+    pub async fn refuse_loss(&self) -> Result<(), TickError> {
+        match self.read_marker().await? {
+            Some(marker) => self.refuse_vanished(marker.created_at).await,
+            None => Ok(()),
+        }
+    }
+
     pub(super) async fn state_vanished(&self, ran_since: OffsetDateTime) -> TickError {
         let has_journal = match &self.journal.store {
             Some(journals) => journals.list(&self.name).await.is_ok_and(|parts| !parts.is_empty()),
@@ -441,6 +453,11 @@ impl Poller {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Whether the document is one that no tick and no reset has written.
+pub(super) fn never_ran(document: &StateDocument) -> bool {
+    document.is_blank() && !was_placed(document)
 }
 
 /// Whether a poller or somebody else has given the document a position, or taken its lease.

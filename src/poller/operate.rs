@@ -8,6 +8,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use tokio::time::sleep;
 
+use super::memory::never_ran;
 use super::{LoadError, Poller, TickError};
 use crate::journal::Happened;
 use crate::lease::Snapshot;
@@ -70,7 +71,8 @@ impl Poller {
     ///
     /// # Errors
     ///
-    /// [`TickError::Load`] if the state cannot be read or written.
+    /// [`TickError::Load`] if the state cannot be read or written, [`TickError::StateVanished`] if the poller has run
+    /// and its state is gone.
     pub async fn pause(&self, operator: Operator<'_>) -> Result<Pausing, TickError> {
         self.change((Happened::Paused, operator), true, |base| {
             if let Some(paused) = &base.document.paused {
@@ -138,16 +140,15 @@ impl Poller {
                 Ok(None) => continue,
                 Err(error) => error,
             };
-            match error {
-                LoadError::Store(
-                    error @ (StoreError::Conflict { .. }
-                    | StoreError::Unreachable { .. }
-                    | StoreError::Unknown { .. }),
-                ) => last = error,
-                LoadError::Store(StoreError::Refused { .. }) | LoadError::Format(_) => {
-                    return Err(error.into());
-                }
-            }
+            let TickError::Load(LoadError::Store(
+                thwarted @ (StoreError::Conflict { .. }
+                | StoreError::Unreachable { .. }
+                | StoreError::Unknown { .. }),
+            )) = error
+            else {
+                return Err(error);
+            };
+            last = thwarted;
             if tried < TRIES_MAX {
                 sleep(pause).await;
                 pause *= 2;
@@ -163,10 +164,16 @@ impl Poller {
         create: bool,
         (write_id, written): (&str, &mut Option<T>),
         change: impl Fn(&Snapshot) -> Change<T>,
-    ) -> Result<Option<T>, LoadError> {
-        let loaded = self.store.load(&self.key).await?;
-        let base = match loaded.stored {
-            Some(stored) => Snapshot::read(&self.key, stored, loaded.date)?,
+    ) -> Result<Option<T>, TickError> {
+        let loaded = self.store.load(&self.key).await.map_err(LoadError::Store)?;
+        let stored = loaded.stored.map(|stored| Snapshot::read(&self.key, stored, loaded.date));
+        let stored = stored.transpose().map_err(LoadError::Format)?;
+        // A file in the place of a lost one would hide the loss.
+        if stored.as_ref().is_none_or(|stored| never_ran(&stored.document)) {
+            self.refuse_loss().await?;
+        }
+        let base = match stored {
+            Some(stored) => stored,
             None if create => {
                 self.create_blank().await?;
                 return Ok(None);
@@ -194,7 +201,7 @@ impl Poller {
             }
             Err(error) => {
                 *written = Some(answer);
-                Err(error.into())
+                Err(LoadError::Store(error).into())
             }
         }
     }

@@ -98,6 +98,22 @@ async fn a_document_is_read_and_said_or_refused() {
 }
 
 #[tokio::test]
+async fn a_blank_document_in_the_place_of_one_that_vanished_is_a_loss() {
+    let mut blank = StateDocument::blank("orders", source("t"));
+    blank.paused = Some(Paused {
+        by: "ann".to_owned(),
+        reason: "a move".to_owned(),
+        at: datetime!(2026-01-01 10:00 UTC),
+        extra: serde_json::Map::new(),
+    });
+    let store = store_of(Some(&encode(&blank)), Some(7)).await;
+    let (level, text) = found(&store, expected(), DOCUMENT).await;
+    assert!(level == Level::Error && text.contains("gone, though the poller has run"), "{text}");
+    let store = store_of(Some(&encode(&blank)), None).await;
+    assert_eq!(found(&store, expected(), DOCUMENT).await.0, Level::Ok, "it never ran");
+}
+
+#[tokio::test]
 async fn the_marker_has_to_go_with_the_document() {
     for (marker, level, words) in [
         (Some(7), Level::Ok, "would be noticed"),

@@ -38,6 +38,36 @@ async fn a_pause_is_one_however_often_it_is_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_document_is_written_by_hand_in_the_place_of_one_that_vanished() {
+    let world = World::new();
+    world.seasoned("a").await;
+    let key = StateKey::Document("p".to_owned());
+    world.memory.lose(&key);
+    let cli = world.instance("cli");
+    for error in [cli.pause(ANN).await.unwrap_err(), cli.resume(ANN).await.unwrap_err()] {
+        assert!(matches!(error, TickError::StateVanished { .. }), "{error:?}");
+        let text = chain(&error);
+        assert!(text.contains("`highwater state import "), "{text}");
+    }
+    assert!(world.memory.load(&key).await.unwrap().stored.is_none(), "nothing was written");
+
+    // A blank document hides no loss either.
+    let blank = StateDocument::blank("p", world.source.shape().fingerprint.clone());
+    world.overwrite(&encode(&blank)).await;
+    for error in [cli.pause(ANN).await.unwrap_err(), cli.resume(ANN).await.unwrap_err()] {
+        assert!(matches!(error, TickError::StateVanished { .. }), "{error:?}");
+    }
+    assert_eq!(world.document().await, blank);
+
+    // Ticks begin such a document again where the settings say so.
+    let again = World {
+        limits: Limits { on_missing_state: OnMissingState::Recreate, ..limits() },
+        ..world
+    };
+    again.instance("cli").pause(ANN).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_poller_that_is_not_paused_has_nothing_to_resume() {
     let world = World::new();
     let cli = world.instance("cli");
