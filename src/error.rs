@@ -1,7 +1,7 @@
 //! What an error means for the person who runs the poller, and how a chain of causes is printed.
 
 use std::error::Error;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use crate::redaction::redacted;
 
@@ -120,6 +120,19 @@ pub(crate) fn end_loss(poller: &str, loss: Loss) -> String {
         "{again}; only if the source has the same rows as before and none changed meanwhile, keep the position with \
          `highwater reset {poller} keep --new-source --reason \"no row is missing\"`"
     )
+}
+
+/// Returns the command that lets a poller deliver again whose target has accepted the higher grant `current`.
+pub(crate) fn raise_above(document: &str, current: &impl Display) -> String {
+    match document.split('.').collect::<Vec<_>>().as_slice() {
+        [poller, purpose, id, ..] => format!(
+            "give it up with `highwater {purpose} {poller} --cancel {id}`, and start the range again"
+        ),
+        _ => format!(
+            "if no other app delivers `{document}` to this target, run `highwater lease break {document} --above \
+             {current} --reason \"state document is an older copy\"`"
+        ),
+    }
 }
 
 #[cfg(test)]

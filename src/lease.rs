@@ -36,8 +36,8 @@ use crate::cursor::{Cursor, SourceState};
 use crate::event::BatchId;
 use crate::journal::{Details, Happened, Recorder, Seen};
 use crate::state::{
-    Acquire, ClosedWindow, Commit, EndOfTick, Failure, FencingToken, Generation, Holder, InFlight,
-    Refusal, StateDocument,
+    Acquire, ClosedWindow, Commit, EndOfTick, Failure, Fence, FencingToken, Generation, Holder,
+    InFlight, Refusal, StateDocument,
 };
 
 /// The right to run one poller, until it lapses or is given up.
@@ -341,6 +341,24 @@ impl<'a> Lease<'a> {
             })
         };
         self.write(Some(told), &apply, None, self.last_moment()).await
+    }
+
+    /// Gives the lease up and keeps the fence of the target that refused this grant: see
+    /// [`StateDocument::refused_by_target`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::commit`].
+    pub async fn release_refused(
+        &mut self,
+        fence: Fence,
+        tick: Option<EndOfTick>,
+    ) -> Result<(), LeaseError> {
+        let now = self.now();
+        let apply = move |document: &StateDocument, holder: &Holder| {
+            document.refused_by_target(holder, fence, now, tick.clone())
+        };
+        self.write(Some(Happened::LeaseReleased), &apply, None, self.last_moment()).await
     }
 
     /// Returns the event of a write that may pause the poller: a pause is told of also where what led to

@@ -327,6 +327,7 @@ impl Poller {
                 return Ok(outcome);
             }
             loss::refuse_lost(&base.document)?;
+            self.refuse_fence_ahead(&base.document)?;
             if self.limits.lease_first {
                 match Box::pin(self.run_lease_first(memory, &base, seen)).await? {
                     Some(outcome) => return Ok(outcome),

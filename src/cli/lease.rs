@@ -120,7 +120,16 @@ async fn raise(
             format!("{name}: the state document was never used, so its first grant is a new one");
         return Err(Failed::new(Exit::Failed, text));
     };
-    let newest = Fence { generation: document.generation, token: document.lease.fencing_token };
+    let newest = document.newest_grant();
+    if let Some(current) = document.fence_ahead().map(|refused| refused.current)
+        && fence < current
+    {
+        let text = format!(
+            "{name}: its target has accepted {current}, so grants above {fence} would be refused; nothing was \
+             changed: run `highwater lease break {name} --above {current} --reason \"state document is an older copy\"`"
+        );
+        return Err(Failed::new(Exit::Conflict, text));
+    }
     if fence <= newest {
         let (changed, fencing_token) = (false, newest.token.0);
         let report = Report { poller: name, changed, owner: None, fencing_token, saved: None };
@@ -144,10 +153,7 @@ async fn raise(
     let raised = Box::pin(poller.raise_above(fence, present, options.live, operator)).await;
     let raised = raised.map_err(restore::failed)?;
     let raised = raised.ok_or_else(|| restore::failed(RestoreError::Moved))?;
-    let raised_to = Fence {
-        generation: raised.document.generation,
-        token: raised.document.lease.fencing_token,
-    };
+    let raised_to = raised.document.newest_grant();
     let report = Report {
         poller: name,
         changed: true,

@@ -7,11 +7,11 @@ use super::Finding;
 use super::clock::{self, Reading};
 use crate::clock::Clock;
 use crate::cursor::{CursorMode, SourceDefinition, SourceFingerprint};
-use crate::error::{Loss, accept_source, chain, end_loss, restore_state};
+use crate::error::{Loss, accept_source, chain, end_loss, raise_above, restore_state};
 use crate::event::counted;
 use crate::state::{
-    FencingToken, LeaseAge, Loaded, Marker, OnMissingState, Standing, StateDocument, StateKey, StateStore,
-    StoreError, decode, decode_marker,
+    FencingToken, LeaseAge, Loaded, Marker, OnMissingState, Standing, StateDocument, StateKey,
+    StateStore, StoreError, decode, decode_marker,
 };
 
 /// Name of the check that the store answers.
@@ -314,6 +314,16 @@ fn trouble(document: &StateDocument) -> Vec<Finding> {
                 counted(batch.crashes.into(), "crash")
             ),
             "mend the handler or its target; the rows are tried again, and none behind them before",
+        ));
+    }
+    if let Some(refused) = document.fence_ahead() {
+        findings.push(Finding::error(
+            "target's fence",
+            format!(
+                "target has accepted grant {}, and the newest grant here is {}: no tick delivers",
+                refused.current, refused.stale
+            ),
+            raise_above(&document.poller_name, &refused.current),
         ));
     }
     if let Some(reason) = document.lost_position() {

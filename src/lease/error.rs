@@ -60,6 +60,7 @@ impl From<Refusal> for LeaseError {
             | Refusal::Paused { .. }
             | Refusal::BackingOff { .. }
             | Refusal::Backwards { .. }
+            | Refusal::FenceAhead(_)
             | Refusal::TokensExhausted { .. } => Self::Refused(refusal),
         }
     }

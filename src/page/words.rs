@@ -90,6 +90,7 @@ pub fn state(status: &Status) -> (&'static str, Tone) {
         "free" => ("Idle", Tone::Good),
         "backing_off" => ("Backing off", Tone::Warning),
         "paused" => ("Paused", Tone::Warning),
+        "fence_ahead" => ("Refused by target", Tone::Bad),
         "done" => ("Done", Tone::Note),
         "cancelled" => ("Cancelled", Tone::Note),
         "taken_over" => ("Left to others", Tone::Note),

@@ -6,7 +6,7 @@ use super::{Poller, TickError};
 use crate::error::chain;
 use crate::handler::HandlerError;
 use crate::lease::{Lease, LeaseError};
-use crate::state::{AfterCommit, EndOfTick, Failure, Paused, StaleWrite};
+use crate::state::{AfterCommit, EndOfTick, Failure, Paused, StaleWrite, StateDocument};
 
 impl Poller {
     /// Records why the handler did not take the batch, and gives the lease up; `pause` keeps the
@@ -68,8 +68,9 @@ impl Poller {
     }
 
     /// Finds out why a target refused this grant. Most of the time a newer owner is at work. Where the state
-    /// document knows of none, it is an older copy: the lease is released, or each grant would block the
-    /// poller for a ttl until their tokens have caught up with the target's.
+    /// document knows of none, it is an older copy: the lease is released, and the target's fence kept, so that
+    /// no later tick takes another grant. Their tokens would catch up with the target's, and a copy would then
+    /// replace the live owner.
     pub(super) async fn fenced(
         &self,
         lease: &mut Lease<'_>,
@@ -81,9 +82,19 @@ impl Poller {
             return TickError::Handler(refused.into());
         }
         let tick = seen.end_of_tick("fence_ahead", None, lease);
-        if let Err(error) = lease.release(Some(tick), None).await {
+        if let Err(error) = lease.release_refused(refused.current, Some(tick)).await {
             seen.could_not_release(&error);
         }
+        self.fence_ahead(refused)
+    }
+
+    /// Fails if the target has refused the newest grant of `document`: the next one would come closer to its
+    /// fence, and only an operator may pass that.
+    pub(super) fn refuse_fence_ahead(&self, document: &StateDocument) -> Result<(), TickError> {
+        document.fence_ahead().map_or(Ok(()), |refused| Err(self.fence_ahead(refused)))
+    }
+
+    pub(super) fn fence_ahead(&self, refused: StaleWrite) -> TickError {
         let StaleWrite { stale, current } = refused;
         TickError::FenceAhead { poller: self.name.clone(), stale, current }
     }

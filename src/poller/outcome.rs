@@ -5,7 +5,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tracing::Level;
 
-use crate::error::{ErrorKind, accept_source, restart_range, restore_state};
+use crate::error::{ErrorKind, accept_source, raise_above, restart_range, restore_state};
 use crate::handler::HandlerError;
 use crate::lease::LeaseError;
 use crate::metrics::{FAILURES, RefusedBy};
@@ -154,7 +154,7 @@ pub enum TickError {
     Handler(#[source] HandlerError),
     /// The target has accepted a higher grant, and the state document knows of none: it is an older copy.
     #[error(
-        "target has accepted grant {current}, but the newest grant of the state document is this one, {stale}: \
+        "target has accepted grant {current}, but the newest grant of the state document is {stale}: \
          the document was put back from an older copy, or belongs to a copy of the app; {}",
         raise_above(poller, current)
     )]
@@ -189,18 +189,6 @@ fn not_started(document: &str) -> String {
         "poller `{document}` has no state and is to start from now: run `highwater init {document}` once; no tick \
          does so, because a lost state would look like a first start"
     )
-}
-
-fn raise_above(document: &str, current: &Fence) -> String {
-    match document.split('.').collect::<Vec<_>>().as_slice() {
-        [poller, purpose, id, ..] => format!(
-            "give it up with `highwater {purpose} {poller} --cancel {id}`, and start the range again"
-        ),
-        _ => format!(
-            "if no other app delivers `{document}` to this target, run `highwater lease break {document} --above \
-             {current} --reason \"state document is an older copy\"`"
-        ),
-    }
 }
 
 fn earlier(others: usize) -> String {
@@ -259,6 +247,7 @@ pub(super) fn refused_outcome(refusal: &Refusal, lapses_at: OffsetDateTime) -> O
         }
         Refusal::Superseded { .. }
         | Refusal::Backwards { .. }
+        | Refusal::FenceAhead(_)
         | Refusal::TokensExhausted { .. } => None,
     }
 }

@@ -136,6 +136,13 @@ impl Poller {
         let mut lease = Box::pin(self.lease_by_hand()).await?;
         let replaying = Box::pin(async {
             let ended = self.replay_under(&mut lease, replay, told).await;
+            if let Ok(ReplayEnd::TargetAtFault(HandlerError::Fenced(refused))) = &ended
+                && lease.is_newest_grant().await.unwrap_or(false)
+            {
+                // As after a tick; where it cannot be written, the next grant is refused again.
+                lease.release_refused(refused.current, None).await.unwrap_or_default();
+                return Err(self.fence_ahead(*refused).into());
+            }
             if !matches!(&ended, Err(ReplayError::Tick(TickError::LeaseLost(_)))) {
                 // It lapses by itself where it cannot be given up.
                 lease.release(None, None).await.unwrap_or_default();
@@ -198,6 +205,9 @@ impl Poller {
                 Acquired::Refused(Refusal::Held { owner_id }) => {
                     let until = base.document.lease.expires_at;
                     return Err(ReplayError::Held { owner_id, until });
+                }
+                Acquired::Refused(Refusal::FenceAhead(refused)) => {
+                    return Err(self.fence_ahead(refused).into());
                 }
                 Acquired::Refused(refusal) => {
                     return Err(TickError::Acquire(LeaseError::Refused(refusal)).into());

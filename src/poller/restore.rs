@@ -36,7 +36,8 @@ impl Present {
         self.document.as_ref().ok()?.as_ref().filter(|document| !document.is_blank())
     }
 
-    /// Returns the highest grant that can be told of what is stored, also of what is damaged.
+    /// Returns the highest grant that can be told of what is stored, also of what is damaged. The generation
+    /// is that of the target's fence, where one is kept that is higher.
     fn newest(&self) -> (Generation, FencingToken) {
         let json: Json = self
             .bytes
@@ -44,7 +45,8 @@ impl Present {
             .and_then(|bytes| serde_json::from_slice(bytes).ok())
             .unwrap_or_default();
         let number = |pointer| json.pointer(pointer).and_then(Json::as_u64).unwrap_or(0);
-        (Generation(number("/generation")), FencingToken(number("/lease/fencing_token")))
+        let generation = number("/generation").max(number("/lease/target_fence/generation"));
+        (Generation(generation), FencingToken(number("/lease/fencing_token")))
     }
 }
 
@@ -157,7 +159,9 @@ impl Poller {
             return Err(RestoreError::Held { owner_id });
         }
         let (newest, token) = present.newest();
-        let generation = self.generation_above(newest.max(document.generation), present).await?;
+        let refused = document.lease.target_fence.map_or(Generation(0), |fence| fence.generation);
+        let known = newest.max(document.generation).max(refused);
+        let generation = self.generation_above(known, present).await?;
         let (generation, saved) = self.save(present, generation).await?;
         let next = document.restored(generation, token)?;
         let document = self.put(next, present, told).await?;

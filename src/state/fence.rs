@@ -5,8 +5,13 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use time::OffsetDateTime;
 
-use super::{FencingToken, Generation};
+use super::{EndOfTick, FencingToken, Generation, Holder, Refusal, StateDocument};
+
+/// Named in the `requires` of a document that keeps a target's fence: a build that does not know the field
+/// would go on granting leases.
+pub(super) const REQUIREMENT: &str = "target_fence";
 
 /// The highest grant a target has accepted a write of.
 ///
@@ -75,6 +80,50 @@ impl Fence {
     }
 }
 
+impl StateDocument {
+    /// Returns the newest grant.
+    pub fn newest_grant(&self) -> Fence {
+        Fence { generation: self.generation, token: self.lease.fencing_token }
+    }
+
+    /// Returns how the target refused the newest grant, if it did: no lease is granted then, until an
+    /// operator raises the grants, resets the poller or replaces the document.
+    pub fn fence_ahead(&self) -> Option<StaleWrite> {
+        let stale = self.newest_grant();
+        let current = self.lease.target_fence.filter(|fence| *fence > stale)?;
+        Some(StaleWrite { stale, current })
+    }
+
+    /// Gives the lease up and keeps `fence`, which a target has that refused this grant although it is the
+    /// newest one.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Superseded`] if the lease has passed to another.
+    pub fn refused_by_target(
+        &self,
+        holder: &Holder,
+        fence: Fence,
+        now: OffsetDateTime,
+        tick: Option<EndOfTick>,
+    ) -> Result<Self, Refusal> {
+        let mut next = self.release(holder, now, tick)?;
+        if fence > next.newest_grant() {
+            next.lease.target_fence = Some(fence);
+            next.require(REQUIREMENT);
+        }
+        Ok(next)
+    }
+
+    /// Forgets the fence of a target, where the newest grant lies above it now.
+    pub(super) fn forget_passed_fence(&mut self) {
+        if self.fence_ahead().is_none() {
+            self.lease.target_fence = None;
+            self.requires.retain(|name| name != REQUIREMENT);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +144,61 @@ mod tests {
                 assert_eq!(next, fence(generation, token));
             }
         }
+    }
+
+    #[test]
+    fn no_lease_is_granted_once_a_target_has_refused_the_newest_grant() {
+        let fingerprint = crate::cursor::SourceFingerprint::of(&[("table", "orders")]);
+        let mut document = StateDocument::new("orders", fingerprint, Generation(7));
+        document.lease.owner_id = Some("a".to_owned());
+        document.lease.fencing_token = FencingToken(2);
+        let (holder, now) = (document.holder("a"), OffsetDateTime::UNIX_EPOCH);
+        let above = Fence { generation: Generation(7), token: FencingToken(9) };
+        // A target that names no higher grant is wrong: no command could end that.
+        for fence in [Fence::default(), document.newest_grant()] {
+            let kept = document.refused_by_target(&holder, fence, now, None).unwrap();
+            assert_eq!(kept, document.release(&holder, now, None).unwrap());
+        }
+        let refused = document.refused_by_target(&holder, above, now, None).unwrap();
+        assert_eq!(refused.requires, [REQUIREMENT], "an older build would climb past it");
+        let stored = crate::state::encode(&refused);
+        assert_eq!(crate::state::decode("orders", &stored).unwrap(), refused);
+        let json: serde_json::Value = serde_json::from_slice(&stored).unwrap();
+        let written = serde_json::json!({ "generation": 7, "token": 9 });
+        assert_eq!(json["lease"]["target_fence"], written);
+        let age = crate::state::LeaseAge {
+            since_write: std::time::Duration::from_secs(1000),
+            grain: std::time::Duration::ZERO,
+        };
+        let request = || crate::state::Acquire {
+            owner_id: "b",
+            ttl: std::time::Duration::from_secs(20),
+            age,
+            now,
+            in_flight: None,
+        };
+        let stale = refused.newest_grant();
+        let expected = Refusal::FenceAhead(StaleWrite { stale, current: above });
+        assert_eq!(refused.acquire(request()).unwrap_err(), expected);
+        assert_eq!(refused.grant(request()).unwrap_err(), expected, "nor by hand");
+        for even_live in [false, true] {
+            assert_eq!(refused.broken_by_hand(age, now, even_live), Ok(None), "nobody holds it");
+        }
+        // One whose lease has passed to another keeps nothing.
+        let taken = document.break_lease().unwrap();
+        let late = taken.refused_by_target(&holder, above, now, None);
+        assert!(matches!(late, Err(Refusal::Superseded { .. })));
+        // An operator ends it, and so does whatever is put in the document's place.
+        let generation = Generation(8);
+        let raised = refused.raised_above(above, generation).unwrap().unwrap();
+        let restored = refused.restored(generation, FencingToken(0)).unwrap();
+        for next in [raised, restored, refused.cloned_as("other")] {
+            assert_eq!((next.fence_ahead(), next.lease.target_fence), (None, None));
+            assert!(next.requires.is_empty() && next.acquire(request()).is_ok());
+        }
+        let low = Fence { token: FencingToken(5), ..above };
+        let too_low = refused.raised_above(low, generation).unwrap().unwrap();
+        assert!(too_low.fence_ahead().is_some(), "the target would refuse it again");
     }
 
     #[test]

@@ -20,7 +20,8 @@ use crate::error::restore_state;
 pub const VERSION: u32 = 1;
 
 /// Names in `requires` that this build obeys.
-const KNOWN_REQUIREMENTS: &[&str] = &["paused", super::range::REQUIREMENT];
+const KNOWN_REQUIREMENTS: &[&str] =
+    &["paused", super::fence::REQUIREMENT, super::range::REQUIREMENT];
 
 /// A stored document that must not be used, nor overwritten.
 #[derive(Debug, Error)]

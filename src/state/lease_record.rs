@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use time::OffsetDateTime;
 
-use super::FencingToken;
+use super::{Fence, FencingToken};
 
 /// Who holds the lease, and how long.
 ///
@@ -43,6 +43,10 @@ pub struct LeaseRecord {
     /// last answer was lost can see that its write landed.
     #[serde(default, skip_serializing_if = "ReleasedGrants::is_empty")]
     pub released: ReleasedGrants,
+    /// The fence of a target that refused the newest grant as too low. No lease is granted while it is set:
+    /// each grant raises the token, so a copy of the document would climb past the live owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_fence: Option<Fence>,
     /// Fields of other versions.
     #[serde(flatten)]
     pub extra: Map<String, Json>,

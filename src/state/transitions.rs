@@ -15,7 +15,7 @@ use time::OffsetDateTime;
 pub use self::failure::Failure;
 use super::{
     Audit, AuditStep, Checkpoint, Failing, FencingToken, Holder, InFlight, Observed, Paused,
-    RECENT_MAX, RecentTick, StateDocument,
+    RECENT_MAX, RecentTick, StaleWrite, StateDocument,
 };
 use crate::cursor::Cursor;
 use crate::event::BatchId;
@@ -100,6 +100,12 @@ pub enum Refusal {
         /// Leading part of what was to replace it.
         to: String,
     },
+    /// The target has accepted a higher grant than the newest one.
+    #[error(
+        "target has accepted grant {}, and the newest grant of the state document is {}",
+        .0.current, .0.stale
+    )]
+    FenceAhead(StaleWrite),
     /// There is no higher token that every JSON reader keeps exact.
     #[error(
         "fencing token has reached {TOKEN_MAX}, the highest that JSON readers keep exact: let a poller of \
@@ -212,7 +218,7 @@ impl StateDocument {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Held`], [`Refusal::Paused`], [`Refusal::BackingOff`] or
+    /// [`Refusal::Held`], [`Refusal::Paused`], [`Refusal::BackingOff`], [`Refusal::FenceAhead`] or
     /// [`Refusal::TokensExhausted`].
     pub fn acquire(&self, request: Acquire<'_>) -> Result<Self, Refusal> {
         match self.hindrance(request.now, request.age.grain) {
@@ -225,8 +231,11 @@ impl StateDocument {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Held`] or [`Refusal::TokensExhausted`].
+    /// [`Refusal::Held`], [`Refusal::FenceAhead`] or [`Refusal::TokensExhausted`].
     pub fn grant(&self, request: Acquire<'_>) -> Result<Self, Refusal> {
+        if let Some(refused) = self.fence_ahead() {
+            return Err(Refusal::FenceAhead(refused));
+        }
         let died = match self.standing(request.owner_id, request.age) {
             Standing::Held { owner_id } => return Err(Refusal::Held { owner_id }),
             Standing::Lapsed => true,
@@ -344,11 +353,16 @@ impl StateDocument {
     #[must_use]
     pub fn paused_by_holder(&self, paused: Paused) -> Self {
         let mut next = self.clone();
-        if !next.requires.iter().any(|name| name == "paused") {
-            next.requires.push("paused".to_owned());
-        }
+        next.require("paused");
         next.paused = Some(paused);
         next
+    }
+
+    /// Keeps builds that do not know the feature `name` from using the document.
+    pub(super) fn require(&mut self, name: &str) {
+        if !self.requires.iter().any(|known| known == name) {
+            self.requires.push(name.to_owned());
+        }
     }
 
     /// Lets ticks run again, at once even where the batch was backing off, and counts its attempts

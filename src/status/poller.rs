@@ -8,10 +8,13 @@ use time::OffsetDateTime;
 
 use crate::cursor::Cursor;
 use crate::doctor::sizing::Sizing;
+use crate::error::chain;
 use crate::journal::Entry;
 use crate::partition::Partition;
+use crate::poller::TickError;
 use crate::state::{
-    InFlight, LeaseAge, Observed, Paused, RECENT_MAX, RecentTick, Standing, StateDocument,
+    InFlight, LeaseAge, Observed, Paused, RECENT_MAX, RecentTick, StaleWrite, Standing,
+    StateDocument,
 };
 
 /// Over how long the rate of rows is told, as far back as the document remembers.
@@ -264,7 +267,10 @@ impl Status {
             paused: document.paused.as_ref().map(Pause::of),
             quarantined,
             attempts: batch.map_or(0, |batch| batch.attempt),
-            last_error: batch.and_then(|batch| batch.last_error.clone()),
+            last_error: document
+                .fence_ahead()
+                .map(|refused| fence_ahead(&document.poller_name, refused))
+                .or_else(|| batch.and_then(|batch| batch.last_error.clone())),
             in_flight: batch.map(Batch::of),
             recent: document.recent.iter().map(Tick::of).collect(),
             warnings: sizing.as_ref().map(Sizing::warnings).unwrap_or_default(),
@@ -286,9 +292,15 @@ impl Status {
 
     /// Whether somebody should look at it: no tick delivers anything as it stands.
     pub fn needs_attention(&self) -> bool {
-        matches!(self.state, "backing_off" | "lapsed" | "paused" | "unreadable")
+        matches!(self.state, "backing_off" | "fence_ahead" | "lapsed" | "paused" | "unreadable")
             || self.attempts > 0
     }
+}
+
+/// Says why no tick delivers, as each of them does.
+fn fence_ahead(poller: &str, refused: StaleWrite) -> String {
+    let StaleWrite { stale, current } = refused;
+    chain(&TickError::FenceAhead { poller: poller.to_owned(), stale, current })
 }
 
 fn state(document: &StateDocument, age: LeaseAge, now: OffsetDateTime) -> &'static str {
@@ -306,6 +318,8 @@ fn state(document: &StateDocument, age: LeaseAge, now: OffsetDateTime) -> &'stat
         if ended.done_at.is_some() { "done" } else { "cancelled" }
     } else if document.paused.is_some() {
         "paused"
+    } else if document.fence_ahead().is_some() {
+        "fence_ahead"
     } else if waits.is_some_and(|until| now < until) {
         "backing_off"
     } else if document.is_blank() {

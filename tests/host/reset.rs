@@ -214,6 +214,16 @@ async fn grants_are_raised_above_a_fence_only_by_a_command_that_is_confirmed_and
         bench.command(&[&wrong[..], &SURE].concat()).await.failed(2, "generation and token");
     }
     assert_eq!(bench.state(), before, "nothing was done");
+    // The target has refused the newest grant: a lower number would only be refused again.
+    let mut refused = before.clone();
+    refused["lease"]["target_fence"] = json!({ "generation": generation, "token": token + 30 });
+    refused["requires"] = json!(["target_fence"]);
+    fs::write(bench.state_path(), refused.to_string()).unwrap();
+    let low = format!("{generation}.{}", token + 29);
+    let low = ["lease", "break", "nightly", "--above", low.as_str()];
+    let command = format!("`highwater lease break nightly --above {fence} --reason");
+    bench.command(&[&low[..], &SURE].concat()).await.failed(5, &command);
+    bench.command(&["status", "nightly"]).await.done_with("fence_ahead");
     let arguments = [&raise[..], &SURE, &["--output", "json"]].concat();
     let report = json(&bench.command(&arguments).await);
     assert_eq!((&report["changed"], &report["fencing_token"]), (&json!(true), &json!(token + 31)));
@@ -223,6 +233,7 @@ async fn grants_are_raised_above_a_fence_only_by_a_command_that_is_confirmed_and
         (&after["checkpoint"], &after["generation"]),
         (&before["checkpoint"], &before["generation"])
     );
+    assert_eq!((&after["lease"]["target_fence"], &after["requires"]), (&Json::Null, &json!([])));
     let entry = bench.last_entry().await;
     assert_eq!((&entry["event"], &entry["reason"]), (&json!("lease_broken"), &json!(SURE[1])));
     let again = bench.command(&[&raise[..], &SURE].concat()).await;

@@ -5,7 +5,7 @@ use crate::clock::TokioClock;
 use crate::cursor::{Cursor, KeyValues};
 use crate::doctor::Level;
 use crate::state::{
-    FencingToken, Generation, MemoryStore, Paused, Precondition, encode, encode_marker,
+    Fence, FencingToken, Generation, MemoryStore, Paused, Precondition, encode, encode_marker,
 };
 
 /// The clock that the store in memory has.
@@ -181,6 +181,18 @@ async fn a_position_that_was_lost_is_an_error_until_a_reset() {
     let (level, text) = found(&store, expected(), "lost position").await;
     assert_eq!(level, Level::Error);
     assert!(text.contains("`highwater reset orders to-beginning --reason"), "{text}");
+}
+
+#[tokio::test]
+async fn a_target_that_is_ahead_is_an_error_until_an_operator_raises_the_grants() {
+    let mut refused = document();
+    let generation = refused.generation;
+    refused.lease.target_fence = Some(Fence { generation, token: FencingToken(99) });
+    let store = store_of(Some(&encode(&refused)), Some(7)).await;
+    let (level, text) = found(&store, expected(), "target's fence").await;
+    assert_eq!(level, Level::Error);
+    let command = format!("`highwater lease break orders --above {generation}.99 --reason");
+    assert!(text.contains(&command), "{text}");
 }
 
 #[test]

@@ -92,14 +92,18 @@ async fn a_write_under_a_stale_token_counts_wherever_it_is_refused() {
     let rejected = |by| watched.counted("highwater.fence.rejections", Some(("by", by)));
     world.source.put(1, "new");
     let generation = world.document().await.generation;
+    let current = Fence { generation, token: crate::state::FencingToken(9) };
     world.handler.then(async move {
-        let current = Fence { generation, token: crate::state::FencingToken(9) };
         current.admit(generation, crate::state::FencingToken(2))?;
         Ok(())
     });
     tick(&poller).await.unwrap_err();
     assert_eq!((rejected("target"), rejected("state")), (1, 0));
-    sleep(40).await;
+    // No tick takes a grant before an operator has raised them.
+    let admin = world.instance("admin");
+    let present = admin.present().await.unwrap();
+    let operator = Operator { by: "ann", reason: "older copy" };
+    assert!(admin.raise_above(current, &present, false, operator).await.unwrap().is_some());
     let memory = world.memory.clone();
     world.handler.then(async move {
         steal(&memory).await;

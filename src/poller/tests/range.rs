@@ -3,7 +3,7 @@
 use super::*;
 use crate::cursor::{KeyValues, RowVersion};
 use crate::policy::OnFailure;
-use crate::state::{RangeRecord, Stored};
+use crate::state::{Fence, FencingToken, RangeRecord, Stored};
 
 const NAME: &str = "p.replay.one";
 
@@ -195,4 +195,25 @@ async fn a_target_that_stays_down_ends_a_range_that_can_be_asked_for_again() {
     assert!(matches!(deliver(&range).await, Err(TickError::Handler(_))));
     world.handler.judge_by(|_| Ok(()));
     assert_eq!(deliver(&range).await.unwrap(), RangeEnd::Done);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_range_whose_target_is_ahead_takes_no_further_grant() {
+    let (world, _) = delivered(3).await;
+    let range = world.begun("cli", &record(None, 3)).await;
+    let generation = range.look().await.unwrap().document.generation;
+    let fence = Fence { generation, token: FencingToken(9) };
+    world.handler.then(async move {
+        fence.admit(generation, FencingToken(1))?;
+        Ok(())
+    });
+    let calls = world.handler.received().len() + 1;
+    for _ in 0..12 {
+        let error = deliver(&range).await.unwrap_err();
+        assert!(matches!(error, TickError::FenceAhead { .. }), "{error:?}");
+        assert!(chain(&error).contains("`highwater replay p --cancel one`"), "{}", chain(&error));
+        assert_eq!(world.handler.received().len(), calls, "the target is asked once");
+        let document = range.look().await.unwrap().document;
+        assert_eq!(document.lease.fencing_token, FencingToken(1));
+    }
 }

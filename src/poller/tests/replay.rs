@@ -3,7 +3,7 @@
 use super::*;
 use crate::event::EventId;
 use crate::policy::OnFailure;
-use crate::state::Standing;
+use crate::state::{Fence, FencingToken, Standing};
 
 fn refused() -> HandlerError {
     HandlerError::Rejected("422".to_owned())
@@ -256,4 +256,52 @@ async fn a_source_that_cannot_be_read_ends_the_replay() {
     assert!(matches!(ended, Err(ReplayError::Tick(TickError::Fetch(_)))), "{ended:?}");
     assert_eq!((told.len(), poller.quarantined().await.unwrap()), (0, events));
     assert!(world.document().await.lease.released_at.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replay_takes_no_grant_once_the_target_has_refused_one_of_an_older_copy() {
+    let (world, poller) = set_aside(2).await;
+    let events = poller.quarantined().await.unwrap();
+    let document = world.document().await;
+    let (generation, token) = (document.generation, document.lease.fencing_token.0);
+    let fence = Fence { generation, token: FencingToken(token + 9) };
+    world.handler.then(async move {
+        fence.admit(generation, FencingToken(token + 1))?;
+        Ok(())
+    });
+    let calls = world.handler.received().len() + 1;
+    for _ in 0..12 {
+        let (ended, _) = run(&world, &replay(&events)).await;
+        let refused = matches!(
+            &ended,
+            Err(ReplayError::Tick(TickError::FenceAhead { current, .. })) if *current == fence
+        );
+        assert!(refused, "{ended:?}");
+        assert_eq!(world.handler.received().len(), calls, "the target is asked once");
+        assert_eq!(world.document().await.lease.fencing_token, FencingToken(token + 1));
+    }
+    // Nor does a tick, which finds the fence in the document.
+    world.source.fill(5);
+    let error = tick(&poller).await.unwrap_err();
+    assert!(matches!(error, TickError::FenceAhead { .. }), "{error:?}");
+    assert_eq!(poller.quarantined().await.unwrap(), events);
+}
+
+/// Somebody has taken the lease while the target was asked, so the refusal says nothing of the document.
+#[tokio::test(start_paused = true)]
+async fn a_replay_that_lost_its_lease_keeps_no_fence() {
+    let (world, poller) = set_aside(1).await;
+    let events = poller.quarantined().await.unwrap();
+    let document = world.document().await;
+    let (generation, token) = (document.generation, document.lease.fencing_token.0);
+    let memory = world.memory.clone();
+    world.handler.then(async move {
+        windows::take_over(&memory).await;
+        Fence { generation, token: FencingToken(token + 2) }
+            .admit(generation, FencingToken(token + 1))?;
+        Ok(())
+    });
+    let (ended, _) = run(&world, &replay(&events)).await;
+    assert!(matches!(ended, Ok(ReplayEnd::TargetAtFault(HandlerError::Fenced(_)))), "{ended:?}");
+    assert_eq!(world.document().await.lease.target_fence, None);
 }

@@ -370,7 +370,7 @@ pub(super) async fn steal(memory: &MemoryStore) {
 }
 
 /// Grants a lease that looks lapsed to another instance, which dies with it.
-async fn take_over(memory: &MemoryStore) {
+pub(super) async fn take_over(memory: &MemoryStore) {
     let key = StateKey::Document("p".to_owned());
     let loaded = memory.load(&key).await.unwrap();
     let stored = loaded.stored.unwrap();
@@ -879,34 +879,48 @@ async fn an_older_copy_of_the_state_is_reported_blocks_nobody_and_is_raised_by_a
     let generation = world.document().await.generation;
     let fence = Fence { generation, token: FencingToken(9) };
     let before = world.document().await.checkpoint;
-    for (token, instance) in [(2, poller), (3, world.instance("b"))] {
-        world.handler.then(async move {
-            fence.admit(generation, FencingToken(token))?;
-            Ok(())
-        });
+    world.handler.then(async move {
+        fence.admit(generation, FencingToken(2))?;
+        Ok(())
+    });
+    let calls = world.handler.received().len() + 1;
+    let command = format!(
+        "`highwater lease break p --above {generation}.9 --reason \"state document is an older copy\"`"
+    );
+    // More ticks than the tokens between the copy's and the target's, by several instances and orders.
+    let lease_first = World {
+        memory: world.memory.clone(),
+        store: world.store.clone(),
+        source: world.source.clone(),
+        handler: world.handler.clone(),
+        limits: Limits { lease_first: true, ..world.limits },
+        policy: world.policy,
+        metrics: world.metrics.clone(),
+    };
+    let instances = [poller, world.instance("b"), lease_first.instance("d")];
+    for number in 0..12 {
         world.store.take_calls();
-        let error = tick(&instance).await.unwrap_err();
+        let error = tick(&instances[number % instances.len()]).await.unwrap_err();
         assert!(matches!(error, TickError::FenceAhead { .. }), "{error:?}");
         let Calls { puts, refused, .. } = world.store.take_calls();
-        assert_eq!((puts, refused), (2, 0), "the grant and its release");
-        let command = format!(
-            "`highwater lease break p --above {generation}.9 --reason \"state document is an older copy\"`"
-        );
+        let written = if number == 0 { 2 } else { 0 };
+        assert_eq!((puts, refused), (written, 0), "the grant and its release, then nothing");
+        assert_eq!(world.handler.received().len(), calls, "the target is asked once");
         assert!(chain(&error).contains(&command), "{}", chain(&error));
         let logged = watched.logged("fence_ahead");
         assert_eq!(
             (logged["level"].as_str(), logged["error.type"].as_str()),
             ("ERROR", "HandlerError")
         );
-        assert_eq!(logged["stale_token"], token.to_string());
-        assert_eq!(logged["current_token"], "9");
+        assert_eq!((&logged["stale_token"], &logged["current_token"]), (&"2".into(), &"9".into()));
         let document = world.document().await;
         assert!(document.lease.released_at.is_some(), "the next tick need not wait for a ttl");
-        assert_eq!(document.lease.fencing_token, FencingToken(token), "a tick never raises it");
+        assert_eq!(document.lease.fencing_token, FencingToken(2), "a tick never raises it");
         assert_eq!(document.checkpoint, before);
+        sleep(600).await;
     }
     assert_eq!(watched.failures("LostLeaseError"), 0, "nothing was lost");
-    assert_refused(&watched, 2, 0);
+    assert_refused(&watched, 12, 0);
 
     let admin = world.instance("c");
     let present = admin.present().await.unwrap();

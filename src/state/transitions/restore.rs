@@ -22,6 +22,7 @@ impl StateDocument {
         // They are of the generation before.
         next.lease.released = ReleasedGrants::default();
         let mut next = next.break_lease()?;
+        next.forget_passed_fence();
         // The marker is of a generation before this one.
         next.marked = false;
         // Nor need the journal be the one that it was told in.
@@ -73,7 +74,9 @@ impl StateDocument {
         }
         let mut next = self.clone();
         next.lease.fencing_token = fence.token;
-        next.break_lease().map(Some)
+        let mut next = next.break_lease()?;
+        next.forget_passed_fence();
+        Ok(Some(next))
     }
 
     /// Returns the document of another poller, or of the same poller in another app, that continues after the same

@@ -50,6 +50,18 @@ fn a_word_says_how_a_poller_stands() {
             json!({ "paused": { "by": "ann", "reason": "r", "at": "2026-01-01T01:00:00Z" } }),
             "paused",
         ),
+        (
+            0,
+            json!({
+                "lease": {
+                    "fencing_token": 4,
+                    "released_at": "2026-01-01T01:00:00Z",
+                    "target_fence": { "generation": 7, "token": 9 },
+                },
+                "in_flight": batch("2026-01-01T02:00:01Z"),
+            }),
+            "fence_ahead",
+        ),
         (0, json!({ "taken_over_by": 4 }), "taken_over"),
         (0, json!({ "range": range(json!({})) }), "free"),
         (0, json!({ "range": range(json!({ "done_at": "2026-01-01T01:30:00Z" })) }), "done"),
@@ -146,7 +158,7 @@ fn who_did_something_between_two_ticks_is_told_and_is_no_failure() {
 #[test]
 fn attention_is_asked_for_where_nothing_is_delivered() {
     let needs = |state, attempts| Status { state, attempts, ..Status::default() }.needs_attention();
-    for state in ["paused", "lapsed", "backing_off", "unreadable"] {
+    for state in ["paused", "lapsed", "backing_off", "fence_ahead", "unreadable"] {
         assert!(needs(state, 0), "{state}");
     }
     for state in ["running", "free", "blank", "none"] {
