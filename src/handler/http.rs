@@ -81,6 +81,7 @@ use crate::clock::Clock;
 use crate::config::{BodyForm, HttpConfig, redacted};
 use crate::error::chain;
 use crate::redaction;
+use crate::state::Fence;
 
 mod auth;
 mod body;
@@ -282,7 +283,9 @@ impl Http {
                 Ok(response) => {
                     traced::note_status(response.status());
                     let received = self.receive(response).await;
-                    reply::judge(&self.target, &received, &part.events, self.clock.now())
+                    let Delivery { generation, fencing_token: token, .. } = part.batch;
+                    let sent = (part.events.as_slice(), Fence { generation, token });
+                    reply::judge(&self.target, &received, sent, self.clock.now())
                 }
                 Err(error) => Err(HandlerError::Retryable(self.failed(error))),
             }

@@ -10,9 +10,10 @@ const BODY_BYTES_MAX = 64 * 1024 * 1024;
 
 // Answers the request with this status; no event of it is applied.
 export class Refused extends Error {
-  constructor(status, reason) {
+  constructor(status, reason, details = {}) {
     super(reason);
     this.status = status;
+    this.details = details;
   }
 }
 
@@ -103,7 +104,9 @@ export class Fence {
   admit({ poller, generation, fencing_token: token }) {
     const highest = this.#highest.get(poller) ?? { generation: 0, token: 0 };
     const isLower = generation < highest.generation || (generation === highest.generation && token < highest.token);
-    if (isLower) throw new Refused(409, "a newer lease has written");
+    // Naming the lease tells the sender that this is a fence, and no reason to try again.
+    const fence = { generation: highest.generation, fencing_token: highest.token };
+    if (isLower) throw new Refused(409, "a newer lease has written", { fence });
     this.#highest.set(poller, { generation, token });
   }
 }
@@ -125,7 +128,7 @@ export function receiver({ keys, seen, fence = new Fence(), take }) {
     } catch (error) {
       if (error instanceof Refused) {
         console.warn(`batch ${id} refused: ${error.message}`);
-        return { status: error.status, body: { error: error.message } };
+        return { status: error.status, body: { error: error.message, ...error.details } };
       }
       // The whole batch is redelivered; the log has the reason.
       console.error(`batch ${id} failed:`, error);

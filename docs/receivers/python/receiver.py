@@ -21,9 +21,10 @@ BODY_BYTES_MAX = 64 * 1024 * 1024
 class Refused(Exception):
     """Answers the request with this status; no event of it is applied."""
 
-    def __init__(self, status, reason):
+    def __init__(self, status, reason, **details):
         super().__init__(reason)
         self.status = status
+        self.details = details
 
 
 class EventFailed(Exception):
@@ -131,7 +132,7 @@ def receive(keys, headers, raw, take):
         return 200, {"batchItemFailures": []}
     except Refused as refused:
         logging.warning("batch %s refused: %s", headers.get("webhook-id"), refused)
-        return refused.status, {"error": str(refused)}
+        return refused.status, {"error": str(refused), **refused.details}
     except Exception:  # the whole batch is redelivered; the log has the reason
         logging.exception("batch %s failed", headers.get("webhook-id"))
         return 503, {"error": "the batch cannot be applied now"}

@@ -78,5 +78,8 @@ def admit(database, batch):
         (batch["poller"], *lease),
     )
     highest = "SELECT generation, token FROM fences WHERE poller_name = ?"
-    if database.execute(highest, (batch["poller"],)).fetchone() != lease:
-        raise Refused(409, "a newer lease has written")
+    generation, token = database.execute(highest, (batch["poller"],)).fetchone()
+    if (generation, token) != lease:
+        # Naming the lease tells the sender that this is a fence, and no reason to try again.
+        fence = {"generation": generation, "fencing_token": token}
+        raise Refused(409, "a newer lease has written", fence=fence)

@@ -12,6 +12,7 @@ use crate::config::redacted;
 use crate::event::ChangeEvent;
 use crate::handler::HandlerError;
 use crate::redaction;
+use crate::state::{Fence, FencingToken, Generation, StaleWrite};
 
 /// Longest part of a reply's body that an error repeats.
 const EXCERPT_CHARS_MAX: usize = 200;
@@ -59,13 +60,26 @@ struct Failure {
     id: Option<String>,
 }
 
-/// Decides what a reply to a delivery of `events` means.
+/// The shape of a 409 of a receiver that has accepted a newer grant.
+#[derive(Deserialize)]
+struct Fenced {
+    fence: AcceptedGrant,
+}
+
+/// A grant, by the names that a delivery has for it.
+#[derive(Deserialize)]
+struct AcceptedGrant {
+    generation: Generation,
+    fencing_token: FencingToken,
+}
+
+/// Decides what a reply to a delivery of `events` under `grant` means.
 ///
 /// `now` stands in for the target's clock where a date comes without one.
 pub(super) fn judge(
     target: &Target,
     received: &Received,
-    events: &[&ChangeEvent],
+    (events, grant): (&[&ChangeEvent], Fence),
     now: OffsetDateTime,
 ) -> Result<(), HandlerError> {
     let reason = || target.reason(received);
@@ -83,6 +97,8 @@ pub(super) fn judge(
         429 => {
             Err(HandlerError::Throttled { reason: reason(), retry_after: received.patience(now) })
         }
+        409 => Err(stale_write(received, grant)
+            .map_or_else(|| HandlerError::Retryable(reason()), HandlerError::Fenced)),
         400 | 422 => Err(HandlerError::Rejected(reason())),
         503 => match received.patience(now) {
             None => Err(HandlerError::Retryable(reason())),
@@ -91,6 +107,17 @@ pub(super) fn judge(
         // 408 and 5xx; and 4xx that a gateway before the target may give, whatever the rows are.
         _ => Err(HandlerError::Retryable(reason())),
     }
+}
+
+/// Returns how a receiver refused `grant`, where it names a higher one. Any other 409 says nothing of grants:
+/// a gateway before the target may give it.
+fn stale_write(received: &Received, grant: Fence) -> Option<StaleWrite> {
+    if received.cut.is_some() {
+        return None;
+    }
+    let Fenced { fence } = serde_json::from_slice(&received.body).ok()?;
+    let accepted = Fence { generation: fence.generation, token: fence.fencing_token };
+    accepted.admit(grant.generation, grant.token).err()
 }
 
 fn judge_success(
@@ -212,10 +239,12 @@ mod tests {
     const NOW: OffsetDateTime = datetime!(2026-11-20 12:00:00 UTC);
     const URL: &str = "https://me:hunter22@example.org/hook?code=s3cret%2Fs3cret&v=1";
 
+    const GRANT: Fence = Fence { generation: Generation(7), token: FencingToken(4) };
+
     fn judge_reply(received: &Received) -> Result<(), HandlerError> {
         let sample = Sample::new(3);
         let events: Vec<&ChangeEvent> = sample.events.iter().collect();
-        judge(&Target::of(&URL.parse().unwrap()), received, &events, NOW)
+        judge(&Target::of(&URL.parse().unwrap()), received, (&events, GRANT), NOW)
     }
 
     fn reply(status: u16, body: &str) -> Received {
@@ -261,6 +290,40 @@ mod tests {
                 assert_eq!(name_of(&judge_reply(&reply(*status, ""))), meaning, "{status}");
             }
         }
+    }
+
+    #[test]
+    fn a_conflict_that_names_a_higher_grant_is_a_fence_and_any_other_is_not() {
+        let fence = |generation: u64, token: u64| {
+            serde_json::json!({
+                "error": "a newer lease has written",
+                "fence": { "generation": generation, "fencing_token": token },
+            })
+            .to_string()
+        };
+        for (generation, token, meaning) in [
+            (7, 5, "fenced"),
+            (8, 1, "fenced"),
+            // A receiver that names no higher grant than this one has no reason to refuse it.
+            (7, 4, "retryable"),
+            (7, 3, "retryable"),
+            (6, 9, "retryable"),
+        ] {
+            let result = judge_reply(&reply(409, &fence(generation, token)));
+            assert_eq!(name_of(&result), meaning, "{generation}.{token}");
+            if let Err(HandlerError::Fenced(refused)) = result {
+                let current =
+                    Fence { generation: Generation(generation), token: FencingToken(token) };
+                assert_eq!(refused, StaleWrite { stale: GRANT, current });
+            }
+        }
+        for body in ["", "{}", r#"{"fence":null}"#, r#"{"fence":{"generation":9}}"#, "[]"] {
+            assert_eq!(name_of(&judge_reply(&reply(409, body))), "retryable", "{body}");
+        }
+        let cut = Received { cut: Some("cut".to_owned()), ..reply(409, &fence(8, 1)) };
+        assert_eq!(name_of(&judge_reply(&cut)), "retryable");
+        // Only that status: a 200 has taken the rows, whatever it says.
+        assert_eq!(name_of(&judge_reply(&reply(200, &fence(8, 1)))), "ok");
     }
 
     #[test]
