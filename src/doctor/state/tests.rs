@@ -5,7 +5,7 @@ use crate::clock::TokioClock;
 use crate::cursor::{Cursor, KeyValues};
 use crate::doctor::Level;
 use crate::state::{
-    Fence, FencingToken, Generation, MemoryStore, Paused, Precondition, encode, encode_marker,
+    Fence, Generation, MemoryStore, Paused, Precondition, encode, encode_marker,
 };
 
 /// The clock that the store in memory has.
