@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use highwater::clock::SystemClock;
 use highwater::config::SourceClock;
 use highwater::cursor::CursorMode::{ChangeTracking, IntegerPk, RowVersion, TimestampPk};
-use highwater::cursor::{Cursor, KeyValues, SourceState};
+use highwater::cursor::{Cursor, KeyValues, SourceFingerprint, SourceState};
 use highwater::devdb::{Fault, SqlError};
 use highwater::doctor::{Finding, Level};
 use highwater::source::mssql::{Mssql, SourceSettings, Standing};
@@ -210,6 +210,22 @@ async fn columns_that_cannot_be_read_are_all_named() {
     found.expect("settings", Level::Error, "key column `di` is not in `dbo.t`");
     settings.columns = Some(vec!["id".to_owned()]);
     examined(&world, settings).await.expect("column types", Level::Ok, "id int as number");
+}
+
+#[tokio::test]
+async fn a_checkpoint_of_another_source_is_not_read_by_the_statement_of_this_one() {
+    let world = world(ORDERS).await;
+    let source = Mssql::new(world.settings("orders", RowVersion, "rv")).unwrap();
+    let key = [("other".to_owned(), 1.into())].into_iter().collect();
+    let after = Cursor::row_version(highwater::cursor::RowVersion(2_001), key);
+    let fingerprint = SourceFingerprint::of(&[("key", "other")]);
+    let standing = Standing {
+        fingerprint: Some(&fingerprint),
+        after: Some(&after),
+        state: &serde_json::from_value(serde_json::json!({ "columns": [] })).unwrap(),
+    };
+    let found = Findings(source.examine(standing, &*world.clock()).await);
+    found.expect("read", Level::Ok, "from the beginning; the checkpoint is of another source");
 }
 
 #[tokio::test]

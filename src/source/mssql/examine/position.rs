@@ -4,7 +4,7 @@
 use super::server::not_told;
 use super::shape::{self, Shape};
 use super::{Examination, Table, advice};
-use crate::cursor::{CursorMode, RowVersion, normalize_timestamp};
+use crate::cursor::{CursorMode, RowVersion, SourceState, normalize_timestamp};
 use crate::doctor::Finding;
 use crate::error::{ErrorKind, Loss, chain, end_loss};
 use crate::mssql::ident::quote;
@@ -121,19 +121,35 @@ impl Examination<'_> {
         }
     }
 
+    /// Whether there is a checkpoint that says nothing of this source.
+    fn is_of_other_source(&self) -> bool {
+        let fingerprint = &self.source.shape().fingerprint;
+        let is_other = self.standing.fingerprint.is_some_and(|stored| stored != fingerprint);
+        is_other && self.standing.after.is_some()
+    }
+
     /// Runs the poller's own statement at its own position, for one row that is not delivered.
     pub(super) async fn read(&mut self, _: &Table) {
         let check = "read";
+        let nothing = SourceState::new();
+        // The check `fingerprint` reports a checkpoint of another source, and says nothing of this one.
+        let is_other = self.is_of_other_source();
         let window = FetchWindow {
-            after: self.standing.after,
+            after: self.standing.after.filter(|_| !is_other),
             upto: None,
             rows_max: ROWS_READ,
-            state: self.standing.state,
+            state: if is_other { &nothing } else { self.standing.state },
         };
         let asked_at = self.clock.now();
         let read = self.source.fetch(window).await;
         let took = (self.clock.now() - asked_at).whole_milliseconds().max(0);
         self.add(match read {
+            Ok(_) if is_other => Finding::ok(
+                check,
+                format!(
+                    "the poller's statement ran in {took} ms from the beginning; the checkpoint is of another source"
+                ),
+            ),
             Ok(rows) if rows.rows.is_empty() => Finding::ok(
                 check,
                 format!("the poller's statement ran in {took} ms; no row is due"),
@@ -163,8 +179,9 @@ impl Examination<'_> {
         // The server plans `CHANGETABLE` over tables of its own, which nobody can index.
         let Some(cursor) = &table.plan.cursor else { return };
         let stand_in = shape::stand_in(table.choice.mode, cursor);
+        let after = self.standing.after.filter(|_| !self.is_of_other_source());
         let window = FetchWindow {
-            after: Some(self.standing.after.unwrap_or(&stand_in)),
+            after: Some(after.unwrap_or(&stand_in)),
             upto: None,
             rows_max: ROWS_READ,
             state: self.standing.state,
