@@ -90,6 +90,14 @@ pub(crate) fn accept_source(poller: &str) -> String {
     )
 }
 
+/// Returns the commands that accept another source in which the position of the checkpoint has no place.
+pub(crate) fn restart_in_source(poller: &str) -> String {
+    format!(
+        "deliver everything with `highwater reset {poller} to-beginning --new-source --reason \"other rows\"`, or \
+         skip to the end with `highwater reset {poller} to-now --new-source --skip-rows --reason \"other rows\"`"
+    )
+}
+
 /// What the commands that end the loss of a position depend on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loss {

@@ -11,7 +11,7 @@ use std::cmp::Ordering;
 
 use thiserror::Error;
 
-pub use self::direction::{Direction, is_first_reading, refuse_future, refuse_other_key};
+pub use self::direction::{Direction, is_first_reading, misfit, refuse_future, refuse_other_key};
 use crate::cursor::{
     Cursor, CursorError, CursorMode, KeyValues, RowVersion, TrackedPhase, TrackedPosition,
     normalize_timestamp,
@@ -67,7 +67,9 @@ pub enum RangeError {
         present: String,
     },
     /// Its key is that of another table.
-    #[error("the key `{found}` is none of this source: expected values of `{columns}`, or no key")]
+    #[error(
+        "the key `{found}` does not fit this source, whose key columns are `{columns}`: give a value of each, or no key"
+    )]
     Key {
         /// As it was given.
         found: String,

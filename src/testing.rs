@@ -83,6 +83,13 @@ impl TableSource {
         Self { shape, state: Mutex::default() }
     }
 
+    /// Gives the rows another key, which they are only told to have.
+    #[must_use]
+    pub fn keyed_by(mut self, key: &[&str]) -> Self {
+        self.shape.key = key.iter().map(|&column| column.to_owned()).collect();
+        self
+    }
+
     /// Orders the rows by a number that counts as complete once time has passed, so that
     /// [`Self::put_late`] can come too late.
     #[must_use]

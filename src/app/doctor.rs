@@ -71,7 +71,7 @@ impl Patient {
         // Where the mode is left to choose, what it is of is known only now.
         if let Some(document) = document.filter(|_| self.source.is_decided()) {
             let shape = self.source.shape();
-            findings.push(state::fingerprint(document, &shape.fingerprint, &shape.definition));
+            findings.push(state::fingerprint(document, shape));
         }
         findings.extend(of_source);
         findings

@@ -279,6 +279,7 @@ fn failed(error: ResetError) -> Failed {
         error @ (ResetError::OtherSource { .. }
         | ResetError::NothingToKeep
         | ResetError::StillLost { .. }
+        | ResetError::CannotKeep { .. }
         | ResetError::OtherDocument
         | ResetError::Dividing { .. }) => {
             Failed::new(Exit::Failed, format!("{error}; nothing was done"))

@@ -6,9 +6,13 @@ use time::format_description::well_known::Rfc3339;
 use super::Finding;
 use super::clock::{self, Reading};
 use crate::clock::Clock;
-use crate::cursor::{CursorMode, SourceDefinition, SourceFingerprint};
-use crate::error::{Loss, accept_source, chain, end_loss, raise_above, restore_state};
+use crate::cursor::CursorMode;
+use crate::error::{
+    Loss, accept_source, chain, end_loss, raise_above, restart_in_source, restore_state,
+};
 use crate::event::counted;
+use crate::range::misfit;
+use crate::source::SourceShape;
 use crate::state::{
     FencingToken, LeaseAge, Loaded, Marker, OnMissingState, Standing, StateDocument, StateKey,
     StateStore, StoreError, decode, decode_marker,
@@ -74,23 +78,23 @@ pub async fn examine(
 }
 
 /// Judges whether the checkpoint is of the source that settings describe.
-pub fn fingerprint(
-    document: &StateDocument,
-    configured: &SourceFingerprint,
-    definition: &SourceDefinition,
-) -> Finding {
+pub fn fingerprint(document: &StateDocument, shape: &SourceShape) -> Finding {
     let check = "fingerprint";
+    let SourceShape { fingerprint: configured, definition, .. } = shape;
     let (stored, name) = (&document.source_fingerprint, &document.poller_name);
     if stored == configured || (document.is_blank() && document.checkpoint.cursor.is_none()) {
         return Finding::ok(check, "the state belongs to the source that the settings describe");
     }
+    let cursor = document.checkpoint.cursor.as_ref();
+    let keeps = cursor.is_none_or(|cursor| misfit(cursor, shape.mode, &shape.key).is_none());
+    let accept = if keeps { accept_source(name) } else { restart_in_source(name) };
     Finding::error(
         check,
         format!(
             "source no longer matches the checkpoint: {}",
             document.source_differences(configured, definition)
         ),
-        format!("revert the setting, or {}", accept_source(name)),
+        format!("revert the setting, or {accept}"),
     )
 }
 

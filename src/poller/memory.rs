@@ -13,6 +13,7 @@ use crate::error::chain;
 use crate::journal::Happened;
 use crate::lease::{Lease, Snapshot};
 use crate::poller::Skipped;
+use crate::range::misfit;
 use crate::source::{Lag, Remember, SourceShape};
 use crate::state::{
     FencingToken, Generation, Marker, Observed, OnMissingState, Precondition, Standing,
@@ -183,7 +184,10 @@ impl Poller {
     /// Returns the error of a document that is of another source than the settings.
     pub(super) fn other_source(&self, document: &StateDocument) -> TickError {
         let poller = self.range_of.as_ref().unwrap_or(&self.name).clone();
-        TickError::Fingerprint { poller, differences: self.differences_from(document) }
+        let shape = self.source.shape();
+        let cursor = document.checkpoint.cursor.as_ref();
+        let keeps = cursor.is_none_or(|cursor| misfit(cursor, shape.mode, &shape.key).is_none());
+        TickError::Fingerprint { poller, differences: self.differences_from(document), keeps }
     }
 
     /// Lets the source choose what its settings leave open; it stays with what it chose before.

@@ -5,7 +5,9 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tracing::Level;
 
-use crate::error::{ErrorKind, accept_source, raise_above, restart_range, restore_state};
+use crate::error::{
+    ErrorKind, accept_source, raise_above, restart_in_source, restart_range, restore_state,
+};
 use crate::handler::HandlerError;
 use crate::lease::LeaseError;
 use crate::metrics::{FAILURES, RefusedBy};
@@ -79,13 +81,15 @@ pub enum TickError {
     /// The checkpoint belongs to another source.
     #[error(
         "source no longer matches the checkpoint: {differences}; revert the setting, or {}",
-        accept_source(poller)
+        if *keeps { accept_source(poller) } else { restart_in_source(poller) }
     )]
     Fingerprint {
         /// The poller.
         poller: String,
         /// How the settings differ from the source of the checkpoint.
         differences: String,
+        /// Whether the position can be kept in the source of the settings.
+        keeps: bool,
     },
     /// The keys are divided into other parts than those that have run.
     #[error(

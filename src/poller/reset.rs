@@ -10,11 +10,11 @@ use thiserror::Error;
 use super::range::RangeSize;
 use super::{LoadError, Operator, Poller, Present, RestoreError, Restored, TickError};
 use crate::cursor::{Cursor, CursorMode, KeyValues, SourceFingerprint, SourceState};
-use crate::error::{ErrorKind, chain};
+use crate::error::{ErrorKind, chain, restart_in_source};
 use crate::journal::Happened;
 use crate::partition::whole_of;
 use crate::range::{
-    Direction, RangeError, is_first_reading, position, refuse_future, refuse_other_key,
+    Direction, RangeError, is_first_reading, misfit, position, refuse_future, refuse_other_key,
 };
 use crate::source::{FetchError, FetchWindow};
 use crate::state::{Generation, StateDocument, forgiven};
@@ -150,6 +150,14 @@ pub enum ResetError {
         reason: String,
         /// Commands that end the loss.
         remedy: String,
+    },
+    /// The position has no place in the source of the settings.
+    #[error("the position cannot be kept: {reason}; {}", restart_in_source(poller))]
+    CannotKeep {
+        /// The poller.
+        poller: String,
+        /// Why.
+        reason: String,
     },
     /// The copy is of another source.
     #[error(
@@ -334,6 +342,10 @@ impl Poller {
             ResetTo::Keep => (Aim { cursor: from.cloned(), state: None }, false),
         };
         if let Some(cursor) = &aim.cursor {
+            let misfit = misfit(cursor, shape.mode, &shape.key);
+            if let Some(reason) = misfit.filter(|_| matches!(to, ResetTo::Keep)) {
+                return Err(ResetError::CannotKeep { poller: self.name.clone(), reason });
+            }
             if cursor.mode != shape.mode {
                 return Err(RangeError::OtherMode(cursor.mode, shape.mode).into());
             }

@@ -92,6 +92,24 @@ pub fn refuse_other_key(cursor: &Cursor, key: &[String]) -> Result<(), RangeErro
     Err(RangeError::Key { found: cursor.key.to_json().to_string(), columns: key.join("`, `") })
 }
 
+/// Returns why a position has no place in a source that is read in `mode` by `key`; `None` where it has one.
+pub fn misfit(cursor: &Cursor, mode: CursorMode, key: &[String]) -> Option<String> {
+    if cursor.mode != mode {
+        let found = cursor.mode;
+        return Some(format!(
+            "the position is of mode `{found}`, and the source is read in mode `{mode}`"
+        ));
+    }
+    refuse_other_key(cursor, key).err().map(|_| {
+        let found: Vec<&str> = cursor.key.iter().map(|(column, _)| column).collect();
+        format!(
+            "the key columns of the position are `{}`, and those of the source are `{}`",
+            found.join("`, `"),
+            key.join("`, `")
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

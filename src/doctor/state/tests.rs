@@ -2,11 +2,10 @@ use time::macros::datetime;
 
 use super::*;
 use crate::clock::TokioClock;
-use crate::cursor::{Cursor, KeyValues};
+use crate::cursor::{Cursor, KeyValues, SourceDefinition, SourceFingerprint};
 use crate::doctor::Level;
-use crate::state::{
-    Fence, Generation, MemoryStore, Paused, Precondition, encode, encode_marker,
-};
+use crate::event::SourceLabel;
+use crate::state::{Fence, Generation, MemoryStore, Paused, Precondition, encode, encode_marker};
 
 /// The clock that the store in memory has.
 fn clock() -> TokioClock {
@@ -21,8 +20,23 @@ fn definition(name: &str) -> SourceDefinition {
     SourceDefinition::of(&[("object", name)])
 }
 
+/// A source that the position of [`document`] has a place in.
+fn shape(name: &str) -> SourceShape {
+    SourceShape {
+        label: SourceLabel {
+            poller: "orders".to_owned(),
+            object: name.to_owned(),
+            mode: CursorMode::IntegerPk.as_str(),
+        },
+        mode: CursorMode::IntegerPk,
+        key: vec!["id".to_owned()],
+        fingerprint: source(name),
+        definition: definition(name),
+    }
+}
+
 fn judged(document: &StateDocument, name: &str) -> Finding {
-    fingerprint(document, &source(name), &definition(name))
+    fingerprint(document, &shape(name))
 }
 
 fn document() -> StateDocument {
@@ -171,6 +185,32 @@ fn a_checkpoint_of_another_source_is_an_error() {
     assert!(named.found.ends_with("object was `t`, is now `u`"), "{named:?}");
     let blank = StateDocument::blank("orders", source("t"));
     assert_eq!(judged(&blank, "u").level, Level::Ok);
+}
+
+#[test]
+fn a_position_is_only_offered_to_be_kept_where_the_source_can_read_it() {
+    let fix = |mode, key: &[&str]| {
+        let mut document = document();
+        let key_values = [("id".to_owned(), 7.into())].into_iter().collect();
+        document.checkpoint.cursor = Some(Cursor::integer(42, key_values));
+        let key = key.iter().map(|&column| column.to_owned()).collect();
+        fingerprint(&document, &SourceShape { mode, key, ..shape("u") }).fix.unwrap()
+    };
+    let same = fix(CursorMode::IntegerPk, &["id"]);
+    assert!(same.contains("`highwater reset orders keep --new-source "), "{same}");
+    for other in [
+        fix(CursorMode::IntegerPk, &["id", "other"]),
+        fix(CursorMode::IntegerPk, &["other"]),
+        fix(CursorMode::RowVersion, &["id"]),
+    ] {
+        assert!(!other.contains(" keep "), "{other}");
+        for to in ["to-beginning --new-source", "to-now --new-source --skip-rows"] {
+            assert!(
+                other.contains(&format!("`highwater reset orders {to} --reason \"")),
+                "{other}"
+            );
+        }
+    }
 }
 
 #[tokio::test]

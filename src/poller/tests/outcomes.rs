@@ -27,7 +27,7 @@ fn ends() -> Vec<(&'static str, Ended)> {
     let unreachable = StoreError::Unreachable { key: reason(), reason: reason() };
     let null = NormalizeError::NullKey { row: 0, column: reason() };
     let stale = StaleWrite { stale: Fence::default(), current: Fence::default() };
-    let changed = TickError::Fingerprint { poller: reason(), differences: reason() };
+    let changed = TickError::Fingerprint { poller: reason(), differences: reason(), keeps: true };
     let vanished =
         TickError::StateVanished { poller: reason(), ran_since: reason(), has_journal: false };
     let (poller, current) = ("p".to_owned(), stale.current);

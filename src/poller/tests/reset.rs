@@ -235,7 +235,31 @@ async fn a_position_of_another_mode_or_of_nothing_is_not_kept() {
     *cursor = Cursor::integer(7, cursor.key.clone());
     world.overwrite(&encode(&document)).await;
     let other = poller.plan_reset(ResetTo::Keep, true).await.unwrap_err();
-    assert!(matches!(other, ResetError::Position(RangeError::OtherMode(..))), "{other}");
+    assert!(matches!(other, ResetError::CannotKeep { .. }), "{other}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_position_with_another_key_is_neither_kept_nor_offered_to_be() {
+    let world = World::new();
+    world.seasoned("a").await;
+    let source = TableSource::with_fingerprint("p", "dbo.other").keyed_by(&["id", "other"]);
+    let poller = world.instance_of("b", Arc::new(source));
+    let ticked = chain(&tick(&poller).await.unwrap_err());
+    let refused = poller.plan_reset(ResetTo::Keep, true).await.unwrap_err();
+    assert!(matches!(refused, ResetError::CannotKeep { .. }), "{refused}");
+    let refused = refused.to_string();
+    let why = "the key columns of the position are `id`, and those of the source are `id`, `other`";
+    assert!(refused.contains(why), "{refused}");
+    for text in [ticked, refused] {
+        assert!(!text.contains("reset p keep"), "{text}");
+        for to in ["to-beginning --new-source", "to-now --new-source --skip-rows"] {
+            assert!(text.contains(&format!("`highwater reset p {to} --reason \"")), "{text}");
+        }
+    }
+    // Both run.
+    for to in [ResetTo::Beginning, ResetTo::Now] {
+        poller.plan_reset(to, true).await.unwrap();
+    }
 }
 
 #[tokio::test(start_paused = true)]
