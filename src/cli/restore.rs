@@ -104,8 +104,13 @@ pub(super) fn read(name: &str, file: &Path) -> Result<StateDocument, Failed> {
         .map_err(|error| Failed::new(Exit::Usage, format!("read `{shown}`: {error}")))?;
     // The file store keeps a line of its own above each document, also above those that are saved.
     let bytes = without_header(&bytes);
-    decode(name, bytes)
-        .map_err(|error| Failed::new(Exit::Usage, format!("`{shown}`: {}", chain(&error))))
+    decode(name, bytes).map_err(|error| {
+        let defect = error.defect();
+        let text = format!(
+            "file `{shown}` is no copy of the state of `{name}`: it {defect}; nothing was done, choose another copy"
+        );
+        Failed::new(Exit::Usage, text)
+    })
 }
 
 /// Returns a document without the line that the file store keeps above it.
@@ -234,5 +239,30 @@ pub(super) fn failed(error: RestoreError) -> Failed {
         RestoreError::Load(LoadError::Store(error)) => error.into(),
         RestoreError::Load(LoadError::Format(error)) => error.into(),
         RestoreError::Refused(error) => Failed::new(Exit::Failed, chain(&error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_no_copy_is_named_with_its_defect_and_without_the_command_that_was_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("broken.json");
+        let lease = r#"{"version":1,"poller_name":"p","source_fingerprint":"f","checkpoint":{},"lease":{}}"#;
+        for (content, defect) in [
+            ("{", "it is not JSON (1 bytes; "),
+            ("null", "it is `null`, expected an object"),
+            (lease, "it has no fencing token"),
+        ] {
+            std::fs::write(&file, content).unwrap();
+            let failed = read("p", &file).unwrap_err();
+            let shown = format!("file `{}`", file.display());
+            for expected in [shown.as_str(), defect, "choose another copy"] {
+                assert!(failed.text.contains(expected), "{}", failed.text);
+            }
+            assert!(!failed.text.contains("highwater "), "{}", failed.text);
+        }
     }
 }

@@ -28,7 +28,8 @@ const KNOWN_REQUIREMENTS: &[&str] =
 pub enum FormatError {
     /// The bytes are not JSON; most often a truncated copy.
     #[error(
-        "state document of `{poller}` is not JSON ({length} bytes; {cause}), and nothing was overwritten: {}",
+        "state document of `{poller}` {}, and nothing was overwritten: {}",
+        self.defect(),
         restore_state(poller, None)
     )]
     NotJson {
@@ -41,21 +42,20 @@ pub enum FormatError {
     },
     /// JSON, but not a state document.
     #[error(
-        "state document of `{poller}` is JSON of something else ({cause}): it needs `version`, \
-         `poller_name`, `source_fingerprint`, `checkpoint` and `lease`; check the container and path; if they are \
-         right, {}",
+        "state document of `{poller}` {}: check the container and path; if they are right, {}",
+        self.defect(),
         restore_state(poller, None)
     )]
     Foreign {
         /// The poller.
         poller: String,
-        /// Which field is wrong.
-        cause: serde_json::Error,
+        /// What is wrong with it.
+        cause: String,
     },
     /// Written by a version that this build does not know.
     #[error(
-        "state document of `{poller}` has version `{found}`, this build reads `{VERSION}`: \
-         deploy a build that reads it"
+        "state document of `{poller}` {}: deploy a build that reads it",
+        self.defect()
     )]
     Version {
         /// The poller.
@@ -65,8 +65,8 @@ pub enum FormatError {
     },
     /// Requires a feature that this build does not know.
     #[error(
-        "state document of `{poller}` requires `{requirement}`, which this build does not know: \
-         deploy a newer build"
+        "state document of `{poller}` {}: deploy a newer build",
+        self.defect()
     )]
     Requirement {
         /// The poller.
@@ -76,8 +76,9 @@ pub enum FormatError {
     },
     /// Belongs to another poller.
     #[error(
-        "state document of `{poller}` names poller `{found}`: two pollers share one path, or the document was \
+        "state document of `{poller}` {}: two pollers share one path, or the document was \
          copied there; {}",
+        self.defect(),
         restore_state(poller, None)
     )]
     OtherPoller {
@@ -88,8 +89,8 @@ pub enum FormatError {
     },
     /// The lease has no fencing token, so the next grant would repeat one that was given before.
     #[error(
-        "state document of `{poller}` has the fencing token `{found}`, expected a number: without the last one \
-         the next grant could repeat an earlier token; {}",
+        "state document of `{poller}` {}: without the last one the next grant could repeat an earlier token; {}",
+        self.defect(),
         restore_state(poller, None)
     )]
     NoToken {
@@ -100,8 +101,8 @@ pub enum FormatError {
     },
     /// There is no position, though a batch was delivered.
     #[error(
-        "state document of `{poller}` has no cursor, though batch `{batch_id}` was delivered: everything would be \
-         delivered again; {}",
+        "state document of `{poller}` {}: everything would be delivered again; {}",
+        self.defect(),
         restore_state(poller, None)
     )]
     NoCursor {
@@ -125,7 +126,8 @@ pub enum FormatError {
     },
     /// The checkpoint's cursor cannot be used.
     #[error(
-        "state document of `{poller}` has a checkpoint that cannot be used ({cause}): {}",
+        "state document of `{poller}` {}: {}",
+        self.defect(),
         restore_state(poller, None)
     )]
     Cursor {
@@ -134,6 +136,61 @@ pub enum FormatError {
         /// What is wrong with it.
         cause: CursorError,
     },
+}
+
+impl FormatError {
+    /// Returns what is wrong, to follow the name of the document or the file, without what to do about it.
+    pub fn defect(&self) -> String {
+        match self {
+            Self::NotJson { length, cause, .. } | Self::Marker { length, cause, .. } => {
+                format!("is not JSON ({length} bytes; {cause})")
+            }
+            Self::Foreign { cause, .. } => format!("is JSON of something else ({cause})"),
+            Self::Version { found, .. } => {
+                format!("has version `{found}`, this build reads `{VERSION}`")
+            }
+            Self::Requirement { requirement, .. } => {
+                format!("requires `{requirement}`, which this build does not know")
+            }
+            Self::OtherPoller { found, .. } => format!("names poller `{found}`"),
+            Self::NoToken { found, .. } if found == "null" => "has no fencing token".to_owned(),
+            Self::NoToken { found, .. } => {
+                format!("has the fencing token `{found}`, expected a whole number")
+            }
+            Self::NoCursor { batch_id, .. } => {
+                format!("has no cursor, though batch `{batch_id}` was delivered")
+            }
+            Self::Cursor { cause, .. } => {
+                format!("has a checkpoint that cannot be used ({cause})")
+            }
+        }
+    }
+}
+
+/// Returns why JSON is no state document, in the words of the document.
+fn foreign(bytes: &[u8], cause: &serde_json::Error) -> String {
+    const NEEDED: [&str; 5] =
+        ["version", "poller_name", "source_fingerprint", "checkpoint", "lease"];
+    let json: Json = serde_json::from_slice(without_bom(bytes)).unwrap_or_default();
+    let fields = match json {
+        Json::Object(fields) => fields,
+        Json::Null => return "it is `null`, expected an object".to_owned(),
+        Json::Array(_) => return "it is a list, expected an object".to_owned(),
+        Json::Bool(_) | Json::Number(_) | Json::String(_) => {
+            return "it is a single value, expected an object".to_owned();
+        }
+    };
+    let missing: Vec<&str> =
+        NEEDED.into_iter().filter(|name| !fields.contains_key(*name)).collect();
+    if !missing.is_empty() {
+        return format!("it has no `{}`", missing.join("`, `"));
+    }
+    // The names of our own types say nothing to a reader.
+    let text = cause.to_string();
+    match text.split_once("expected struct ") {
+        Some((found, _)) => format!("{found}expected an object"),
+        None => text,
+    }
 }
 
 /// Reads the stored form of `poller`'s document.
@@ -159,8 +216,9 @@ pub fn decode(poller: &str, bytes: &[u8]) -> Result<StateDocument, FormatError> 
     }
     let document: StateDocument = match serde_json::from_value(json) {
         Ok(document) => document,
-        Err(cause) => without_bad_statistics(poller, bytes)
-            .ok_or_else(|| FormatError::Foreign { poller: owned(), cause })?,
+        Err(cause) => without_bad_statistics(poller, bytes).ok_or_else(|| {
+            FormatError::Foreign { poller: owned(), cause: foreign(bytes, &cause) }
+        })?,
     };
     if document.poller_name != poller {
         let found = document.poller_name;
@@ -364,8 +422,12 @@ mod tests {
         for (document, expected) in [
             (String::new(), "is not JSON (0 bytes; EOF"),
             (SEED.chars().take(200).collect(), "is not JSON (200 bytes; EOF"),
-            ("[]".to_owned(), "JSON of something else"),
-            (r#"{"hello":"world"}"#.to_owned(), "JSON of something else"),
+            ("[]".to_owned(), "JSON of something else (it is a list, expected an object)"),
+            ("null".to_owned(), "JSON of something else (it is `null`, expected an object)"),
+            (
+                r#"{"hello":"world"}"#.to_owned(),
+                "(it has no `version`, `poller_name`, `source_fingerprint`, `checkpoint`, `lease`)",
+            ),
             (with("\"version\": 1", "\"version\": 99"), "has version `99`, this build reads `1`"),
             (with("\"version\": 1", "\"version\": \"1\""), "has version `\"1\"`"),
             (
@@ -393,8 +455,8 @@ mod tests {
             json.to_string()
         };
         for (pointer, value, expected) in [
-            ("/lease/fencing_token", None, "has the fencing token `null`"),
-            ("/lease/fencing_token", Some(Json::Null), "has the fencing token `null`"),
+            ("/lease/fencing_token", None, "has no fencing token:"),
+            ("/lease/fencing_token", Some(Json::Null), "has no fencing token:"),
             ("/lease/fencing_token", Some((-1).into()), "has the fencing token `-1`"),
             ("/lease/fencing_token", Some("42".into()), "has the fencing token `\"42\"`"),
             ("/checkpoint/cursor", None, "though batch `batch_20260407_012346_0001` was"),
