@@ -11,7 +11,9 @@ use super::findings;
 use super::from::FromOption;
 use super::output::{Exit, Output, OutputOption, Record, say};
 use crate::app::App;
-use crate::config::{Config, FUNCTION_TIMEOUT_ABOVE, FoundSecret, FunctionTimeout, Vars, secrets};
+use crate::config::{
+    Config, FUNCTION_TIMEOUT_ABOVE, FoundSecret, FunctionTimeout, Mistake, Vars, secrets,
+};
 use crate::doctor::Finding;
 use crate::error::chain;
 use crate::page;
@@ -81,8 +83,7 @@ fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
             for mistake in &mistakes.0 {
                 let fix = format!("set `{}` to {}", mistake.setting, mistake.expected);
                 let fix = mistake.hint.clone().unwrap_or(fix);
-                let told = format!("setting `{}` {}", mistake.setting, mistake.shown);
-                let told = format!("{told}, expected {}", mistake.expected);
+                let told = Mistake { hint: None, ..mistake.clone() }.to_string();
                 add("settings", Finding::error("setting", told, fix));
             }
             None

@@ -29,7 +29,7 @@ pub struct Mistake {
     pub setting: String,
     /// What it is.
     pub shown: Shown,
-    /// What it should be.
+    /// What it should be; empty where the setting should not be there.
     pub expected: String,
     /// What to do, where that is not plain from the rest.
     pub hint: Option<String>,
@@ -38,7 +38,10 @@ pub struct Mistake {
 impl fmt::Display for Mistake {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { setting, shown, expected, hint } = self;
-        write!(formatter, "setting `{setting}` {shown}, expected {expected}")?;
+        write!(formatter, "setting `{setting}` {shown}")?;
+        if !expected.is_empty() {
+            write!(formatter, ", expected {expected}")?;
+        }
         match hint {
             Some(hint) => write!(formatter, "\n  hint: {hint}"),
             None => Ok(()),

@@ -563,19 +563,19 @@ fn every_mistake_is_reported_at_once() {
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__CURSOR` is not set, expected column that grows with each change
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__KEY` is `id,,ID`, expected names of columns separated by commas, each once
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__MODE` is `row_version`, expected `auto`, `rowversion`, `change_tracking`, `timestamp+pk` or `integer+pk`
-            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__TABEL` is unknown, expected a setting that Highwater knows
-              hint: did you mean `HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE`?
+            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__TABEL` is unknown
+              hint: did you mean `HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE`? Write that, or remove this
             setting `HIGHWATER__POLLERS__ORDERS__STATE_REFRESH` is `soon`, expected a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours
             setting `HIGHWATER__POLLERS__ORDERS__STATUS_INTERVAL` is `25h`, expected a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours
             setting `HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX` is `240`, expected a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours
               hint: add the unit, as in `240s`
             setting `HIGHWATER__POLLERS__stock__…` is unknown, expected the poller's name in upper case: letters, digits and single `_`, a letter first
               hint: write `HIGHWATER__POLLERS__STOCK__…`
-            setting `HIGHWATER__STATE__CONECTION` is unknown, expected a setting that Highwater knows
-              hint: did you mean `HIGHWATER__STATE__CONNECTION`?
+            setting `HIGHWATER__STATE__CONECTION` is unknown
+              hint: did you mean `HIGHWATER__STATE__CONNECTION`? Write that, or remove this
             setting `HIGHWATER__STATE__CONTAINER` is `Db_State`, expected 3 to 63 lower-case letters, digits and single `-`, none of these first or last
-            setting `highwater__log` is unknown, expected a setting that Highwater knows
-              hint: did you mean `HIGHWATER__LOG`?
+            setting `highwater__log` is unknown
+              hint: did you mean `HIGHWATER__LOG`? Write that, or remove this
         "#]],
     );
 }

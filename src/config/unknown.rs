@@ -16,9 +16,12 @@ pub(super) fn report(reader: &mut Reader<'_>) {
         if !plain.starts_with(PREFIX) || is_known(&name) {
             continue;
         }
-        let hint = suggest(&plain).map(|known| format!("did you mean `{known}`?"));
-        let expected = "a setting that Highwater knows".to_owned();
-        reader.note(Mistake { setting: name, shown: Shown::Unknown, expected, hint });
+        let hint = match suggest(&plain) {
+            Some(known) => format!("did you mean `{known}`? Write that, or remove this"),
+            None => "remove it".to_owned(),
+        };
+        let (shown, expected) = (Shown::Unknown, String::new());
+        reader.note(Mistake { setting: name, shown, expected, hint: Some(hint) });
     }
 }
 
@@ -52,7 +55,16 @@ fn suggest(name: &str) -> Option<String> {
     }
     let tails = SETTINGS.iter().filter_map(|setting| setting.name.strip_prefix(PREFIX));
     let globals = tails.filter(|tail| !tail.contains('<'));
-    closest(name.strip_prefix(PREFIX)?, globals).map(|tail| format!("{PREFIX}{tail}"))
+    let global = closest(name.strip_prefix(PREFIX)?, globals);
+    global.map(|tail| format!("{PREFIX}{tail}")).or_else(|| suggest_group(name))
+}
+
+/// Returns the setting that was meant where the slip is in `POLLERS` or `FUNCTIONS`.
+fn suggest_group(name: &str) -> Option<String> {
+    let (group, rest) = name.strip_prefix(PREFIX)?.split_once("__")?;
+    let meant = closest(group, ["POLLERS", "FUNCTIONS"].into_iter())?;
+    let whole = format!("{PREFIX}{meant}__{rest}");
+    if is_known(&whole) { Some(whole) } else { suggest(&whole).filter(|_| meant != group) }
 }
 
 /// Returns the setting of a poller that was most likely meant, for a step the same one of that step.
@@ -124,6 +136,13 @@ mod tests {
                 Some("HIGHWATER__POLLERS__A__HANDLER__STEP__B__TIMEOUT"),
             ),
             ("HIGHWATER__POLLERS__A__HANDLER__STEP", Some("HIGHWATER__POLLERS__A__HANDLER__STEPS")),
+            (
+                "HIGHWATER__POLLER__ORDERS__SOURCE__TABLE",
+                Some("HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE"),
+            ),
+            ("HIGHWATER__POLERS__A__SOURCE__TABEL", Some("HIGHWATER__POLLERS__A__SOURCE__TABLE")),
+            ("HIGHWATER__FUNCTION__F__POLLER", Some("HIGHWATER__FUNCTIONS__F__POLLER")),
+            ("HIGHWATER__OTHER__A__SOURCE__TABLE", None),
             ("HIGHWATER__FUNCTIONS__F__POLER", Some("HIGHWATER__FUNCTIONS__F__POLLER")),
         ] {
             assert_eq!(suggest(name).as_deref(), meant, "{name}");

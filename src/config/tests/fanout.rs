@@ -40,11 +40,12 @@ fn mistakes_in_a_chain_are_told_by_the_names_of_its_settings() {
         &expect![[r"
         5 mistakes in the settings
         setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFI__URL` is unknown, expected a step that `HIGHWATER__POLLERS__ORDERS__HANDLER__STEPS` names: `warehouse`, `notify`
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__STALL_MAX` is unknown, expected a setting that Highwater knows
+        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__STALL_MAX` is unknown
+          hint: remove it
         setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__TIMEOUT` is `1h`, expected a duration below `285s`, which is `HIGHWATER__FUNCTION_TIMEOUT` less 15 seconds
           hint: raise that one, and `functionTimeout`
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__TRIES_MAXX` is unknown, expected a setting that Highwater knows
-          hint: did you mean `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__TRIES_MAX`?
+        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__TRIES_MAXX` is unknown
+          hint: did you mean `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__TRIES_MAX`? Write that, or remove this
         setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__WAREHOUSE__TABLE` is not set, expected table that rows are written to
     "]],
     );
