@@ -207,7 +207,7 @@ async fn columns_that_cannot_be_read_are_all_named() {
     // Nor do they hide what else is wrong.
     let key = vec!["di".to_owned()];
     let found = examined(&world, SourceSettings { key, ..settings.clone() }).await;
-    found.expect("settings", Level::Error, "key column `di` is not in `dbo.t`");
+    found.expect("settings", Level::Error, "correct `HIGHWATER__POLLERS__ORDERS__SOURCE__KEY`");
     settings.columns = Some(vec!["id".to_owned()]);
     examined(&world, settings).await.expect("column types", Level::Ok, "id int as number");
 }

@@ -5,6 +5,7 @@ use crate::error::ErrorKind;
 use crate::source::FetchError;
 
 use super::SourceSettings;
+use super::columns::{self, Role};
 use super::describe::Column;
 use super::origin::Origin;
 
@@ -108,10 +109,8 @@ fn possible(settings: &SourceSettings, survey: Survey<'_>) -> Result<Vec<Reasone
         reason,
     };
     if let Some(name) = settings.cursor_column.as_deref() {
-        let column = survey.columns.iter().find(|column| same(&column.name, name));
-        let column = column.ok_or_else(|| {
-            configuration(format!("cursor column `{name}` is not in `{}`", survey.origin))
-        })?;
+        let role = Role::Cursor(None);
+        let column = columns::find(settings, survey.origin, survey.columns, role, name)?;
         let modes = [CursorMode::RowVersion, CursorMode::TimestampPk, CursorMode::IntegerPk];
         let mode = modes.into_iter().find(|mode| column.fits(*mode).is_ok()).ok_or_else(|| {
             configuration(format!(
@@ -301,6 +300,11 @@ mod tests {
         assert!(error.contains("`x` of `dbo.t` is of type `xml`, by which no mode"), "{error}");
         let error = chosen(Some("y"), &columns, true, None).unwrap_err();
         assert!(error.contains("cursor column `y` is not in `dbo.t`"), "{error}");
+        assert!(error.contains("correct `HIGHWATER__POLLERS__P__SOURCE__CURSOR`"), "{error}");
+        // `x` is one letter off as well, but no mode can order rows by it.
+        let columns = [column("x", "xml"), column("xv", "rowversion")];
+        let error = chosen(Some("x_"), &columns, true, None).unwrap_err();
+        assert!(error.ends_with("; did you mean `xv`?"), "{error}");
     }
 
     #[test]

@@ -3,12 +3,61 @@
 use crate::config::closest;
 use crate::cursor::CursorMode;
 use crate::error::ErrorKind;
+use crate::partition::whole_of;
 use crate::source::FetchError;
 
 use super::SourceSettings;
 use super::choice::Choice;
 use super::describe::Column;
 use super::origin::Origin;
+
+/// What a column is named for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// To order rows by; the mode is `None` where it is left to choose.
+    Cursor(Option<CursorMode>),
+    Key,
+    Listed,
+    Excluded,
+    SoftDelete,
+}
+
+impl Role {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Cursor(_) => "cursor",
+            Self::Key => "key",
+            Self::Listed => "listed",
+            Self::Excluded => "excluded",
+            Self::SoftDelete => "soft-delete",
+        }
+    }
+
+    /// Returns the name of the setting that names the column.
+    fn setting(self, settings: &SourceSettings) -> String {
+        let name = match self {
+            Self::Cursor(_) => "CURSOR",
+            Self::Key => "KEY",
+            Self::Listed => "COLUMNS",
+            Self::Excluded => "COLUMNS_EXCLUDED",
+            Self::SoftDelete => "SOFT_DELETE",
+        };
+        let poller = whole_of(&settings.poller).to_ascii_uppercase();
+        format!("HIGHWATER__POLLERS__{poller}__SOURCE__{name}")
+    }
+
+    /// Whether a column has a type for it.
+    fn fits(self, column: &Column) -> bool {
+        let any = [CursorMode::RowVersion, CursorMode::TimestampPk, CursorMode::IntegerPk];
+        match self {
+            Self::Cursor(Some(mode)) => column.fits(mode).is_ok(),
+            Self::Cursor(None) => any.into_iter().any(|mode| column.fits(mode).is_ok()),
+            Self::Key => column.can_be_key(),
+            Self::SoftDelete => column.deleted().is_ok(),
+            Self::Listed | Self::Excluded => true,
+        }
+    }
+}
 
 /// Returns the columns that are delivered, in the order of the list, or else of the table.
 ///
@@ -22,11 +71,14 @@ pub(super) fn delivered(
     described: &[Column],
 ) -> Result<Vec<Column>, FetchError> {
     if let Some(names) = &settings.columns {
-        return names.iter().map(|name| find(origin, described, "listed", name)).collect();
+        return names
+            .iter()
+            .map(|name| find(settings, origin, described, Role::Listed, name))
+            .collect();
     }
     let mut delivered = described.to_vec();
     for name in &settings.columns_excluded {
-        let column = find(origin, described, "excluded", name)?;
+        let column = find(settings, origin, described, Role::Excluded, name)?;
         let is_it = |kept: &String| alike(kept, &column.name);
         if settings.key.iter().any(is_it) || choice.cursor.as_ref().is_some_and(is_it) {
             return Err(configuration(format!(
@@ -59,7 +111,7 @@ pub(super) fn deleted(
         );
         return Err(configuration(reason));
     }
-    let column = find(origin, described, "soft-delete", name)?;
+    let column = find(settings, origin, described, Role::SoftDelete, name)?;
     column.deleted().map(Some).map_err(configuration)
 }
 
@@ -67,11 +119,12 @@ pub(super) fn deleted(
 ///
 /// # Errors
 ///
-/// [`FetchError`] if there is none; it names the `role` in which the column was wanted.
+/// [`FetchError`] if there is none; it names the `role` in which the column was wanted, and its setting.
 pub(super) fn find(
+    settings: &SourceSettings,
     origin: &Origin,
     described: &[Column],
-    role: &str,
+    role: Role,
     name: &str,
 ) -> Result<Column, FetchError> {
     let name = name.trim();
@@ -80,11 +133,12 @@ pub(super) fn find(
     let found = found.or_else(|| described.iter().find(|column| alike(&column.name, name)));
     found.cloned().ok_or_else(|| {
         let names: Vec<&str> = described.iter().map(|column| column.name.as_str()).collect();
-        let meant = closest(name, names.iter().copied());
+        let fitting = described.iter().filter(|column| role.fits(column));
+        let meant = closest(name, fitting.map(|column| column.name.as_str()));
         let meant = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
-        let names = names.join("`, `");
+        let (role, setting, names) = (role.as_str(), role.setting(settings), names.join("`, `"));
         configuration(format!(
-            "{role} column `{name}` is not in `{origin}`, which has `{names}`{meant}"
+            "{role} column `{name}` is not in `{origin}`, which has `{names}`: correct `{setting}`{meant}"
         ))
     })
 }

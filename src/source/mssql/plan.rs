@@ -14,7 +14,7 @@ use crate::value::Value;
 
 use super::cells::CellForm;
 use super::choice::{self, Choice};
-use super::columns;
+use super::columns::{self, Role};
 use super::describe::Column;
 use super::identity::{self, Identity};
 use super::limit::{Cut, Guard};
@@ -148,9 +148,10 @@ impl Plan {
         described: &[Column],
     ) -> Result<Self, FetchError> {
         let Reading { origin, filter, choice } = read;
-        let find = |role: &str, name: &str| columns::find(origin, described, role, name);
+        let find = |role, name: &str| columns::find(settings, origin, described, role, name);
         let mode = choice.mode;
-        let cursor = choice.cursor.as_deref().map(|cursor| find("cursor", cursor)).transpose()?;
+        let by = Role::Cursor(Some(mode));
+        let cursor = choice.cursor.as_deref().map(|cursor| find(by, cursor)).transpose()?;
         if let Some(cursor) = &cursor {
             cursor.fits(mode).map_err(|needed| {
                 configuration(format!(
@@ -160,7 +161,7 @@ impl Plan {
             })?;
         }
         let key =
-            settings.key.iter().map(|name| find("key", name)).collect::<Result<Vec<_>, _>>()?;
+            settings.key.iter().map(|name| find(Role::Key, name)).collect::<Result<Vec<_>, _>>()?;
         if let Some(column) = key.iter().find(|column| !column.can_be_key()) {
             return Err(configuration(format!(
                 "key column `{}` of `{origin}` is of type `{}`, which cannot be a key of a checkpoint: name \
