@@ -66,9 +66,10 @@ pub(crate) fn restore_state(document: &str, has_journal: Option<bool>) -> String
         Some(false) => String::new(),
         None => format!("where a journal is kept, rebuild it with {rebuild}, "),
     };
+    // Whether there is a copy, and where, only the operator knows.
     format!(
-        "{rebuild}restore a copy with `highwater state import copy.json {poller} --reason \"state was lost\"`, or \
-         deliver everything again with {}",
+        "{rebuild}put back a copy (a backup, an export, or the newest `{poller}.saved.*.json`) as `highwater state \
+         import --help` says, or deliver everything again with {}",
         reset_to_beginning(poller, "state was lost")
     )
 }

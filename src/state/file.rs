@@ -76,8 +76,8 @@ impl FileStore {
             format!("{missing}, or for a first start create it by `init` of a poller")
         } else {
             format!(
-                "{missing}; or restore the state there with `highwater state import copy.json {poller} --reason \
-                 \"folder was lost\"`; or, for a first start, create it with `highwater init {poller}`"
+                "{missing}; or put a copy of the state there as `highwater state import --help` says; or, for a \
+                 first start, create it with `highwater init {poller}`"
             )
         };
         Err(StoreError::Refused { key: key.path(), reason })

@@ -168,7 +168,7 @@ async fn a_state_that_vanished_is_not_replayed() {
     setup
         .refuses(&[
             "is gone though the poller has run",
-            "`highwater state import copy.json orders ",
+            "put back a copy (a backup, an export, or the newest `orders.saved.*.json`) as `highwater state import --help`",
             "`highwater reset orders to-beginning ",
         ])
         .await;
