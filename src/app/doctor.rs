@@ -73,6 +73,11 @@ impl Patient {
             let shape = self.source.shape();
             findings.push(state::fingerprint(document, shape));
         }
+        if seen.is_first_start {
+            let shape = self.source.is_decided().then(|| self.source.shape());
+            let fingerprint = shape.map(|shape| &shape.fingerprint);
+            findings.extend(state::elsewhere(&*self.store, &self.poller.name, fingerprint).await);
+        }
         findings.extend(of_source);
         findings
     }

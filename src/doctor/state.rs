@@ -45,6 +45,8 @@ pub struct Examined {
     pub findings: Vec<Finding>,
     /// The document, where there is one that can be used.
     pub document: Option<StateDocument>,
+    /// Whether the poller has never run, as far as document and marker say: [`elsewhere`] has more.
+    pub is_first_start: bool,
 }
 
 /// Reads a poller's document and its marker, and judges them.
@@ -58,7 +60,7 @@ pub async fn examine(
     let loaded = match store.load(&key).await {
         Ok(loaded) => loaded,
         Err(error) => {
-            return Examined { findings: vec![unread(&error)], document: None };
+            return Examined { findings: vec![unread(&error)], ..Examined::default() };
         }
     };
     let reading =
@@ -71,10 +73,8 @@ pub async fn examine(
     let (more, document) = judge(expected, &loaded, &marker, store.grain());
     findings.extend(more);
     let has_begun = document.as_ref().is_some_and(|document| !document.is_blank());
-    if !has_begun && matches!(&marker, Ok(Loaded { stored: None, .. })) {
-        findings.extend(elsewhere(store, &key).await);
-    }
-    Examined { findings, document }
+    let is_first_start = !has_begun && matches!(&marker, Ok(Loaded { stored: None, .. }));
+    Examined { findings, document, is_first_start }
 }
 
 /// Judges whether the checkpoint is of the source that settings describe.
@@ -144,46 +144,68 @@ fn judge(
     (findings, Some(document))
 }
 
-/// The same poller under another application, from where a first start would have to continue.
-async fn elsewhere(store: &dyn StateStore, key: &StateKey) -> Option<Finding> {
-    let (check, poller) = ("first start", key.poller());
-    let apps = match store.apps_with(key).await {
-        Ok(apps) => apps?,
-        Err(error) => {
-            let found = format!(
-                "whether it has run under another app could not be checked: {}",
-                chain(&error)
-            );
-            return Some(Finding::unknown(
-                check,
-                found,
-                "grant the right to list, or check the app's name",
-            ));
-        }
+/// Looks for the same poller under another application, from where a first start would have to continue.
+///
+/// As a tick does, it compares the sources. `None` as `source` stands for one that is not known.
+pub async fn elsewhere(
+    store: &dyn StateStore,
+    poller: &str,
+    source: Option<&SourceFingerprint>,
+) -> Vec<Finding> {
+    let (check, key) = ("first start", StateKey::Document(poller.to_owned()));
+    let unknown = |reason: &str| {
+        let found = format!("whether it has run under another app could not be checked: {reason}");
+        Finding::unknown(check, found, "grant the right to list and read, or check the app's name")
     };
+    let apps = match store.apps_with(&key).await {
+        Ok(apps) => apps.unwrap_or_default(),
+        Err(error) => return vec![unknown(&chain(&error))],
+    };
+    let mut findings = Vec::new();
     // The one that was written last, as a tick would name it.
     let mut newest = None;
     for app in apps {
         let Some(other) = store.of_app(&app) else { continue };
-        let stored = other.load(key).await.ok().and_then(|loaded| loaded.stored);
+        let there = other.location(&key);
+        let stored = match other.load(&key).await {
+            Ok(loaded) => loaded.stored,
+            Err(error) => {
+                findings.push(unknown(&format!("`{there}`: {}", chain(&error))));
+                continue;
+            }
+        };
         let Some(stored) = stored else { continue };
+        let found = match decode(poller, &stored.bytes) {
+            Ok(found) => found,
+            Err(error) => {
+                findings.push(unknown(&format!("`{there}`: {}", error.defect())));
+                continue;
+            }
+        };
+        let is_same = source.is_none_or(|source| found.source_fingerprint == *source);
+        if found.checkpoint.cursor.is_none() || !is_same {
+            continue;
+        }
         if newest.as_ref().is_none_or(|(_, _, before)| stored.last_modified > *before) {
-            newest = Some((app, other.location(key), stored.last_modified));
+            newest = Some((app, there, stored.last_modified));
         }
     }
-    let (app, there, _) = newest?;
-    Some(Finding::warning(
+    let Some((app, there, _)) = newest else { return findings };
+    let here = store.location(&key);
+    let delivered = if source.is_some() {
+        "has delivered the same source: the first tick stops"
+    } else {
+        "has a state document for this poller: the first tick stops if it has delivered the same source"
+    };
+    findings.push(Finding::warning(
         check,
-        format!(
-            "never ran as `{}`, but app `{app}` has a state document for this poller (`{there}`): the first tick \
-             stops if that has delivered the same source",
-            store.location(key)
-        ),
+        format!("never ran as `{here}`, but app `{app}` (`{there}`) {delivered}"),
         format!(
             "continue from there with `highwater clone {poller} --from-app {app} --reason \"app renamed\"`, or start \
              here on purpose with `highwater init {poller}`"
         ),
-    ))
+    ));
+    findings
 }
 
 /// Whether the document only has the place of one that was lost: no tick has written it, though the poller has run.

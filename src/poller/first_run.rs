@@ -12,7 +12,8 @@ use crate::state::{StateDocument, StoreError, decode};
 impl Poller {
     /// Stops a first start where another application has delivered the same source under the poller's name.
     ///
-    /// A store that cannot list, or may not, leaves that open: the tick goes on.
+    /// A store that cannot list, or may not, leaves that open, and so does a document that cannot be read: the
+    /// tick goes on with a warning.
     pub(super) async fn refuse_elsewhere(&self) -> Result<(), TickError> {
         let apps = match self.store.apps_with(&self.key).await {
             Ok(apps) => apps.unwrap_or_default(),
@@ -29,8 +30,15 @@ impl Poller {
                 }
             };
             let Some(stored) = stored else { continue };
-            let found = decode(&self.name, &stored.bytes);
-            if !found.is_ok_and(|found| self.is_same_source(&found)) {
+            let found = match decode(&self.name, &stored.bytes) {
+                Ok(found) => found,
+                Err(error) => {
+                    let path = store.location(&self.key);
+                    self.warn_not_compared(&format!("`{path}`: {}", error.defect()));
+                    continue;
+                }
+            };
+            if !self.is_same_source(&found) {
                 continue;
             }
             others += 1;
@@ -55,6 +63,11 @@ impl Poller {
         let StoreError::Refused { reason, .. } = error else {
             return Err(LoadError::Store(error).into());
         };
+        self.warn_not_compared(&reason);
+        Ok(())
+    }
+
+    fn warn_not_compared(&self, reason: &str) {
         warn!(
             event = "first_run_not_compared",
             poller.name = self.name,
@@ -63,7 +76,6 @@ impl Poller {
              checked: {reason}",
             self.name
         );
-        Ok(())
     }
 
     /// Logs the first grant of a document to a tick. A command that made the document anew, such as `reset`, may

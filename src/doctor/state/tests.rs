@@ -244,3 +244,31 @@ fn a_store_that_is_silent_cannot_be_reached_and_one_that_refuses_can() {
     let refused = unread(&StoreError::Refused { key, reason });
     assert!(!refused.unreachable && refused.level == Level::Error);
 }
+
+#[tokio::test]
+async fn a_first_start_names_the_app_that_has_delivered_the_same_source() {
+    let store = MemoryStore::default();
+    let put_of = |app: &'static str, bytes: Vec<u8>| {
+        let other = store.of_app(app).unwrap();
+        async move {
+            let key = StateKey::Document("orders".to_owned());
+            other.store(&key, bytes, Precondition::Absent).await.unwrap();
+        }
+    };
+    put_of("same", encode(&document())).await;
+    // Written later, but of another source, or of none at all.
+    let other = StateDocument { source_fingerprint: source("u"), ..document() };
+    put_of("other", encode(&other)).await;
+    put_of("blank", encode(&StateDocument::blank("orders", source("t")))).await;
+    put_of("damaged", b"{".to_vec()).await;
+    let examined = examine(&store, expected(), &clock()).await;
+    assert!(examined.is_first_start);
+    let found = elsewhere(&store, "orders", Some(&source("t"))).await;
+    let levels: Vec<_> = found.iter().map(|finding| finding.level).collect();
+    assert_eq!(levels, [Level::Unknown, Level::Warning]);
+    assert!(found[0].found.contains("`damaged/orders.json`: "), "{found:?}");
+    let fix = found[1].fix.as_deref().unwrap();
+    assert!(fix.contains("`highwater clone orders --from-app same "), "{found:?}");
+    let unrelated = elsewhere(&store, "orders", Some(&source("v"))).await;
+    assert_eq!(unrelated.iter().filter(|it| it.level == Level::Warning).count(), 0);
+}

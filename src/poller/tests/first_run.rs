@@ -77,18 +77,29 @@ async fn what_says_nothing_of_this_poller_does_not_stop_it() {
     other.put(5, "other");
     let slot = renamed(&world, "slot");
     tick(&slot.instance_of("b", other)).await.unwrap();
-    // A document that has delivered nothing, and one that cannot be read.
-    for bytes in [
-        encode(&StateDocument::blank("p", world.source.shape().fingerprint.clone())),
-        b"{".to_vec(),
-    ] {
-        let empty = World::new();
-        let elsewhere = empty.memory.of_app("elsewhere").unwrap();
+    // A document that has delivered nothing, and one that cannot be read, which is reported.
+    let blank = encode(&StateDocument::blank("p", world.source.shape().fingerprint.clone()));
+    for (bytes, warning) in [(blank, None), (b"{".to_vec(), Some("`elsewhere/p.json`: "))] {
+        let empty = Watched::of(World::new());
+        let elsewhere = empty.world.memory.of_app("elsewhere").unwrap();
         let key = StateKey::Document("p".to_owned());
         elsewhere.store(&key, bytes, Precondition::Absent).await.unwrap();
-        empty.source.put(1, "first");
-        tick(&empty.instance("c")).await.unwrap();
-        assert_eq!(empty.handler.ids(), [1]);
+        empty.world.source.put(1, "first");
+        tick(&empty.world.instance("c")).await.unwrap();
+        assert_eq!(empty.world.handler.ids(), [1]);
+        match warning {
+            None => assert_eq!(empty.count_of("first_run_not_compared"), 0),
+            Some(path) => {
+                let line = empty.logged("first_run_not_compared");
+                assert_eq!(line["level"], "WARN");
+                let reason = &line["reason"];
+                assert!(reason.starts_with(path) && reason.contains("not JSON"), "{reason}");
+                assert!(
+                    !reason.contains("highwater "),
+                    "a command would be for this app: {reason}"
+                );
+            }
+        }
     }
 }
 
