@@ -98,7 +98,7 @@ impl Mssql {
         }
         state.refused_at = None;
         state.rows_fit = plan.rows_that_fit(&answer).or(state.rows_fit);
-        let identity = std::mem::take(&mut answer.identity);
+        let identity = answer.identity.clone();
         let mut rows = plan.finish(answer, window)?;
         rows.remember = plan.schema.kept(rows.remember, window.state, !rows.rows.is_empty());
         rows.remember = identity.kept(rows.remember, window);

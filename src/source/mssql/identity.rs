@@ -91,6 +91,11 @@ impl Identity {
         Self { table, tracking }
     }
 
+    /// Whether the server shows the table, and no tracking of its changes.
+    pub(super) fn is_untracked(&self) -> bool {
+        self.table.is_some() && self.tracking.is_none()
+    }
+
     /// Returns what a state document keeps.
     fn of(state: &SourceState) -> Self {
         let number = |of: &Json, name| of.get(name).and_then(Json::as_i64);

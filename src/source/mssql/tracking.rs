@@ -336,7 +336,12 @@ impl Plan {
         };
         // Without it nothing is delivered, whatever else has come.
         let Some(Value::Int(kept_since)) = answer.tail else {
-            return Err(self.not_tracked(range));
+            // For a missing right the server says `NULL`, too: only if tracking is off, rows are lost.
+            return Err(if answer.identity.is_untracked() {
+                self.not_tracked(range)
+            } else {
+                FetchError::new(ErrorKind::Configuration, self.tracking_advice())
+            });
         };
         match verdict(range, current, kept_since) {
             Verdict::Good => {}

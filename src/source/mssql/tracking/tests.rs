@@ -9,6 +9,7 @@ use crate::config::{Relation, SqlConnection};
 use crate::cursor::KeyValues;
 use crate::source::mssql::choice::Choice;
 use crate::source::mssql::describe::Column;
+use crate::source::mssql::identity::Identity;
 use crate::source::mssql::limit::Cut;
 use crate::source::mssql::origin::Origin;
 use crate::source::mssql::plan::Reading;
@@ -255,8 +256,15 @@ fn an_answer_that_was_cut_is_not_used_before_it_is_known_to_be_whole() {
     assert_eq!(plan.missing_statement(&answer(None, None)), None);
     let asked = plan.missing_statement(&answer(Some(Cut::Full), None));
     assert!(asked.unwrap().contains("CHANGE_TRACKING_MIN_VALID_VERSION"));
-    let error = plan.tracked_rows(answer(Some(Cut::Full), None), window).unwrap_err();
-    assert!(error.position_lost, "{error}");
+    // `NULL` may mean that tracking is off, or that a right is missing.
+    for (begin, is_lost) in [(Value::Null, true), (Value::Int(3), false)] {
+        let mut unknown = answer(Some(Cut::Full), None);
+        let table = [Value::Int(1), Value::Text(NOON.to_owned())];
+        unknown.identity = Identity::read(&[&table[..], &[begin, Value::Null]].concat());
+        let error = plan.tracked_rows(unknown, window).unwrap_err();
+        assert_eq!((error.position_lost, error.final_loss), (is_lost, is_lost), "{error}");
+        assert!(error.reason.contains("GRANT VIEW CHANGE TRACKING ON "), "{error}");
+    }
     let error =
         plan.tracked_rows(answer(Some(Cut::Full), Some(Value::Int(8))), window).unwrap_err();
     assert!(error.reason.contains("are kept from version `8` on"), "{error}");
