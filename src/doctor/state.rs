@@ -6,7 +6,7 @@ use time::format_description::well_known::Rfc3339;
 use super::Finding;
 use super::clock::{self, Reading};
 use crate::clock::Clock;
-use crate::cursor::CursorMode;
+use crate::cursor::{CursorMode, SourceFingerprint};
 use crate::error::{
     Loss, accept_source, chain, end_loss, raise_above, restart_in_source, restore_state,
 };

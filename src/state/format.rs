@@ -14,7 +14,7 @@ use time::OffsetDateTime;
 
 use super::{CheckpointMetadata, Generation, Histogram, Observed, RecentTick, StateDocument};
 use crate::cursor::CursorError;
-use crate::error::{chain, restore_state};
+use crate::error::restore_state;
 
 /// The version of the format that this build reads and writes.
 pub const VERSION: u32 = 1;
