@@ -2,7 +2,7 @@ use time::macros::datetime;
 
 use super::*;
 use crate::clock::TokioClock;
-use crate::cursor::{Cursor, KeyValues, SourceDefinition, SourceFingerprint};
+use crate::cursor::{Cursor, KeyValues, SourceDefinition};
 use crate::doctor::Level;
 use crate::event::SourceLabel;
 use crate::state::{Fence, Generation, MemoryStore, Paused, Precondition, encode, encode_marker};
