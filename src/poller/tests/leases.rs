@@ -142,3 +142,39 @@ async fn the_ring_remembers_the_longest_of_each_step_without_a_write_of_its_own(
     let last = recent.last().unwrap();
     assert_eq!(last.longest_ms["commit"], 2000, "the last commit of the tick before");
 }
+
+/// Two apps with the same poller write to one target, and the second one's state is a copy of the first one's.
+#[tokio::test(start_paused = true)]
+async fn a_copy_of_an_app_never_replaces_the_live_owner_however_often_it_ticks() {
+    let target = Arc::new(std::sync::Mutex::new(Fence::default()));
+    let deliver = async |world: &World, poller: &Poller, row: i64| {
+        let document = world.document().await;
+        let token = crate::state::FencingToken(document.lease.fencing_token.0 + 1);
+        let target = Arc::clone(&target);
+        world.source.put(row, "new");
+        world.handler.then(async move {
+            let mut fence = target.lock().unwrap();
+            *fence = fence.admit(document.generation, token)?;
+            Ok(())
+        });
+        tick(poller).await
+    };
+    let (live, copy) = (World::new(), World::new());
+    let owner = live.seasoned("a").await;
+    let key = StateKey::Document("p".to_owned());
+    let bytes = encode(&live.document().await);
+    copy.memory.store(&key, bytes, Precondition::Absent).await.unwrap();
+    for row in 1..=32 {
+        deliver(&live, &owner, row).await.unwrap();
+    }
+    let before = copy.document().await.lease.fencing_token.0;
+    let copied = copy.instance("b");
+    for row in 33..=80 {
+        let error = deliver(&copy, &copied, row).await.unwrap_err();
+        assert!(matches!(error, TickError::FenceAhead { .. }), "{error:?}");
+        assert_eq!(copy.handler.received().len(), 1, "the target is asked once");
+        assert_eq!(copy.document().await.lease.fencing_token.0, before + 1);
+        // The owner never notices.
+        deliver(&live, &owner, row).await.unwrap();
+    }
+}
