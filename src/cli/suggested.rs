@@ -96,7 +96,9 @@ fn mistake(command: &str) -> Option<String> {
     }) {
         return Some(format!("`{placeholder}` is to be filled in"));
     }
-    if let Some(file) = words.iter().find(|word| word.ends_with(".json")) {
+    if let Some(file) =
+        words.iter().find(|word| Path::new(word).extension().is_some_and(|it| it == "json"))
+    {
         return Some(format!("nothing says that there is a file `{file}`"));
     }
     if let Err(error) = Arguments::try_parse_from(&words) {

@@ -244,13 +244,14 @@ impl Ticks {
         commands.retain(|command| !command.contains(" keep "));
         commands.truncate(index + 1);
         let command = commands.pop().ok_or_else(|| format!("no command in: {message}"))?;
-        self.run_command(command).await
+        Box::pin(self.run_command(command)).await
     }
 
     /// As [`Self::follow`], for the command that keeps the position.
     pub(crate) async fn follow_keep(&mut self, message: &str) -> Result<String, String> {
         let keep = commands(message).into_iter().find(|command| command.contains(" keep "));
-        self.run_command(keep.ok_or_else(|| format!("no `keep` in: {message}"))?).await
+        let keep = keep.ok_or_else(|| format!("no `keep` in: {message}"))?;
+        Box::pin(self.run_command(keep)).await
     }
 
     async fn run_command(&mut self, command: String) -> Result<String, String> {
