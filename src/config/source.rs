@@ -309,9 +309,8 @@ pub(super) fn read_sql_connection(
     named_by: &str,
 ) -> Option<SqlConnection> {
     let of_portal = PORTAL_PREFIXES.map(|prefix| format!("{prefix}{name}"));
-    let names = [name].into_iter().chain(of_portal.iter().map(String::as_str));
-    let Some((name, text)) = names.filter_map(|name| Some((name, reader.text(name)?))).next()
-    else {
+    let mut names = [name].into_iter().chain(of_portal.iter().map(String::as_str));
+    let Some((name, text)) = names.find_map(|name| Some((name, reader.text(name)?))) else {
         reader.note(Mistake {
             setting: name.to_owned(),
             shown: Shown::Missing,

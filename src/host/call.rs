@@ -105,18 +105,20 @@ pub(super) async fn status(board: Result<&Board, &str>, body: &[u8]) -> Map<Stri
     if call.is_head {
         answer.body.clear();
     }
-    let mut output = output(&answer);
-    if let Some(moved) = moved {
-        output["headers"]["Location"] = moved.into();
-    }
+    let output = output(&answer, moved);
     Map::from_iter([(OUTPUT.to_owned(), output)])
 }
 
 /// Returns what the host makes a response of. It wants all four fields, and both numbers as text
 /// (`HttpOutputBindingResponse`).
-fn output(answer: &Answer) -> Json {
-    let headers: Map<String, Json> =
-        answer.headers().into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
+fn output(answer: &Answer, location: Option<String>) -> Json {
+    let location = location.map(|location| ("Location", location));
+    let headers: Map<String, Json> = answer
+        .headers()
+        .into_iter()
+        .chain(location)
+        .map(|(name, value)| (name.to_owned(), value.into()))
+        .collect();
     let status = answer.status.to_string();
     json!({ "statusCode": status, "status": status, "headers": headers, "body": answer.body })
 }
@@ -198,7 +200,7 @@ mod tests {
     #[test]
     fn an_answer_has_the_four_fields_that_the_host_wants() {
         let answer = Answer { status: 404, content_type: "text/plain", body: "no".to_owned() };
-        let output = output(&answer);
+        let output = output(&answer, None);
         let fields: Vec<&String> = output.as_object().unwrap().keys().collect();
         assert_eq!(fields, ["statusCode", "status", "headers", "body"]);
         assert_eq!((&output["statusCode"], &output["body"]), (&json!("404"), &json!("no")));

@@ -13,7 +13,7 @@ use crate::config::Vars;
 /// What settings that override this file begin with; `__` and what lies between name a value in it.
 pub(super) const OVERRIDES: &str = "AzureFunctionsJobHost";
 
-/// `SingletonOptions.cs` of the WebJobs SDK: `MinimumLeasePeriod`, `MaximumLeasePeriod`.
+/// `SingletonOptions.cs` of the host's SDK: `MinimumLeasePeriod`, `MaximumLeasePeriod`.
 const LOCK_PERIOD: [Duration; 2] = [Duration::from_secs(15), Duration::from_secs(60)];
 
 const HOST_ENDS: &str = "the host does not start";
@@ -105,7 +105,7 @@ fn program(json: &Json, root: &Path, is_laid_out: bool) -> (Vec<Wrong>, bool) {
     }
     let folder = text("workingDirectory");
     let program = root.join(folder).join(HANDLER);
-    if !folder.is_empty() && !(is_laid_out && program.is_file()) {
+    if !folder.is_empty() && (!is_laid_out || !program.is_file()) {
         let found = format!(
             "`customHandler.description.workingDirectory` is `{folder}`, and the program is not there"
         );
@@ -141,7 +141,7 @@ fn without_effect(json: &Json) -> Vec<Wrong> {
     let mut add = |told: &str, fix: &str| found.push((told.to_owned(), fix.to_owned()));
     match (json.get("httpWorker"), json.get("customHandler")) {
         (Some(_), Some(_)) => {
-            add("`httpWorker` has no effect beside `customHandler`", "remove `httpWorker`")
+            add("`httpWorker` has no effect beside `customHandler`", "remove `httpWorker`");
         }
         (Some(_), None) => add("`httpWorker` is the old name of `customHandler`", "rename it"),
         (None, _) => {}
@@ -199,11 +199,11 @@ fn put(json: &mut Json, path: &[&str], value: String) {
     };
     let below = match (first.parse::<usize>(), &mut *json) {
         (Ok(index), Json::Array(items)) => {
-            let index = index.min(items.len());
-            if index == items.len() {
+            if index >= items.len() {
                 items.push(Json::Null);
             }
-            &mut items[index]
+            let last = items.len() - 1;
+            items.get_mut(index.min(last)).expect("there is one at least")
         }
         (_, Json::Object(fields)) => {
             let known = fields.keys().find(|key| key.eq_ignore_ascii_case(first)).cloned();
