@@ -39,7 +39,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     // Engine.
     ("metrics", &[], &["opentelemetry"]),
     ("lease", &["cursor", "event", "journal", "metrics", "state"], &[]),
-    ("doctor", &["clock", "cursor", "error", "event", "state"], &[]),
+    ("doctor", &["clock", "cursor", "error", "event", "range", "source", "state"], &[]),
     (
         "poller",
         &[
