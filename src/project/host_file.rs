@@ -172,27 +172,40 @@ fn without_effect(json: &Json) -> Vec<Wrong> {
     found
 }
 
-/// Puts the settings `AzureFunctionsJobHost__…` over what stands in the file, as the host does.
-fn override_by(json: &mut Json, vars: &dyn Vars) {
+/// Puts the settings `AzureFunctionsJobHost__…` over what the file says, as the host does.
+pub(super) fn override_by(json: &mut Json, vars: &dyn Vars) {
     let mut names = vars.names();
     names.sort();
     names.dedup();
     for name in names {
-        let path = name.replace(':', "__");
-        let mut parts = path.split("__");
-        let is_override = parts.next().is_some_and(|first| first.eq_ignore_ascii_case(OVERRIDES));
-        let parts: Vec<&str> = parts.collect();
-        if is_override
-            && !parts.is_empty()
+        let path = overridden(&name);
+        if !path.is_empty()
             && let Some(value) = vars.get(&name)
         {
-            put(json, &parts, value);
+            put(json, &path, value);
         }
     }
 }
 
+/// Returns the name of the setting that overrides a field at the top of the file, if one is set.
+pub(super) fn overriding(vars: &dyn Vars, field: &str) -> Option<String> {
+    let names_field = |name: &String| match &overridden(name)[..] {
+        [only] => only.eq_ignore_ascii_case(field),
+        _ => false,
+    };
+    vars.names().into_iter().filter(names_field).max()
+}
+
+/// Returns the path in the file of what the setting `name` overrides; empty if it overrides nothing.
+fn overridden(name: &str) -> Vec<String> {
+    let path = name.replace(':', "__");
+    let mut parts = path.split("__");
+    let is_override = parts.next().is_some_and(|first| first.eq_ignore_ascii_case(OVERRIDES));
+    parts.filter(|_| is_override).map(str::to_owned).collect()
+}
+
 /// Sets the value at `path`, whatever stands in its way.
-fn put(json: &mut Json, path: &[&str], value: String) {
+fn put(json: &mut Json, path: &[String], value: String) {
     let Some((first, rest)) = path.split_first() else {
         *json = Json::String(value);
         return;
@@ -207,7 +220,7 @@ fn put(json: &mut Json, path: &[&str], value: String) {
         }
         (_, Json::Object(fields)) => {
             let known = fields.keys().find(|key| key.eq_ignore_ascii_case(first)).cloned();
-            fields.entry(known.unwrap_or_else(|| (*first).to_owned())).or_insert(Json::Null)
+            fields.entry(known.unwrap_or_else(|| first.clone())).or_insert(Json::Null)
         }
         (Ok(_), other) => {
             *other = Json::Array(vec![Json::Null]);
@@ -215,7 +228,7 @@ fn put(json: &mut Json, path: &[&str], value: String) {
         }
         (Err(_), other) => {
             *other = Json::Object(Map::new());
-            &mut other[*first]
+            &mut other[first]
         }
     };
     put(below, rest, value);

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
+use super::host_file::{override_by, overriding};
 use super::{HOST_FILE, ProjectError, read_json};
 use crate::config::{FunctionTimeout, Vars};
 
-/// Setting that wins over `functionTimeout` of `host.json`; its name is read in any case.
-const SETTING: &str = "AzureFunctionsJobHost__functionTimeout";
 /// Name of the field in `host.json`, read in any case.
 const FIELD: &str = "functionTimeout";
 
@@ -24,25 +23,26 @@ const DEFAULT: Duration = Duration::from_secs(30 * 60);
 ///
 /// [`ProjectError`] if `host.json` cannot be read, or the host would not start with the value.
 pub fn function_timeout(vars: &dyn Vars, folder: &Path) -> Result<FunctionTimeout, ProjectError> {
-    let name = vars.names().into_iter().find(|name| name.eq_ignore_ascii_case(SETTING));
-    let set = name.and_then(|name| Some((vars.get(&name)?, name)));
-    if let Some((text, name)) = set.filter(|(text, _)| !text.trim().is_empty()) {
-        return match limit(&text) {
-            Ok(limit) => Ok(FunctionTimeout { limit, set_by: name, text: Some(text) }),
-            Err(reason) => Err(ProjectError::Setting { name, reason }),
-        };
-    }
     let path = folder.join(HOST_FILE);
-    let of_file = read_json(&path).and_then(|json| of_file(&json));
-    let of_file = of_file.map_err(|reason| ProjectError::Content { path, reason })?;
-    Ok(of_file.unwrap_or_else(|| plan_default(vars)))
+    let wrong = |reason| ProjectError::Content { path: path.clone(), reason };
+    let mut json = read_json(&path).map_err(wrong)?;
+    override_by(&mut json, vars);
+    let setting = overriding(vars, FIELD);
+    match (of_file(&json), setting) {
+        (Ok(None), _) => Ok(plan_default(vars)),
+        (Ok(Some(set)), None) => Ok(set),
+        (Ok(Some(set)), Some(name)) => Ok(FunctionTimeout { set_by: name, ..set }),
+        (Err(reason), None) => Err(wrong(reason)),
+        (Err(reason), Some(name)) => Err(ProjectError::Setting { name, reason }),
+    }
 }
 
-/// Returns what `host.json` says; `None` where it leaves the limit to the plan.
+/// Returns what `host.json` says; `None` where it leaves the limit to the plan, as a blank value does.
 pub(super) fn of_file(json: &Json) -> Result<Option<FunctionTimeout>, String> {
     let mut fields = json.as_object().into_iter().flatten();
     let text = match fields.find(|(name, _)| name.eq_ignore_ascii_case(FIELD)) {
         None | Some((_, Json::Null)) => return Ok(None),
+        Some((_, Json::String(text))) if text.trim().is_empty() => return Ok(None),
         Some((_, Json::String(text))) => text.clone(),
         Some((_, other)) => other.to_string(),
     };
@@ -106,6 +106,8 @@ mod tests {
 
     use super::*;
 
+    const SETTING: &str = "AzureFunctionsJobHost__functionTimeout";
+
     #[test]
     fn times_are_read_as_the_host_reads_them() {
         for (text, expected) in [
@@ -151,7 +153,8 @@ mod tests {
         assert_eq!(read(&[consumption]), Ok((Some(120), "host.json: functionTimeout".to_owned())));
         write("{ \"functionTimeout\": -1 }");
         assert_eq!(read(&[]), Ok((None, "host.json: functionTimeout".to_owned())));
-        assert_eq!(read(&[(SETTING, " ")]).unwrap().0, None, "blanks are nothing");
+        let blank = (SETTING, " ");
+        assert_eq!(read(&[blank]).unwrap().1, "the plan's default", "a blank hides the file's");
         let upper = "AZUREFUNCTIONSJOBHOST__FUNCTIONTIMEOUT";
         assert_eq!(read(&[(upper, "00:01:00")]), Ok((Some(60), upper.to_owned())));
         let error = read(&[(SETTING, "1m")]).unwrap_err();
