@@ -47,7 +47,7 @@ use std::time::Duration;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use tokio::runtime::Runtime;
 
-use self::output::{Exit, Failed, end, hold_settings, tell};
+use self::output::{Exit, Failed, end, tell};
 use crate::app::App;
 use crate::config::{LocalSettings, ProcessVars, Vars, secrets};
 use crate::error::chain;
@@ -55,6 +55,7 @@ use crate::handler::exec::guard;
 use crate::partition::whole_of;
 use crate::poller::Poller;
 use crate::redaction;
+use crate::suggestion;
 use crate::telemetry::flush_lines;
 
 /// A polling trigger for Microsoft SQL Server on Azure Functions.
@@ -186,7 +187,7 @@ async fn run() -> ExitCode {
         Some(path) => match LocalSettings::read(path, ProcessVars) {
             Ok(settings) => {
                 hold_secrets(&settings);
-                hold_settings(path);
+                suggestion::hold_settings(path);
                 &settings.clone()
             }
             Err(error) => return end(Err(Failed::new(Exit::Settings, chain(&error)))),

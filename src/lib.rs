@@ -90,6 +90,7 @@ pub mod event;
 pub mod partition;
 pub mod redaction;
 mod repeats;
+mod suggestion;
 pub mod trace;
 pub mod value;
 

@@ -6,9 +6,7 @@
 
 use std::borrow::Cow;
 use std::io;
-use std::path::Path;
 use std::process::ExitCode;
-use std::sync::OnceLock;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -22,57 +20,7 @@ use crate::lease::LeaseError;
 use crate::poller::{LoadError, TickError};
 use crate::redaction::{redact, redact_json};
 use crate::state::{FormatError, Refusal, StoreError};
-
-/// What a command in a text begins with.
-const COMMAND: &str = "`highwater ";
-/// The option that names a file of settings.
-const OPTION: &str = "--settings";
-
-/// The file of settings that this process was started with, as a shell reads it; empty without one.
-static SETTINGS: OnceLock<String> = OnceLock::new();
-
-/// Has every command that is printed from now on name the file of settings that this one was given: without it
-/// they would not run.
-pub(super) fn hold_settings(file: &Path) {
-    SETTINGS.get_or_init(|| quoted(&file.display().to_string()));
-}
-
-/// Returns a word as a shell reads it.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', "'\\''"))
-}
-
-/// Returns a text whose commands name the file of settings that this process was started with.
-fn with_settings(text: &str) -> Cow<'_, str> {
-    SETTINGS.get().map_or(Cow::Borrowed(text), |file| naming(text, file))
-}
-
-/// Returns `text` with the option for `file` in each command that does not have it; what is JSON stays JSON.
-fn naming<'a>(text: &'a str, file: &str) -> Cow<'a, str> {
-    let mut parts = text.split(COMMAND);
-    let Some(first) = parts.next().filter(|first| first.len() < text.len()) else {
-        return Cow::Borrowed(text);
-    };
-    let escaped = serde_json::to_string(file).unwrap_or_default();
-    let file = if is_json(text) { escaped.trim_matches('"') } else { file };
-    let mut named = first.to_owned();
-    for rest in parts {
-        named.push_str(COMMAND);
-        let command = rest.split('`').next().unwrap_or_default();
-        if !command.contains(OPTION) {
-            named.push_str(OPTION);
-            named.push(' ');
-            named.push_str(file);
-            named.push(' ');
-        }
-        named.push_str(rest);
-    }
-    Cow::Owned(named)
-}
+use crate::suggestion::{COMMAND, with_settings, with_settings_in_json};
 
 /// Widest cell of a table; a longer one is cut, since the JSON forms have it whole.
 const CELL_CHARS_MAX: usize = 100;
@@ -315,7 +263,7 @@ pub(super) fn time_text(at: OffsetDateTime) -> String {
 
 /// Prints a command's data, without secrets; nothing at all where there is none.
 pub(super) fn say(text: &str) {
-    say_rows(&with_settings(text));
+    say_rows(&if is_json(text) { with_settings_in_json(text) } else { with_settings(text) });
 }
 
 /// Prints data with rows or documents in it, without secrets and otherwise as they are.
@@ -401,21 +349,6 @@ mod tests {
         .assert_eq(&Output::Jsonl.list(&SHIPS));
         let json: serde_json::Value = serde_json::from_str(&Output::Json.list(&SHIPS)).unwrap();
         assert_eq!(json[1]["guns"], 6);
-    }
-
-    #[test]
-    fn a_command_names_the_settings_that_it_needs_and_stays_json() {
-        let text = "run `highwater init orders`, or `highwater run --settings x.json`; `highwater` is a name";
-        assert_eq!(
-            naming(text, &quoted("my app/it's.json")),
-            "run `highwater --settings 'my app/it'\\''s.json' init orders`, or `highwater run --settings x.json`; \
-             `highwater` is a name"
-        );
-        assert!(matches!(naming("no command", "x"), Cow::Borrowed(_)));
-        assert_eq!(quoted("./local.settings.json"), "./local.settings.json");
-        let json = naming(r#"{"fix":"`highwater status`"}"#, &quoted("a \"b.json"));
-        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-        assert_eq!(json["fix"], "`highwater --settings 'a \"b.json' status`");
     }
 
     #[test]

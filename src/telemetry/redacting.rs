@@ -1,4 +1,5 @@
-//! Takes the secrets of this process out of log lines, just before they are written.
+//! Removes the secrets of this process from log lines, just before they are written, and completes the commands in
+//! them.
 
 use std::io::{self, Write};
 
@@ -7,6 +8,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::LineForm;
 use crate::redaction::{redact, redact_json};
+use crate::suggestion::{with_settings, with_settings_in_json};
 
 /// Writes lines of a form to the writers of another maker, without secrets.
 pub(super) struct Redacting<M>(pub(super) M, pub(super) LineForm);
@@ -31,8 +33,8 @@ impl<W: Write> Write for RedactingWriter<W> {
         match std::str::from_utf8(line) {
             Ok(text) => {
                 let text = match self.1 {
-                    LineForm::Json => redact_json(text),
-                    LineForm::Text => redact(text),
+                    LineForm::Json => redact_json(&with_settings_in_json(text)).into_owned(),
+                    LineForm::Text => redact(&with_settings(text)).into_owned(),
                 };
                 self.0.write_all(text.as_bytes())?;
             }

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use serde_json::json;
+use serde_json::{Value as Json, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
 use crate::bench::{Bench, LIMIT, PROGRAM, within};
@@ -111,6 +112,24 @@ async fn a_folder_that_is_gone_is_made_by_the_command_that_restores_a_document()
         assert_eq!(code, 0, "{line}: {told}");
         filed.assert_delivers(delivered).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_line_of_run_suggests_commands_with_the_settings_of_its_process() {
+    let mut filed = Filed::delivered("off").await;
+    filed.bench.schedule("* * * * * *");
+    fs::remove_file(filed.bench.state_path()).unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["--settings", "my settings.json", "run", "--from", &filed.bench.root()]);
+    command.current_dir(filed.settings.parent().unwrap()).env_clear();
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut process = command.spawn().unwrap();
+    let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
+    let line = within(LIMIT, lines.next_line()).await.unwrap().unwrap();
+    let line: Json = serde_json::from_str(&line).unwrap();
+    let told = line["message"].as_str().unwrap();
+    let expected = "`highwater --settings 'my settings.json' reset nightly to-beginning --reason";
+    assert!(told.contains(expected), "{line}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

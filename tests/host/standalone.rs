@@ -12,7 +12,7 @@ use crate::receiver::Answer;
 
 impl Bench {
     /// Returns the folder of the function app.
-    fn root(&self) -> String {
+    pub(crate) fn root(&self) -> String {
         self.folder.path().join("root").to_str().unwrap().to_owned()
     }
 

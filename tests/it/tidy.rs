@@ -16,6 +16,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("redaction", &[], &["base64"]),
     ("error", &["redaction"], &[]),
     ("repeats", &[], &[]),
+    ("suggestion", &[], &[]),
     ("value", &[], &["base64", "itoa"]),
     ("partition", &[], &[]),
     ("cursor", &[], &["sha2"]),
@@ -203,7 +204,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     // Edges.
     (
         "telemetry",
-        &["clock", "config", "error", "metrics", "redaction", "trace"],
+        &["clock", "config", "error", "metrics", "redaction", "suggestion", "trace"],
         &[
             "axum",
             "flate2",

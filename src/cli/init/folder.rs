@@ -22,6 +22,7 @@ use crate::cursor::CursorMode;
 use crate::doctor::{Finding, Level};
 use crate::project::{DEFINITIONS, timer_definition};
 use crate::source::mssql::Offer;
+use crate::suggestion::quoted;
 
 /// Settings of an app.
 const PREFIX: &str = "HIGHWATER__";
@@ -237,8 +238,8 @@ impl<'a> Report<'a> {
         findings: &'a [Finding],
     ) -> Self {
         let out = files.out.display();
-        let settings = word(&format!("{out}/local.settings.json"));
-        let with = format!("{} --settings {settings}", word(&program()));
+        let settings = quoted(&format!("{out}/local.settings.json"));
+        let with = format!("{} --settings {settings}", quoted(&program()));
         Self {
             poller,
             table,
@@ -290,16 +291,6 @@ fn program() -> String {
     )
 }
 
-/// Returns a text as one word of a shell.
-fn word(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%,".contains(c);
-    if text.chars().all(is_plain) {
-        text.to_owned()
-    } else {
-        format!("'{}'", text.replace('\'', r"'\''"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -316,13 +307,6 @@ mod tests {
         assert_eq!(vars.get("HIGHWATER__B"), None);
         assert_eq!(vars.get("IDENTITY_ENDPOINT").as_deref(), Some("3"));
         assert_eq!(vars.names(), ["HIGHWATER__A", "IDENTITY_ENDPOINT"]);
-    }
-
-    #[test]
-    fn a_path_is_one_word_of_a_shell() {
-        assert_eq!(word("/home/me/try/local.settings.json"), "/home/me/try/local.settings.json");
-        assert_eq!(word("my folder"), "'my folder'");
-        assert_eq!(word("it's"), r"'it'\''s'");
     }
 
     #[test]
