@@ -124,9 +124,7 @@ impl App {
         place: impl FnOnce(Arc<dyn StateStore>) -> Arc<dyn StateStore>,
     ) -> Result<Self, BuildError> {
         let surroundings = Surroundings::of(vars);
-        let metrics = Metrics::default();
-        let metrics = if config.metrics.azfdb { metrics.with_azfdb() } else { metrics };
-        let metrics = Arc::new(metrics);
+        let metrics = Arc::new(Metrics::default());
         let owner_id = surroundings.owner_id(&config.app);
         let instance = Arc::new(Instance::new(owner_id).measured(Arc::clone(&metrics)));
         let Storage { state, journals } = surroundings.storage(&config)?;

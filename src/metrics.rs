@@ -4,7 +4,6 @@
 //! (001 §10), `batches_total` and `events_total` go with them; the rest follow
 //! `highwater.<thing>.<what>`. `docs/telemetry.md` lists them all, and a test holds it to this.
 
-mod azfdb;
 mod database;
 mod functions;
 mod standing;
@@ -18,7 +17,6 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter, UpDownCounter};
 use tokio::time::Instant;
 
-use self::azfdb::Azfdb;
 pub use self::database::DatabaseCalls;
 pub(crate) use self::functions::{Invocations, Trigger};
 pub(crate) use self::standing::Standing;
@@ -63,7 +61,6 @@ pub struct Metrics {
     held_back: Gauge<u64>,
     retention_left: Gauge<u64>,
     known: Arc<Known>,
-    azfdb: Option<Azfdb>,
 }
 
 /// What is known of the pollers of this process.
@@ -72,8 +69,6 @@ struct Known(Mutex<BTreeMap<String, OnePoller>>);
 
 #[derive(Clone)]
 struct OnePoller {
-    /// What it reads.
-    source: String,
     /// When a tick did not fail for the last time, or the first one began.
     success_at: Instant,
     /// How old the checkpoint was, and when that was so.
@@ -205,27 +200,17 @@ impl Metrics {
             standing: StandingMetrics::new(meter, Arc::clone(&known)),
             known,
             leases: LeaseMetrics::new(meter),
-            azfdb: None,
         }
     }
 
-    /// Also tells all under the names of the Python package `azure-functions-db`.
-    #[must_use]
-    pub fn with_azfdb(self) -> Self {
-        Self { azfdb: Some(Azfdb::new(&opentelemetry::global::meter(SCOPE))), ..self }
-    }
-
-    /// Notes that a tick of a poller begins, and what it reads.
-    pub(crate) fn begun(&self, poller: &str, source: &str) {
+    /// Notes that a tick of a poller starts.
+    pub(crate) fn begun(&self, poller: &str) {
         let mut known = self.known.lock();
-        if let Some(known) = known.get_mut(poller) {
-            if known.source != source {
-                source.clone_into(&mut known.source);
-            }
+        if known.contains_key(poller) {
             return;
         }
-        let (source, success_at) = (source.to_owned(), Instant::now());
-        known.insert(poller.to_owned(), OnePoller { source, success_at, checkpoint: None });
+        let first = OnePoller { success_at: Instant::now(), checkpoint: None };
+        known.insert(poller.to_owned(), first);
         drop(known);
         self.count_from_zero(poller);
     }
@@ -244,14 +229,6 @@ impl Metrics {
         }
     }
 
-    /// Calls `tell` with the other instruments and the poller's source, where those are wanted.
-    fn azfdb(&self, poller: &str, tell: impl FnOnce(&Azfdb, &str)) {
-        if let Some(azfdb) = &self.azfdb {
-            let source = self.known.lock().get(poller).map(|known| known.source.clone());
-            tell(azfdb, &source.unwrap_or_default());
-        }
-    }
-
     /// Notes how far behind its source a poller is.
     pub(crate) fn behind(&self, poller: &str, behind: &Behind) {
         let attributes = [named(poller)];
@@ -267,7 +244,6 @@ impl Metrics {
         }
         if let Some(time) = behind.time {
             self.lag.record(time.as_secs_f64(), &attributes);
-            self.azfdb(poller, |azfdb, source| azfdb.lag(poller, source, time));
         }
     }
 
@@ -283,7 +259,6 @@ impl Metrics {
         self.tick_duration.record(duration.as_secs_f64(), &attributes);
         if let Some(error) = failure {
             self.failures.add(1, &[named(poller), KeyValue::new("error.type", error)]);
-            self.azfdb(poller, |azfdb, source| azfdb.failed(poller, source, error));
         }
     }
 
@@ -295,20 +270,17 @@ impl Metrics {
         if let Some(known) = self.known.lock().get_mut(poller) {
             known.success_at = Instant::now();
         }
-        self.azfdb(poller, |azfdb, _| azfdb.success(poller, timestamp));
     }
 
     /// Notes a read of the source.
     pub(crate) fn fetched(&self, poller: &str, rows: u64, duration: Duration) {
         self.fetched.add(rows, &[named(poller)]);
         self.fetch_duration.record(duration.as_secs_f64(), &[named(poller)]);
-        self.azfdb(poller, |azfdb, source| azfdb.fetched(poller, source, duration));
     }
 
     /// Notes a call of the handler, whatever came of it.
     pub(crate) fn handled(&self, poller: &str, duration: Duration) {
         self.handler_duration.record(duration.as_secs_f64(), &[named(poller)]);
-        self.azfdb(poller, |azfdb, source| azfdb.handled(poller, source, duration));
     }
 
     /// Counts a committed batch.
@@ -328,21 +300,17 @@ impl Metrics {
         }
         if let Some(lag) = lag {
             self.lag.record(lag.as_secs_f64(), &attributes);
-            self.azfdb(poller, |azfdb, source| azfdb.lag(poller, source, lag));
         }
-        self.azfdb(poller, |azfdb, source| azfdb.committed(poller, source, rows, duration));
     }
 
     /// Counts rows that are delivered again.
     pub(crate) fn redelivered(&self, poller: &str, rows: u64) {
         self.redelivered.add(rows, &[named(poller)]);
-        self.azfdb(poller, |azfdb, source| azfdb.redelivered(poller, source, rows));
     }
 
     /// Counts rows that are set aside.
     pub(crate) fn quarantined(&self, poller: &str, reason: &'static str, rows: u64) {
         self.quarantined.add(rows, &[named(poller), KeyValue::new("reason", reason)]);
-        self.azfdb(poller, |azfdb, source| azfdb.quarantined(poller, source, rows));
     }
 
     /// Counts rows that became visible after their window had been delivered.

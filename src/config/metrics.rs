@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::parse::{self, Expected};
+use super::parse::Expected;
 use super::read::Reader;
 use super::settings;
 use super::vars::Vars;
@@ -12,15 +12,12 @@ use super::vars::Vars;
 pub struct MetricsConfig {
     /// Where they are served as Prometheus text.
     pub address: Option<SocketAddr>,
-    /// Whether they are also told under the names of the Python package `azure-functions-db`.
-    pub azfdb: bool,
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<MetricsConfig> {
     let wanted = reader.text(settings::METRICS_ADDRESS.name).is_some();
     let address = reader.read_if_set(&settings::METRICS_ADDRESS, None, loopback);
-    let azfdb = reader.read(&settings::METRICS_AZFDB, None, parse::boolean)?;
-    (!wanted || address.is_some()).then_some(MetricsConfig { address, azfdb })
+    (!wanted || address.is_some()).then_some(MetricsConfig { address })
 }
 
 /// Returns where metrics are served, as far as that can be told without the other settings.

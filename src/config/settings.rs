@@ -91,7 +91,6 @@ pub const SETTINGS: &[Setting] = &[
     STOP_GRACE,
     LOG,
     METRICS_ADDRESS,
-    METRICS_AZFDB,
     RECOVERY_MODE,
     RECOVERY_STUCK_AFTER,
     RECOVERY_PAUSED_MAX,
@@ -244,12 +243,6 @@ pub(super) const METRICS_ADDRESS: Setting = Setting::new(
     Words("none"),
     "Address and port of this machine at which `/metrics` is served as Prometheus text, such as \
      `127.0.0.1:9464`.",
-);
-pub(super) const METRICS_AZFDB: Setting = Setting::new(
-    "HIGHWATER__METRICS__AZFDB",
-    Text("false"),
-    "Whether metrics are also told under the `azfdb_*` names of the Python package \
-     `azure-functions-db`.",
 );
 pub(super) const FUNCTION_POLLER: Setting = Setting::new(
     "HIGHWATER__FUNCTIONS__<FUNCTION>__POLLER",

@@ -34,7 +34,6 @@ const FULL: &str = "
     HIGHWATER__STOP_GRACE = 20s
     HIGHWATER__LOG = warn,highwater=debug
     HIGHWATER__METRICS__ADDRESS = 127.0.0.1:9464
-    HIGHWATER__METRICS__AZFDB = true
     HIGHWATER__RECOVERY__MODE = report
     HIGHWATER__RECOVERY__STUCK_AFTER = 10m
     HIGHWATER__RECOVERY__PAUSED_MAX = 12h
@@ -171,7 +170,6 @@ fn defaults_are_those_of_the_table() {
             log: "warn,highwater=info",
             metrics: MetricsConfig {
                 address: None,
-                azfdb: false,
             },
             recovery: RecoveryConfig {
                 mode: Repair,
@@ -458,7 +456,6 @@ fn a_full_example_of_the_rest_reads_back_without_any_secret() {
                 address: Some(
                     127.0.0.1:9464,
                 ),
-                azfdb: true,
             },
             recovery: RecoveryConfig {
                 mode: Report,

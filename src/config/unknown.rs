@@ -9,6 +9,10 @@ use super::source;
 
 const PREFIX: &str = "HIGHWATER__";
 
+/// Settings that there were once, without the prefix, and what to do instead.
+const REMOVED: &[(&str, &str)] =
+    &[("METRICS__AZFDB", "remove it: docs/telemetry.md lists the names of metrics")];
+
 /// Notes every setting that carries our prefix, in any case, and is none of ours.
 pub(super) fn report(reader: &mut Reader<'_>) {
     for name in reader.names() {
@@ -16,9 +20,10 @@ pub(super) fn report(reader: &mut Reader<'_>) {
         if !plain.starts_with(PREFIX) || is_known(&name) {
             continue;
         }
-        let hint = match suggest(&plain) {
-            Some(known) => format!("did you mean `{known}`? Write that, or remove this"),
-            None => "remove it".to_owned(),
+        let hint = match (removed(&plain), suggest(&plain)) {
+            (Some(instead), _) => instead.to_owned(),
+            (None, Some(known)) => format!("did you mean `{known}`? Write that, or remove this"),
+            (None, None) => "remove it".to_owned(),
         };
         let (shown, expected) = (Shown::Unknown, String::new());
         reader.note(Mistake { setting: name, shown, expected, hint: Some(hint) });
@@ -35,6 +40,12 @@ fn is_known(name: &str) -> bool {
             || setting_of_step(rest).is_some_and(|of| poller_tails().any(|tail| tail == of));
     }
     function_of(name).is_some() || SETTINGS.iter().any(|setting| setting.name == name)
+}
+
+/// Returns what to do instead of a setting that there was once.
+fn removed(name: &str) -> Option<&'static str> {
+    let name = name.strip_prefix(PREFIX)?;
+    REMOVED.iter().find(|(removed, _)| *removed == name).map(|(_, instead)| *instead)
 }
 
 /// Returns the names of a poller's settings, without prefix and poller.
@@ -110,7 +121,10 @@ fn distance(a: &str, b: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::config::Config;
 
     #[test]
     fn distances_count_single_edits() {
@@ -119,6 +133,16 @@ mod tests {
         {
             assert_eq!(distance(a, b), edits, "{a} {b}");
         }
+    }
+
+    #[test]
+    fn a_setting_that_was_removed_says_what_to_do_instead() {
+        let vars = BTreeMap::from([("Highwater__Metrics__Azfdb".to_owned(), "true".to_owned())]);
+        let error = Config::from_vars(&vars).unwrap_err().to_string();
+        assert!(
+            error.contains("remove it: docs/telemetry.md lists the names of metrics"),
+            "{error}"
+        );
     }
 
     #[test]

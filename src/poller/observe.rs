@@ -70,7 +70,7 @@ impl<'a> Observation<'a> {
             "Tick of poller `{}` begins",
             poller.name
         );
-        poller.metrics.begun(&poller.name, &poller.source.shape().label.object);
+        poller.metrics.begun(&poller.name);
         Self {
             poller,
             request,

@@ -4,7 +4,7 @@
 //! loses requests, loses answers or cannot be reached. Timers fire whether the tick before has ended or
 //! not. At the end the faults stop, what is left is drained, and what reached the handlers is judged.
 
-mod weather;
+pub(crate) mod weather;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;

@@ -46,6 +46,7 @@ mod load;
 mod memory;
 mod options;
 mod ours;
+mod overlap;
 mod program;
 mod python;
 mod receiver;
@@ -115,6 +116,7 @@ async fn measure(options: &Options) -> ExitCode {
             Section::Idle => idle::measure(options, &server, &mut report).await,
             Section::Latency => latency::measure(options, &server, &mut report).await,
             Section::Memory => memory::measure(options, &server, &mut report).await,
+            Section::Overlap => overlap::measure(options, &server, &mut report).await,
         }
     }
     if options.mode == Mode::Smoke {

@@ -26,16 +26,18 @@ pub(crate) enum Section {
     Idle,
     Latency,
     Memory,
+    Overlap,
 }
 
 impl Section {
-    const ALL: [(&str, Self); 6] = [
+    const ALL: [(&str, Self); 7] = [
         ("program", Self::Program),
         ("limits", Self::Limits),
         ("python", Self::Python),
         ("idle", Self::Idle),
         ("latency", Self::Latency),
         ("memory", Self::Memory),
+        ("overlap", Self::Overlap),
     ];
 }
 

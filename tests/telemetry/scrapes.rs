@@ -12,7 +12,6 @@ async fn prometheus_understands_what_is_served() {
     let mut bench = Bench::with_rows(1..=3).await;
     let address = format!("127.0.0.1:{}", free_port().unwrap());
     bench.set_env("HIGHWATER__METRICS__ADDRESS", &address);
-    bench.set_env("HIGHWATER__METRICS__AZFDB", "true");
     let host = bench.host().await;
     logs(&host.run().await);
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
@@ -27,7 +26,6 @@ async fn prometheus_understands_what_is_served() {
     for (name, kind) in [
         // The parser takes `_total` off the names of counters.
         ("events", "counter"),
-        ("azfdb_events", "counter"),
         ("highwater_rows_fetched", "counter"),
         ("highwater_tick_duration_seconds", "histogram"),
         ("highwater_batch_size", "histogram"),

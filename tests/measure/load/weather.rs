@@ -1,5 +1,6 @@
 //! Storage that answers late and fails, from a seed.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,14 +9,16 @@ use async_trait::async_trait;
 use highwater::state::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Written};
 use tokio::time::sleep;
 
-/// What an answer takes, in milliseconds; one in two hundred takes ten times as long.
-const LATENCY_MS: std::ops::Range<u64> = 5..40;
+/// What an answer takes where calls fail, in milliseconds; one in two hundred takes ten times as long.
+const LATENCY_MS: Range<u64> = 5..40;
 /// Of a thousand calls: those that never arrive, that are lost on their way, whose answers are lost.
 const FAULTS: [u64; 3] = [5, 5, 10];
 
 #[derive(Debug)]
-pub(super) struct Weather {
+pub(crate) struct Weather {
     inner: Arc<dyn StateStore>,
+    latency_ms: Range<u64>,
+    is_fair: bool,
     dice: Mutex<u64>,
     is_calm: AtomicBool,
     calls: AtomicU64,
@@ -35,7 +38,13 @@ impl Weather {
     pub(super) fn over(inner: Arc<dyn StateStore>, seed: u64) -> Self {
         let dice = Mutex::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         let (calls, faults) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { inner, dice, is_calm: AtomicBool::new(false), calls, faults }
+        let is_calm = AtomicBool::new(false);
+        Self { inner, latency_ms: LATENCY_MS, is_fair: false, dice, is_calm, calls, faults }
+    }
+
+    /// Returns storage that answers each call after so many milliseconds, and never fails.
+    pub(crate) fn steady(inner: Arc<dyn StateStore>, latency_ms: u64) -> Self {
+        Self { latency_ms: latency_ms..latency_ms + 1, is_fair: true, ..Self::over(inner, 0) }
     }
 
     /// Ends faults and waiting.
@@ -63,7 +72,12 @@ impl Weather {
         if self.is_calm.load(Ordering::Relaxed) {
             return Fate::Answered;
         }
-        let latency = LATENCY_MS.start + self.roll(LATENCY_MS.end - LATENCY_MS.start);
+        let latency =
+            self.latency_ms.start + self.roll(self.latency_ms.end - self.latency_ms.start);
+        if self.is_fair {
+            sleep(Duration::from_millis(latency)).await;
+            return Fate::Answered;
+        }
         let slow = if self.roll(200) == 0 { 10 } else { 1 };
         sleep(Duration::from_millis(latency * slow)).await;
         let roll = self.roll(1000);
