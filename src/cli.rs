@@ -9,8 +9,8 @@
 mod backfill;
 mod clone;
 mod confirm;
+mod ddl;
 mod doctor;
-mod fence;
 mod findings;
 mod from;
 mod init;
@@ -110,18 +110,14 @@ enum Command {
     /// List, show, deliver again or drop the rows that a poller has set aside.
     #[command(subcommand)]
     Quarantine(quarantine::Options),
-    /// Show, copy, verify or rebuild a state document; print what the state store needs.
+    /// Show, copy, verify or rebuild a state document.
     #[command(subcommand)]
     State(state::Options),
-    /// Show, export or compact what a poller did; print what a history needs.
+    /// Show, export or compact what a poller did.
     #[command(subcommand)]
     Journal(journal::Options),
-    /// Print what the handler `sql` needs to keep stale owners out.
-    #[command(subcommand)]
-    Fence(fence::Options),
-    /// Print what the handler `sql` needs to apply no event twice.
-    #[command(subcommand)]
-    Ledger(fence::LedgerOptions),
+    /// Print the statements that create one of Highwater's own tables; runs none of them.
+    Ddl(ddl::Options),
     /// Print a script that completes words in a shell.
     Completions(shell::CompletionsOptions),
     /// Print version, commit and the format of state documents.
@@ -175,6 +171,9 @@ async fn run() -> ExitCode {
         Err(error) => {
             // Help and version are answers, not mistakes; clap knows which stream is which.
             if error.use_stderr() {
+                if let Some(renamed) = renamed(std::env::args().skip(1)) {
+                    return end(Err(Failed::new(Exit::Usage, renamed)));
+                }
                 // It repeats arguments.
                 tell(error.to_string().trim_end());
                 return Exit::Usage.into();
@@ -215,8 +214,7 @@ async fn run() -> ExitCode {
         Command::Quarantine(options) => end(quarantine::run(vars, &options).await),
         Command::State(options) => end(Box::pin(state::run(vars, &options)).await),
         Command::Journal(options) => end(Box::pin(journal::run(vars, &options)).await),
-        Command::Fence(options) => end(fence::run(&options)),
-        Command::Ledger(options) => end(fence::run_ledger(&options)),
+        Command::Ddl(options) => end(ddl::run(&options)),
         Command::Completions(options) => {
             shell::completions(&options, Arguments::command());
             Exit::Done.into()
@@ -238,6 +236,24 @@ async fn run() -> ExitCode {
             race.await.unwrap_or_else(|error| end(Err(failed(error))))
         }
     }
+}
+
+/// Commands that there were once, and what they are called now.
+const RENAMED: &[(&str, &str)] = &[
+    ("fence ddl", "ddl fence"),
+    ("journal ddl", "ddl journal"),
+    ("ledger ddl", "ddl ledger"),
+    ("state ddl", "ddl state"),
+];
+
+/// Returns what to call instead, if the first words of a command line are an old name.
+fn renamed(arguments: impl Iterator<Item = String>) -> Option<String> {
+    let words: Vec<String> = arguments.take_while(|word| !word.starts_with('-')).collect();
+    let line = words.join(" ");
+    let (old, new) = RENAMED.iter().find(|(old, _)| {
+        line.strip_prefix(old).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+    })?;
+    Some(format!("`highwater {old}` is called `highwater {new}` now"))
 }
 
 /// Registers every secret of the environment, before anything can be said about it.
@@ -299,19 +315,16 @@ mod tests {
 
     /// Commands that print no data, or data that has one form: lines and documents as they are stored, SQL, a script,
     /// a page.
-    const OF_ONE_FORM: [&str; 13] = [
+    const OF_ONE_FORM: [&str; 10] = [
         "completions",
+        "ddl",
         "demo",
         "devdb",
-        "fence ddl",
-        "journal ddl",
         "journal export",
-        "ledger ddl",
         "man",
         "race",
         "run",
         "serve",
-        "state ddl",
         "state export",
     ];
 

@@ -6,8 +6,8 @@
 --   SOURCE_TABLES    tables that pollers read, such as dbo.orders;dbo.customers
 --   TRACKED_TABLES   those of them that are read in the mode change_tracking
 --   TARGET_TABLES    tables that the handler sql writes to
---   FENCE_TABLE, LEDGER_TABLE   beside them; made by what `highwater fence ddl` and `ledger ddl` print
---   STATE_TABLE, JOURNAL_TABLE   for the state store sql; made by what `highwater state ddl` and `journal ddl` print
+--   FENCE_TABLE, LEDGER_TABLE   beside them; made by what `highwater ddl fence` and `ddl ledger` print
+--   STATE_TABLE, JOURNAL_TABLE   for the state store sql; made by what `highwater ddl state` and `ddl journal` print
 --
 -- It takes no right away: what a poller no longer needs is revoked by hand.
 SET NOCOUNT ON;

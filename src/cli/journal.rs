@@ -1,4 +1,4 @@
-//! `highwater journal`: what a poller did, and the table that it is kept in.
+//! `highwater journal`: what a poller did.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,27 +14,16 @@ use super::output::{Exit, Failed, OutputOption, Record, say, say_bytes, tell, ti
 use super::pause::WhoOption;
 use super::{poller, serve};
 use crate::clock::{Clock as _, SystemClock};
-use crate::config::{JOURNAL_TABLE_DEFAULT, Vars, parse_duration};
-use crate::error::chain;
-use crate::journal::{Entry, Filter, Happened, History, JournalMode, Line, Verdict, sql};
+use crate::config::{Vars, parse_duration};
+use crate::journal::{Entry, Filter, Happened, History, JournalMode, Line, Verdict};
 use crate::poller::{Compacting, Operator, Poller};
 use crate::state::FencingToken;
-use crate::state::sql::table_name;
 
 /// How often `tail --follow` looks for what is new.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Options {
-    /// Print the statements that create the table of journals for the state store `sql`; runs none.
-    Ddl {
-        /// Name of the table, as in the setting `HIGHWATER__STATE__JOURNAL_TABLE`.
-        #[arg(long, value_name = "NAME", default_value = JOURNAL_TABLE_DEFAULT)]
-        table: String,
-        /// The database's user that the app connects as.
-        #[arg(long, value_name = "NAME", default_value = "highwater")]
-        user: String,
-    },
     /// List what a poller did, oldest first.
     Show {
         #[command(flatten)]
@@ -147,7 +136,6 @@ impl Record for Shown<'_> {
 
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
     match options {
-        Options::Ddl { table, user } => ddl(table, user),
         Options::Show { selection, form } => {
             let poller = poller(vars, &selection.poller)?;
             let history = selection.read(&poller).await?;
@@ -177,14 +165,6 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         }
         Options::Compact(options) => Box::pin(compact(vars, options)).await,
     }
-}
-
-fn ddl(table: &str, user: &str) -> Result<Exit, Failed> {
-    let table = table_name(table);
-    let table =
-        table.map_err(|error| Failed::new(Exit::Usage, format!("`--table`: {}", chain(&error))))?;
-    say(&format!("{}\n{}", sql::create_table(&table), sql::grant(&table, user)));
-    Ok(Exit::Done)
 }
 
 fn print(lines: &[&Line], form: OutputOption) {

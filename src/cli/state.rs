@@ -5,24 +5,15 @@ use serde::Serialize;
 
 use super::output::{Exit, Failed, OutputOption, say, say_bytes, say_rows, time_text};
 use super::{poller, restore};
-use crate::config::{STATE_TABLE_DEFAULT, Vars};
+use crate::config::Vars;
 use crate::error::chain;
 use crate::event::counted;
 use crate::journal::{Difference, JournalMode, Verdict};
 use crate::poller::{Examined, Present};
-use crate::state::{StateDocument, sql};
+use crate::state::StateDocument;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Options {
-    /// Print the statements that create the table of the state store `sql`; runs none of them.
-    Ddl {
-        /// Name of the table, as in the setting `HIGHWATER__STATE__TABLE`.
-        #[arg(long, value_name = "NAME", default_value = STATE_TABLE_DEFAULT)]
-        table: String,
-        /// The database's user that the app connects as.
-        #[arg(long, value_name = "NAME", default_value = "highwater")]
-        user: String,
-    },
     /// Print where a poller stands.
     Show(PollerOptions),
     /// Print the state document as it is stored, also one that is damaged.
@@ -49,7 +40,6 @@ pub(super) struct PollerOptions {
 
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
     match options {
-        Options::Ddl { table, user } => ddl(table, user),
         Options::Show(options) => show(vars, options).await,
         Options::Export { poller: name } => {
             let present = poller(vars, name)?.present().await?;
@@ -60,14 +50,6 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         Options::Rebuild(options) => Box::pin(restore::rebuild(vars, options)).await,
         Options::Verify(options) => verify(vars, options).await,
     }
-}
-
-fn ddl(table: &str, user: &str) -> Result<Exit, Failed> {
-    let table = sql::table_name(table);
-    let table =
-        table.map_err(|error| Failed::new(Exit::Usage, format!("`--table`: {}", chain(&error))))?;
-    say(&format!("{}\n{}", sql::create_table(&table), sql::grant(&table, user)));
-    Ok(Exit::Done)
 }
 
 fn missing(name: &str) -> Failed {

@@ -207,12 +207,12 @@ pub(super) const STATE_CONTAINER: Setting =
 pub(super) const STATE_TABLE: Setting = Setting::new(
     "HIGHWATER__STATE__TABLE",
     Text(STATE_TABLE_DEFAULT),
-    "sql: name of the table; `highwater state ddl` prints how to create it.",
+    "sql: name of the table; `highwater ddl state` prints how to create it.",
 );
 pub(super) const STATE_JOURNAL_TABLE: Setting = Setting::new(
     "HIGHWATER__STATE__JOURNAL_TABLE",
     Text(JOURNAL_TABLE_DEFAULT),
-    "sql: name of the table of journals; `highwater journal ddl` prints how to create it.",
+    "sql: name of the table of journals; `highwater ddl journal` prints how to create it.",
 );
 pub(super) const STATE_FOLDER: Setting = Setting::new(
     "HIGHWATER__STATE__FOLDER",
@@ -317,7 +317,7 @@ pub(super) const HANDLER_DELETES: Setting = Setting::new(
 pub(super) const HANDLER_FENCE_TABLE: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__FENCE_TABLE",
     Text(FENCE_TABLE_DEFAULT),
-    "sql: table of fences, in the same database; `highwater fence ddl` prints it.",
+    "sql: table of fences, in the same database; `highwater ddl fence` prints it.",
 );
 pub(super) const HANDLER_LEDGER: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__LEDGER",
@@ -327,7 +327,7 @@ pub(super) const HANDLER_LEDGER: Setting = Setting::new(
 pub(super) const HANDLER_LEDGER_TABLE: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__LEDGER_TABLE",
     Text(LEDGER_TABLE_DEFAULT),
-    "sql: table of applied events, in the same database; `highwater ledger ddl` prints it.",
+    "sql: table of applied events, in the same database; `highwater ddl ledger` prints it.",
 );
 pub(super) const HANDLER_LEDGER_DAYS: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__LEDGER_DAYS",

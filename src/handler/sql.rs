@@ -168,7 +168,7 @@ impl Sql {
             ledger: ledger.map(|name| table_name("HANDLER__LEDGER_TABLE", name)).transpose()?,
         };
         let command = |what: &str, table: &QualifiedName| {
-            (table.to_string(), format!("highwater {what} ddl --table {}", table.as_argument()))
+            (table.to_string(), format!("highwater ddl {what} --table {}", table.as_argument()))
         };
         let names = Names {
             target: tables.target.to_string(),

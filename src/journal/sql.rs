@@ -8,7 +8,7 @@
 //!
 //! - Both looks are seeks, however long a part is: the key of the table has the end, and an index the
 //!   beginning, before the part, so that the parts of a poller are the rows that begin at 0.
-//! - The table is never created here. `highwater journal ddl` prints the statements, so that the user of
+//! - The table is never created here. `highwater ddl journal` prints the statements, so that the user of
 //!   the connection needs no right but SELECT, INSERT and DELETE on this one table: what was appended
 //!   cannot be changed with it.
 

@@ -21,7 +21,7 @@
 //!   every write, one by hand included; the second keeps a tag from coming back after the database
 //!   was restored, when the versions are counted again.
 //! - Names have a binary collation: under the usual ones `A` and `a` are one key.
-//! - The table is never created here. `highwater state ddl` prints the statements, so that the user
+//! - The table is never created here. `highwater ddl state` prints the statements, so that the user
 //!   of the connection needs no right but SELECT, INSERT, UPDATE and, to take rows out of the
 //!   quarantine, DELETE on this one table.
 

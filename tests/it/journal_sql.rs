@@ -103,8 +103,8 @@ async fn old_days_are_dropped() {
 async fn a_table_that_is_not_there_or_another_is_refused_with_what_to_do() {
     let world = World::start().await;
     for (table, expected) in [
-        (TABLE, "run what `highwater journal ddl --table dbo.highwater_journal` prints"),
-        (STATE_TABLE, "is not as `highwater journal ddl --table dbo.highwater_state` prints it"),
+        (TABLE, "run what `highwater ddl journal --table dbo.highwater_journal` prints"),
+        (STATE_TABLE, "is not as `highwater ddl journal --table dbo.highwater_state` prints it"),
     ] {
         let store = SqlStore::new(world.settings(STATE_TABLE, "app")).unwrap();
         let state = Arc::new(store);

@@ -209,7 +209,7 @@ async fn what_the_operator_can_mend_is_named() {
             world.settings("ops.nothing", "app"),
             "error 208: Invalid object name 'ops.nothing': the table `ops.nothing` is not in this \
              database, or the user has no right to it: run what \
-             `highwater state ddl --table ops.nothing` prints",
+             `highwater ddl state --table ops.nothing` prints",
         ),
         (world.settings("other", "app"), "error 207: Invalid column name 'content': the table"),
         (login("Password=", "Password=not-"), "error 18456 (login refused): check user"),
@@ -256,7 +256,7 @@ async fn a_table_of_another_shape_is_refused_by_name() {
             text += &chain(&error);
         }
         let expected =
-            "the table `dbo.other` is not as `highwater state ddl --table dbo.other` prints it";
+            "the table `dbo.other` is not as `highwater ddl state --table dbo.other` prints it";
         assert!(text.contains(expected), "{what}: `{text}`");
     }
 }
@@ -274,7 +274,7 @@ async fn a_table_without_its_key_is_refused_once_it_has_a_document_twice() {
     let error = store.load(&orders()).await.unwrap_err();
     assert!(matches!(error, StoreError::Refused { .. }), "{error}");
     let expected =
-        "2 rows: the table `dbo.other` is not as `highwater state ddl --table dbo.other`";
+        "2 rows: the table `dbo.other` is not as `highwater ddl state --table dbo.other`";
     assert!(error.to_string().contains(expected), "{error}");
 }
 

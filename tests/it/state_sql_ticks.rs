@@ -194,6 +194,6 @@ async fn a_missing_table_is_an_error_that_says_what_to_do() {
     setup.source.put(1, "first");
     let report = setup.instance("a").tick(&TickRequest::default()).await;
     let error = highwater::error::chain(&report.result.unwrap_err());
-    assert!(error.contains("`highwater state ddl --table dbo.highwater_state`"), "{error}");
+    assert!(error.contains("`highwater ddl state --table dbo.highwater_state`"), "{error}");
     assert!(setup.handler.ids().is_empty(), "the handler is not called");
 }

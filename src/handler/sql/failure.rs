@@ -173,8 +173,8 @@ mod tests {
     fn what_has_no_number_is_tried_again_unless_the_settings_are_wrong() {
         let names = Names {
             target: "dbo.t".to_owned(),
-            fence: ("dbo.f".to_owned(), "highwater fence ddl".to_owned()),
-            ledger: ("dbo.l".to_owned(), "highwater ledger ddl".to_owned()),
+            fence: ("dbo.f".to_owned(), "highwater ddl fence".to_owned()),
+            ledger: ("dbo.l".to_owned(), "highwater ddl ledger".to_owned()),
         };
         let judged = |kind| of(Step::Target, &SqlError::new(kind, "x"), &names);
         assert!(matches!(judged(ErrorKind::Transient), HandlerError::Retryable(_)));

@@ -114,17 +114,17 @@ mod tests {
             Verdict::Refused(remedy) => format!("{number} refused: {}\n", remedy.unwrap()),
         });
         expect![[r#"
-            208 refused: the table `ops.state` is not in this database, or the user has no right to it: run what `highwater state ddl --table ops.state` prints
-            207 refused: the table `ops.state` is not as `highwater state ddl --table ops.state` prints it
-            229 refused: grant SELECT, INSERT, UPDATE and DELETE on `ops.state` to the user of the connection string, as `highwater state ddl --table ops.state` prints
-            257 refused: the table `ops.state` is not as `highwater state ddl --table ops.state` prints it
+            208 refused: the table `ops.state` is not in this database, or the user has no right to it: run what `highwater ddl state --table ops.state` prints
+            207 refused: the table `ops.state` is not as `highwater ddl state --table ops.state` prints it
+            229 refused: grant SELECT, INSERT, UPDATE and DELETE on `ops.state` to the user of the connection string, as `highwater ddl state --table ops.state` prints
+            257 refused: the table `ops.state` is not as `highwater ddl state --table ops.state` prints it
             334 refused: the table `ops.state` has a trigger: remove it
-            547 refused: the table `ops.state` is not as `highwater state ddl --table ops.state` prints it
+            547 refused: the table `ops.state` is not as `highwater ddl state --table ops.state` prints it
             1205 not written
             1222 not written
-            2628 refused: the table `ops.state` is not as `highwater state ddl --table ops.state` prints it
+            2628 refused: the table `ops.state` is not as `highwater ddl state --table ops.state` prints it
             3906 refused: the database can only be read: connect to the primary replica
-            8115 refused: the table `ops.state` is not as `highwater state ddl --table ops.state` prints it
+            8115 refused: the table `ops.state` is not as `highwater ddl state --table ops.state` prints it
             9002 unknown
             40197 unknown
         "#]].assert_eq(&judged.concat());
@@ -145,7 +145,7 @@ mod tests {
             `orders.json`: no answer from the state store: reset
             `orders.json`: state store cannot be reached: reset
             `orders.json`: state store refuses: reset
-            `orders.json`: state store refuses: reset: the table `ops.state` is not as `highwater state ddl --table ops.state` prints it
+            `orders.json`: state store refuses: reset: the table `ops.state` is not as `highwater ddl state --table ops.state` prints it
         "#]]
         .assert_eq(&judged);
     }

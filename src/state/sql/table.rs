@@ -26,7 +26,7 @@ impl OwnTable {
     /// Returns the command that prints how it is made.
     pub(super) fn ddl(&self) -> String {
         let (command, table) = (self.command, self.name.as_argument());
-        format!("`highwater {command} ddl --table {table}`")
+        format!("`highwater ddl {command} --table {table}`")
     }
 
     /// Returns the rights as people list them.

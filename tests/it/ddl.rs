@@ -1,4 +1,4 @@
-//! What `highwater state ddl` prints, and `journal ddl`, `fence ddl` and `ledger ddl`.
+//! What `highwater ddl` prints.
 
 use std::process::{Command, Output};
 
@@ -10,7 +10,7 @@ fn ddl(arguments: &[&str]) -> Output {
 
 fn ddl_of(what: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
-    command.args([what, "ddl"]).args(arguments).env_clear().output().unwrap()
+    command.args(["ddl", what]).args(arguments).env_clear().output().unwrap()
 }
 
 #[test]
@@ -116,4 +116,17 @@ fn a_name_that_no_table_can_have_is_wrong_usage() {
     assert!(output.stdout.is_empty());
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("`--table`: table `other.dbo.state` names a database"), "{text}");
+}
+
+#[test]
+fn the_old_names_say_the_new_ones() {
+    for what in ["state", "journal", "fence", "ledger"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
+        let output = command.args([what, "ddl", "--user", "app"]).env_clear().output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let text = String::from_utf8(output.stderr).unwrap();
+        let expected =
+            format!("highwater: `highwater {what} ddl` is called `highwater ddl {what}` now\n");
+        assert_eq!(text, expected);
+    }
 }
