@@ -253,7 +253,7 @@ fn renamed(arguments: impl Iterator<Item = String>) -> Option<String> {
     let (old, new) = RENAMED.iter().find(|(old, _)| {
         line.strip_prefix(old).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
     })?;
-    Some(format!("`highwater {old}` is called `highwater {new}` now"))
+    Some(format!("`{old}` is now `{new}`: `highwater help` lists all commands"))
 }
 
 /// Registers every secret of the environment, before anything can be said about it.

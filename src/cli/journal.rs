@@ -152,7 +152,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
             tell_of_none(&poller, &history);
             tell_of_unreadable(&history);
             if *follow {
-                go_on(&poller, selection, &history, *form).await?;
+                go_on(vars, &poller, selection, &history, *form).await?;
             }
             Ok(Exit::Done)
         }
@@ -196,12 +196,13 @@ fn tell_of_unreadable(history: &History) {
 
 /// Prints what is appended from now on, until the process is asked to stop.
 async fn go_on(
+    vars: &dyn Vars,
     poller: &Poller,
     selection: &Selection,
     history: &History,
     form: OutputOption,
 ) -> Result<(), Failed> {
-    let (stop, _) = serve::stop_by_signal();
+    let (stop, _) = serve::stop_by_signal(vars);
     let key = |line: &Line| (line.part.clone(), line.number);
     let mut seen: BTreeMap<String, usize> = history.lines.iter().map(key).collect();
     let mut from = history.parts.last().map(|(part, _)| part.day);

@@ -117,7 +117,7 @@ pub(super) async fn run(
             None => return Ok(Exit::Done),
         },
     };
-    Box::pin(deliver(&ranges, begun, options, shape)).await
+    Box::pin(deliver(vars, &ranges, begun, options, shape)).await
 }
 
 /// Returns a range of which there must be a document.
@@ -202,12 +202,13 @@ struct Delivered<'a> {
 }
 
 async fn deliver(
+    vars: &dyn Vars,
     ranges: &Arc<Ranges>,
     begun: Begun,
     options: &RangeOptions,
     shape: Shape,
 ) -> Result<Exit, Failed> {
-    let (stop, asked) = serve::stop_by_signal();
+    let (stop, asked) = serve::stop_by_signal(vars);
     let (id, name) = (begun.id.clone(), begun.name.clone());
     let work = Work::of(ranges, &begun, shape.purpose.replay_id(&id), stop).await?;
     let ended = work::run(Arc::clone(&work), shape.parallel).await?;

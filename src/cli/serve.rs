@@ -15,7 +15,7 @@ use tracing::{error, info, warn};
 use super::output::{Exit, Failed};
 use crate::app::App;
 use crate::app::board::{self, APP_ROOT};
-use crate::config::{ABORT_LEAD, FunctionTimeout, LOG_DEFAULT, ProcessVars, Vars, stop_grace};
+use crate::config::{ABORT_LEAD, FunctionTimeout, LOG_DEFAULT, Vars, stop_grace};
 use crate::error::chain;
 use crate::handler::exec;
 use crate::host::server::{self, Functions, Service};
@@ -188,9 +188,9 @@ impl Signals {
 }
 
 /// Returns what the first signal sets from now on, and which of them it was once it is set.
-pub(super) fn stop_by_signal() -> (StopSignal, Arc<OnceLock<Exit>>) {
+pub(super) fn stop_by_signal(vars: &dyn Vars) -> (StopSignal, Arc<OnceLock<Exit>>) {
     let (stop, asked) = (StopSignal::new(), Arc::new(OnceLock::new()));
-    let end = End { grace: stop_grace(&ProcessVars), asked: Arc::clone(&asked), forced: None };
+    let end = End { grace: stop_grace(vars), asked: Arc::clone(&asked), forced: None };
     tokio::spawn(asked_by(Signals::catch(), stop.clone(), end));
     (stop, asked)
 }

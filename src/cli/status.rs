@@ -15,7 +15,7 @@ use super::output::{Exit, Failed, Output, OutputOption, Record, say, tell};
 use super::page::Page;
 use super::serve::{Signals, asked_to_stop};
 use crate::app::{App, board};
-use crate::config::{ProcessVars, Vars, parse_duration, stop_grace};
+use crate::config::{Vars, parse_duration, stop_grace};
 use crate::doctor::sizing::Sizing;
 use crate::page::{Authority, Served, words};
 use crate::poller::StopSignal;
@@ -100,10 +100,10 @@ pub(super) async fn run(
     let root = beside(settings).unwrap_or_else(|| board::root(vars));
     let board = App::build(vars)?.board(vars, &root);
     if let Some(address) = options.serve {
-        return serve(board, address, options).await;
+        return serve(vars, board, address, options).await;
     }
     if options.watch {
-        return watch(&board, options).await;
+        return watch(vars, &board, options).await;
     }
     let report = board.read(options.asked()).await?;
     say(&options.form.output.list(&report.pollers));
@@ -121,20 +121,25 @@ impl Options {
     }
 }
 
-async fn serve(board: Board, address: SocketAddr, options: &Options) -> Result<Exit, Failed> {
+async fn serve(
+    vars: &dyn Vars,
+    board: Board,
+    address: SocketAddr,
+    options: &Options,
+) -> Result<Exit, Failed> {
     let stop = StopSignal::new();
     let signals = Signals::catch();
     let authority = Authority::of(address, &options.status_host);
     let served = Served { board, authority, operator: None, stop: stop.clone() };
     let page = Page::open(address, served).await?;
-    asked_to_stop(signals, stop, stop_grace(&ProcessVars)).await;
+    asked_to_stop(signals, stop, stop_grace(vars)).await;
     page.close().await;
     Ok(Exit::Done)
 }
 
 /// Looks again and again until the process is asked to stop. A store that does not answer is told of,
 /// and asked again.
-async fn watch(board: &Board, options: &Options) -> Result<Exit, Failed> {
+async fn watch(vars: &dyn Vars, board: &Board, options: &Options) -> Result<Exit, Failed> {
     let form = options.form.output;
     let draws = form == Output::Table && std::io::stdout().is_terminal();
     if !draws && form != Output::Jsonl {
@@ -142,7 +147,7 @@ async fn watch(board: &Board, options: &Options) -> Result<Exit, Failed> {
                     poller each time";
         return Err(Failed::new(Exit::Usage, text));
     }
-    let grace = stop_grace(&ProcessVars);
+    let grace = stop_grace(vars);
     let mut stopped = Box::pin(asked_to_stop(Signals::catch(), StopSignal::new(), grace));
     loop {
         match board.read(options.asked()).await {

@@ -40,7 +40,7 @@ pub struct Replay<'a> {
     pub as_stored: bool,
     /// Remove entries whose row is gone.
     pub drop_gone: bool,
-    /// Set when the replay is to stop after the row in hand.
+    /// Set when the replay is to stop after the row in flight, and later to abort that too.
     pub stop: StopSignal,
 }
 
@@ -82,7 +82,7 @@ pub enum Replayed {
 pub enum ReplayEnd {
     /// Each entry was looked at.
     Done,
-    /// It was asked to stop.
+    /// It was asked to stop; a row whose handler call was aborted is as it was.
     Stopped,
     /// The target takes nothing, whatever row it is given.
     TargetAtFault(HandlerError),
@@ -116,6 +116,15 @@ enum Tried {
     /// It failed for no known reason.
     Unknown(Replayed, HandlerError),
     Target(Replayed, HandlerError),
+    /// The process stops, and its handler call was aborted.
+    Aborted,
+}
+
+/// How a handler call ended.
+enum Called {
+    Accepted,
+    Failed(HandlerError),
+    Aborted,
 }
 
 impl Poller {
@@ -179,6 +188,7 @@ impl Poller {
                     told(event, replayed);
                     return Ok(ReplayEnd::TargetAtFault(error));
                 }
+                Tried::Aborted => return Ok(ReplayEnd::Stopped),
             }
         }
         Ok(ReplayEnd::Done)
@@ -244,10 +254,13 @@ impl Poller {
             Picked::Gone => return Ok(Tried::Ended(self.gone(lease, &at, replay).await?)),
             Picked::Nothing(error) => return Ok(Tried::Ended(Replayed::NotTried { error })),
         };
-        let delivered = self.deliver_one(lease, &entry, &event, replay).await?;
-        let Err(error) = delivered else {
-            let stays = self.remove_under(lease, &at).await?.err().map(|e| chain(&e));
-            return Ok(Tried::Ended(Replayed::Delivered { event: event.id, stays }));
+        let error = match self.deliver_one(lease, &entry, &event, replay).await? {
+            Called::Accepted => {
+                let stays = self.remove_under(lease, &at).await?.err().map(|e| chain(&e));
+                return Ok(Tried::Ended(Replayed::Delivered { event: event.id, stays }));
+            }
+            Called::Failed(error) => error,
+            Called::Aborted => return Ok(Tried::Aborted),
         };
         let error = for_single_row(error, 1);
         let blame = blame(&error);
@@ -284,7 +297,7 @@ impl Poller {
         entry: &Entry,
         event: &ChangeEvent,
         replay: &Replay<'_>,
-    ) -> Result<Result<(), HandlerError>, ReplayError> {
+    ) -> Result<Called, ReplayError> {
         let events = std::slice::from_ref(event);
         let batch_id = BatchId::of(&BatchIdentity {
             poller: &self.name,
@@ -311,9 +324,17 @@ impl Poller {
             progress: &Progress::default(),
         };
         let limit = self.limits.handler_stop_after;
-        let handled =
-            lease.hold_while(timeout(limit, self.guarded(&*self.handler, delivery))).await?;
-        Ok(handled.unwrap_or(Err(HandlerError::Stalled(limit))))
+        let called = Box::pin(timeout(limit, self.guarded(&*self.handler, delivery)));
+        Ok(match lease.hold_while(replay.stop.unless_aborted(called)).await? {
+            Some(Ok(Ok(()))) => Called::Accepted,
+            Some(Ok(Err(error))) => Called::Failed(error),
+            Some(Err(_late)) => Called::Failed(HandlerError::Stalled(limit)),
+            None => {
+                // What it would still do must not follow the release.
+                self.handler.settle().await;
+                Called::Aborted
+            }
+        })
     }
 
     async fn gone(

@@ -125,8 +125,9 @@ fn the_old_names_say_the_new_ones() {
         let output = command.args([what, "ddl", "--user", "app"]).env_clear().output().unwrap();
         assert_eq!(output.status.code(), Some(2));
         let text = String::from_utf8(output.stderr).unwrap();
-        let expected =
-            format!("highwater: `highwater {what} ddl` is called `highwater ddl {what}` now\n");
+        let expected = format!(
+            "highwater: `{what} ddl` is now `ddl {what}`: `highwater help` lists all commands\n"
+        );
         assert_eq!(text, expected);
     }
 }

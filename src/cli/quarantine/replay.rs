@@ -99,7 +99,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let poller = poller(vars, &options.poller)?;
     let events = options.selection.events(&poller).await?;
     let id = format!("replay-{}", Uuid::new_v4().simple());
-    let (stop, asked) = serve::stop_by_signal();
+    let (stop, asked) = serve::stop_by_signal(vars);
     let replay = Replay {
         id: &id,
         events: &events,

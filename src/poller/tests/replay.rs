@@ -76,6 +76,27 @@ async fn a_replay_delivers_the_row_as_it_is_now_under_a_lease_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_aborted_replay_releases_the_lease_and_counts_no_attempt() {
+    let (world, poller) = set_aside(1).await;
+    let events = poller.quarantined().await.unwrap();
+    world.handler.then_take(Duration::from_secs(1000));
+    let (began, stop) = (Instant::now(), StopSignal::new());
+    let replay = Replay { stop: stop.clone(), ..replay(&events) };
+    let ask = async {
+        sleep(5).await;
+        stop.set();
+        sleep(8).await;
+        stop.abort();
+    };
+    let ((ended, told), ()) = tokio::join!(run(&world, &replay), ask);
+    assert!(matches!(ended, Ok(ReplayEnd::Stopped)) && told.is_empty(), "{ended:?}, {told:?}");
+    assert_eq!(began.elapsed(), Duration::from_secs(13));
+    assert!(world.document().await.lease.released_at.is_some());
+    let entry = poller.entry(&events[0]).await.unwrap().unwrap().entry.unwrap();
+    assert_eq!((entry.attempts, entry.crashes), (1, 0), "those before it was quarantined");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_entry_is_removed_only_after_its_row_was_taken() {
     let (world, poller) = set_aside(1).await;
     let events = poller.quarantined().await.unwrap();
