@@ -191,7 +191,7 @@ impl Poller {
         }
         let known = auditor.known();
         let finished = known.finished().filter(|window| audit.finish(window)).cloned();
-        audit.due(now, auditor.wait)?;
+        audit.due(now, auditor.wait, self.store.grain())?;
         let (generation, replay_id) = (document.generation.0, document.replay_id.clone());
         let state = document.source_state.clone();
         let behind = in_hand.is_some();
@@ -205,7 +205,8 @@ impl Poller {
     ) -> Result<LookedBack, TickError> {
         let mut found = LookedBack { finished: past.finished.take(), late: None };
         let Some(auditor) = self.auditor() else { return Ok(found) };
-        while let Some(window) = past.audit.due(past.now, auditor.wait).cloned() {
+        while let Some(window) = past.audit.due(past.now, auditor.wait, self.store.grain()).cloned()
+        {
             match Box::pin(self.read_again(auditor, &window, &past, seen)).await? {
                 Found::Nothing => {
                     seen.window_audited(&window);

@@ -312,13 +312,20 @@ impl Poller {
         }
         match self.write_marker(lease).await {
             Ok(()) => lease.mark(),
-            Err(error) => warn!(
+            Err(error) => self.marker_failed(&chain(&error)),
+        }
+    }
+
+    /// Logs that the marker is missing still: once for each reason, then hourly.
+    fn marker_failed(&self, error: &str) {
+        if self.told.are_due("marker_failed", error) {
+            warn!(
                 event = "marker_failed",
                 poller.name = self.name,
-                error = chain(&error),
-                "Could not write the marker of poller `{}`; the next tick tries again",
+                error,
+                "Could not write the marker of poller `{}`; the next tick retries",
                 self.name
-            ),
+            );
         }
     }
 

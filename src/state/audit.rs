@@ -142,11 +142,19 @@ impl Audit {
     }
 
     /// Returns the window that is to be read again `now`: the oldest one, `wait` after it was closed.
-    pub fn due(&self, now: OffsetDateTime, wait: Duration) -> Option<&ClosedWindow> {
+    ///
+    /// `now` may be up to one `grain` of the store's clock too early. A back-off that may be over is over, as in
+    /// [`StateDocument::hindrance`](super::StateDocument::hindrance).
+    pub fn due(
+        &self,
+        now: OffsetDateTime,
+        wait: Duration,
+        grain: Duration,
+    ) -> Option<&ClosedWindow> {
         let window = self.windows.first()?;
         let age = Duration::try_from(now - window.closed_at).ok()?;
         let until = window.not_taken.as_ref().and_then(|late| late.next_attempt_at);
-        (age >= wait && until.is_none_or(|until| now >= until)).then_some(window)
+        (age >= wait && until.is_none_or(|until| now + grain >= until)).then_some(window)
     }
 
     /// Forgets `window` and those before it, since all their rows have been delivered; `false` where it

@@ -158,16 +158,22 @@ fn windows_with_a_gap_between_them_or_that_were_begun_are_not_merged() {
 fn the_oldest_window_is_due_once_its_time_has_come_and_no_attempt_waits() {
     let mut audit = closed(&[1, 1]);
     let closed_at = audit.windows[0].closed_at;
-    assert_eq!(audit.due(closed_at + WAIT - Duration::from_secs(1), WAIT), None);
-    assert_eq!(audit.due(closed_at - Duration::from_secs(1), Duration::ZERO), None, "clock back");
-    assert_eq!(audit.due(closed_at + WAIT, WAIT), Some(&audit.windows[0]));
+    assert_eq!(audit.due(closed_at + WAIT - Duration::from_secs(1), WAIT, Duration::ZERO), None);
+    assert_eq!(
+        audit.due(closed_at - Duration::from_secs(1), Duration::ZERO, Duration::ZERO),
+        None,
+        "clock back"
+    );
+    assert_eq!(audit.due(closed_at + WAIT, WAIT, Duration::ZERO), Some(&audit.windows[0]));
     audit.put_back(InFlight {
         next_attempt_at: Some(closed_at + 2 * WAIT),
         ..in_flight(0, 1, true)
     });
-    assert_eq!(audit.due(closed_at + WAIT, WAIT), None);
-    assert!(audit.due(closed_at + 2 * WAIT, WAIT).is_some());
-    assert_eq!(Audit::default().due(NOW, WAIT), None);
+    assert_eq!(audit.due(closed_at + WAIT, WAIT, Duration::ZERO), None);
+    assert!(audit.due(closed_at + 2 * WAIT, WAIT, Duration::ZERO).is_some());
+    let second = Duration::from_secs(1);
+    assert!(audit.due(closed_at + 2 * WAIT - second, WAIT, second).is_some(), "the clock's grain");
+    assert_eq!(Audit::default().due(NOW, WAIT, Duration::ZERO), None);
 }
 
 #[test]
