@@ -92,12 +92,12 @@ impl Report {
         };
         let failed = if failed == 0 { String::new() } else { format!(", {failed} not repaired") };
         let Calls { listings, reads, writes } = self.calls;
-        let listings = counted(listings, "listing");
+        let [listings, reads, writes] = [(listings, "listing"), (reads, "read"), (writes, "write")]
+            .map(|(n, what)| counted(n, what));
+        let findings = counted(u64::try_from(self.findings.len()).unwrap_or(u64::MAX), "finding");
+        let documents = counted(self.documents, "document");
         format!(
-            "recovery: {what}{failed}, {} findings in {} documents ({} ms; {listings}, {reads} reads, \
-             {writes} writes)",
-            self.findings.len(),
-            self.documents,
+            "recovery: {what}{failed}, {findings} in {documents} ({} ms; {listings}, {reads}, {writes})",
             self.duration.as_millis()
         )
     }
