@@ -27,6 +27,7 @@ mod deliver;
 mod divide;
 mod duplicate;
 mod entries;
+mod events;
 mod examine;
 mod failure;
 mod first_run;

@@ -284,13 +284,14 @@ impl Poller {
             after: window.begin().cloned(),
             end: None,
         };
-        let batch = Batch::of(&self.name, position, events, past.waiting, None).map(|mut batch| {
-            let not_taken = window.not_taken.as_ref();
-            batch.died_alone =
-                not_taken.is_some_and(|late| late.rows == 1 && late.batch_id == batch.id);
-            batch.late = true;
-            batch
-        });
+        let batch =
+            Batch::of(&self.name, position, events.into(), past.waiting, None).map(|mut batch| {
+                let not_taken = window.not_taken.as_ref();
+                batch.died_alone =
+                    not_taken.is_some_and(|late| late.rows == 1 && late.batch_id == batch.id);
+                batch.late = true;
+                batch
+            });
         Ok(batch.map_or(Found::Nothing, |batch| Found::Late(Box::new(batch))))
     }
 

@@ -6,6 +6,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::ahead::Found;
 use super::deliver::Hand;
+use super::events::Events;
 use super::observe::Observation;
 use super::suspicion::{Suspicion, Tried};
 use super::{Poller, TickError};
@@ -25,7 +26,7 @@ pub(super) struct Batch {
     pub(super) after: Option<Cursor>,
     pub(super) upto: Cursor,
     pub(super) digest: Digested,
-    pub(super) events: Vec<ChangeEvent>,
+    pub(super) events: Events,
     /// Whether more rows were waiting behind these.
     pub(super) more: bool,
     /// How old the oldest row was, where the mode can tell.
@@ -286,7 +287,7 @@ impl Poller {
         let whole = cut == events.len() && !again;
         let more = rows.more || cut < events.len();
         events.truncate(cut);
-        Ok(match Batch::of(&self.name, position, events, more, rows.lag.time) {
+        Ok(match Batch::of(&self.name, position, events.into(), more, rows.lag.time) {
             // What is remembered may say that all rows of the fetch were delivered.
             Some(mut batch) => {
                 batch.remember = rows.remember.filter(|_| whole).map(|remember| remember.state);
@@ -340,12 +341,12 @@ impl Batch {
     pub(super) fn of(
         poller: &str,
         position: Position,
-        events: Vec<ChangeEvent>,
+        events: Events,
         more: bool,
         lag: Option<Duration>,
     ) -> Option<Self> {
         let upto = events.last()?.cursor.clone();
-        let digest = Digested::of(&events);
+        let digest = Digested::of(&*events);
         let id = BatchId::of(&BatchIdentity {
             poller,
             generation: position.generation,

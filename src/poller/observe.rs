@@ -296,7 +296,7 @@ impl<'a> Observation<'a> {
         self.poller.metrics.quarantined(&self.poller.name, reason.as_str(), rows);
         // Rows that a range quarantines are kept under its poller's name.
         let name = self.poller.of();
-        for event in &batch.events {
+        for event in batch.events.iter() {
             let event_id = event.id.as_str();
             error!(
                 event = "row_quarantined",

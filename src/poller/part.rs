@@ -30,11 +30,11 @@ impl Batch {
         document: &StateDocument,
         rows: usize,
     ) -> Option<(Self, Self)> {
-        let (front, rest) = self.events.split_at_checked(rows)?;
+        let (front, rest) = self.events.split(rows)?;
         let at = Position::under(document, self.after.clone());
-        let front = Self::of(poller, at, front.to_vec(), true, self.lag)?;
+        let front = Self::of(poller, at, front, true, self.lag)?;
         let after = Position::under(document, Some(front.upto.clone()));
-        let mut rest = Self::of(poller, after, rest.to_vec(), self.more, self.lag)?;
+        let mut rest = Self::of(poller, after, rest, self.more, self.lag)?;
         rest.remember.clone_from(&self.remember);
         rest.late = self.late;
         Some((Self { late: self.late, ..front }, rest))
@@ -44,9 +44,9 @@ impl Batch {
     pub(super) fn row(&self, poller: &str, lease: &Lease<'_>, index: usize) -> Option<Self> {
         let before = index.checked_sub(1).and_then(|before| self.events.get(before));
         let after = before.map_or_else(|| self.after.clone(), |event| Some(event.cursor.clone()));
-        let event = self.events.get(index)?.clone();
+        let event = self.events.at(index)?;
         let at = Position::under(lease.document(), after);
-        let row = Self::of(poller, at, vec![event], true, self.lag)?;
+        let row = Self::of(poller, at, event, true, self.lag)?;
         Some(Self { late: self.late, ..row })
     }
 }

@@ -94,8 +94,7 @@ impl Batch {
     pub(super) fn joined(self, behind: Option<Self>, poller: &str, lease: &Lease<'_>) -> Self {
         let Some(behind) = behind else { return self };
         let (position, late) = (Position::under(lease.document(), self.after.clone()), self.late);
-        let mut events = self.events.clone();
-        events.extend(behind.events);
+        let events = self.events.joined(&behind.events);
         let joined = Self::of(poller, position, events, behind.more, self.lag);
         // What the source wants kept goes with the last row.
         joined.map_or(self, |joined| Self { remember: behind.remember, late, ..joined })
