@@ -1,4 +1,4 @@
-//! What it costs, side by side: rates, storage calls, CPU, memory, latency, and what limits them.
+//! What it costs, side by side: rates, storage calls, CPU, memory, latency, overlapped commits, and what limits them.
 //!
 //! ```text
 //! cargo bench --test measure                    # the tables, some ten minutes
