@@ -499,6 +499,10 @@ const UNOPTIMISED = ["--config", "profile.dev.package.highwater.opt-level=0"];
 const root = new URL("..", import.meta.url).pathname;
 const copy = join(root, "target", "mutant");
 const words = process.argv.slice(2);
+if (words.some((word) => word.startsWith("-"))) {
+  console.error("usage: node .ci/mutants.mjs [applies | NUMBER | WORD...]");
+  process.exit(words.includes("--help") ? 0 : 2);
+}
 
 // The variable that chooses a break, and how long one may keep a suite busy.
 const CHOSEN_BY = "BROKEN_RULE";
