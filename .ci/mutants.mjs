@@ -306,7 +306,7 @@ const BREAKS = [
   ["row set aside that nobody died with alone", POLICY, "(rows == 1 && alone).then_some(", "(rows == 1 && (alone || true)).then_some("],
   ["death with another row taken for one with this", BATCH, "same && self.is_left_behind(base)", "same"],
   ["batch accepted whole handed over again", "src/handler.rs", "if accepted >= rows =>", "if false && accepted >= rows =>"],
-  ["probe that found nothing taken for a proof", DELIVER, "Box::pin(self.probe(lease, hand, seen)).await? else {", "Box::pin(self.probe(lease, hand, seen)).await?.or(Some(None)) else {"],
+  ["probe that found nothing taken for a proof", DELIVER, "match Box::pin(self.probe(lease, hand, seen)).await? {", "match match Box::pin(self.probe(lease, hand, seen)).await? { Proof::None => Proof::Elsewhere, proof => proof } {"],
   ["row not tried again after its probe", DELIVER, "match self.handle(lease, &hand.batch, None, seen).await {", "match Err::<(), _>(NotTaken::Handler(HandlerError::Retryable(String::new()))) {"],
   ["fault looked for row by row", SUSPICION, "self.split(&poller.name, lease, self.events.len() / 2)", "self.split(&poller.name, lease, usize::from(self.events.len() > 1))"],
   ["rows that may kill not written down", DELIVER, "self.write_down_what_is_tried(lease, &hand.batch, tried).await?;", ""],

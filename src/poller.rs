@@ -353,9 +353,11 @@ impl Poller {
                 },
             };
             match self.acquire(&base, Some(&batch), seen).await? {
-                Ok(lease) => return Box::pin(self.drain(memory, *lease, *batch, seen)).await,
-                Err(Some(outcome)) => return Ok(outcome),
-                Err(None) => memory.forget(),
+                Acquisition::Held(lease) => {
+                    return Box::pin(self.drain(memory, *lease, *batch, seen)).await;
+                }
+                Acquisition::Refused(outcome) => return Ok(outcome),
+                Acquisition::Outrun => memory.forget(),
             }
         }
         Ok(TickOutcome::Skipped(Skipped::Conflict))
@@ -370,8 +372,9 @@ impl Poller {
     ) -> Result<Option<TickOutcome>, TickError> {
         memory.forget();
         let mut lease = match self.acquire(base, None, seen).await? {
-            Ok(lease) => *lease,
-            Err(outcome) => return Ok(outcome),
+            Acquisition::Held(lease) => *lease,
+            Acquisition::Refused(outcome) => return Ok(Some(outcome)),
+            Acquisition::Outrun => return Ok(None),
         };
         let first = lease.hold_while(self.first_batch(base, seen)).await;
         let first = match first.map_err(TickError::LeaseLost)? {
@@ -401,13 +404,13 @@ impl Poller {
         Box::pin(self.drain(memory, lease, batch, seen)).await.map(Some)
     }
 
-    /// Asks for the lease; `Err` holds how the tick ends, or `None` where it may begin anew.
+    /// Asks for the lease.
     async fn acquire(
         &self,
         base: &Snapshot,
         batch: Option<&Batch>,
         seen: &mut Observation<'_>,
-    ) -> Result<Result<Box<Lease<'_>>, Option<TickOutcome>>, TickError> {
+    ) -> Result<Acquisition<'_>, TickError> {
         let context = LeaseContext {
             store: &*self.store,
             key: &self.key,
@@ -427,11 +430,11 @@ impl Poller {
                 seen.lease_acquired(&lease, base);
                 self.log_first_run(&lease, base);
                 self.mark(&mut lease).await;
-                Ok(Ok(lease))
+                Ok(Acquisition::Held(lease))
             }
-            Acquired::Conflict => Ok(Err(None)),
+            Acquired::Conflict => Ok(Acquisition::Outrun),
             Acquired::Refused(refusal) => match refused_outcome(&refusal, self.lapses_at(base)) {
-                Some(outcome) => Ok(Err(Some(outcome))),
+                Some(outcome) => Ok(Acquisition::Refused(outcome)),
                 None => Err(TickError::Acquire(LeaseError::Refused(refusal))),
             },
         }
@@ -508,6 +511,15 @@ impl Poller {
             Ok(Next::Nothing(_) | Next::NotNow | Next::Later(_)) | Err(_) => Ok(()),
         }
     }
+}
+
+/// What came of asking for the lease.
+enum Acquisition<'a> {
+    Held(Box<Lease<'a>>),
+    /// The tick ends so.
+    Refused(TickOutcome),
+    /// Another writer was first: the tick may start again with what it wrote.
+    Outrun,
 }
 
 /// Why a batch that was handed over counts as not taken.

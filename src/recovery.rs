@@ -214,9 +214,9 @@ impl Controller {
             stop_at: began_at + self.parts.time_max,
             journal: &recorder,
         };
-        let mut lease = match Box::pin(take(context)).await? {
-            Ok(lease) => lease,
-            Err(owner_id) => return skipped(format!("`{owner_id}` is at it")),
+        let mut lease = match Box::pin(acquire(context)).await? {
+            Holder::This(lease) => lease,
+            Holder::Another(owner_id) => return skipped(format!("`{owner_id}` is at it")),
         };
         let before = Memory::read(lease.document());
         let surveyed = lease.hold_while(Box::pin(self.survey(&before, repairs))).await?;
@@ -399,8 +399,14 @@ impl Survey {
     }
 }
 
-/// Takes the controller's lease; `Err` holds who has it.
-async fn take(context: LeaseContext<'_>) -> Result<Result<Box<Lease<'_>>, String>, RecoveryError> {
+/// Who has the controller's lease.
+enum Holder<'a> {
+    This(Box<Lease<'a>>),
+    Another(String),
+}
+
+/// Asks for the controller's lease.
+async fn acquire(context: LeaseContext<'_>) -> Result<Holder<'_>, RecoveryError> {
     let fingerprint = SourceFingerprint::of(&[("recovery", "controller")]);
     for _ in 0..ACQUIRE_TRIES_MAX {
         let loaded = context.store.load(context.key).await?;
@@ -417,13 +423,13 @@ async fn take(context: LeaseContext<'_>) -> Result<Result<Box<Lease<'_>>, String
             base = base.with(begun);
         }
         match Lease::acquire(context, &base, None).await? {
-            Acquired::Held(lease) => return Ok(Ok(lease)),
-            Acquired::Refused(Refusal::Held { owner_id }) => return Ok(Err(owner_id)),
+            Acquired::Held(lease) => return Ok(Holder::This(lease)),
+            Acquired::Refused(Refusal::Held { owner_id }) => return Ok(Holder::Another(owner_id)),
             Acquired::Refused(refusal) => return Err(LeaseError::Refused(refusal).into()),
             Acquired::Conflict => {}
         }
     }
-    Ok(Err("another instance".to_owned()))
+    Ok(Holder::Another("another instance".to_owned()))
 }
 
 fn log(finding: &Finding) {

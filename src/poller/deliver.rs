@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::ahead::Ahead;
 use super::batch::Batch;
 use super::observe::Observation;
+use super::quarantine::Proof;
 use super::suspicion::Tried;
 use super::{NotTaken, Poller, TickError};
 use crate::handler::HandlerError;
@@ -200,15 +201,19 @@ impl Poller {
             }
             Verdict::Probe => {
                 hand.batch.suspect(lease, Some(&error));
-                let Some(taken) = Box::pin(self.probe(lease, hand, seen)).await? else {
-                    let end = End { error, stop: false };
-                    return Err(self.give_up(lease, &hand.batch, end, seen).await);
+                let accepted = match Box::pin(self.probe(lease, hand, seen)).await? {
+                    Proof::Next(rows) => Some(rows),
+                    Proof::Elsewhere => None,
+                    Proof::None => {
+                        let end = End { error, stop: false };
+                        return Err(self.give_up(lease, &hand.batch, end, seen).await);
+                    }
                 };
                 // An outage may have ended between its failure and the other row.
                 match self.handle(lease, &hand.batch, None, seen).await {
                     Ok(()) => {
                         hand.batch.suspicion = None;
-                        hand.waiting.extend(taken);
+                        hand.waiting.extend(accepted);
                         return Ok(true);
                     }
                     Err(NotTaken::Handler(again)) if blame(&again) != Blame::Target => {}
@@ -219,9 +224,9 @@ impl Poller {
                     }
                 }
                 self.set_aside(lease, hand, (&error, Reason::Attempts), seen).await?;
-                // What the target took goes into the same commit where it lies next to the row.
-                if let Some(taken) = taken {
-                    hand.batch = taken;
+                // What the target accepted goes into the same commit where it lies next to the row.
+                if let Some(accepted) = accepted {
+                    hand.batch = accepted;
                 }
             }
         }

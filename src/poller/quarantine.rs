@@ -18,8 +18,7 @@ use crate::state::{InFlight, Paused, Precondition, StoreError};
 const PROBE_ROWS_MAX: usize = 8;
 
 impl Poller {
-    /// Looks for another row that the target takes now. `None` where there is no such row; else the
-    /// rows that were taken, where they lie next to `batch`.
+    /// Looks for another row that the target accepts now.
     ///
     /// The rest of the batch is tried first, since most often one row only is bad; but where
     /// processes have died with these rows only one row of it, another with each lease, since the next
@@ -29,7 +28,7 @@ impl Poller {
         lease: &mut Lease<'_>,
         hand: &mut Hand<'_>,
         seen: &mut Observation<'_>,
-    ) -> Result<Option<Option<Batch>>, TickError> {
+    ) -> Result<Proof, TickError> {
         let suspicion = hand.batch.suspicion.as_mut();
         let deadly = suspicion.as_ref().is_some_and(|suspicion| suspicion.deadly);
         let rest = match suspicion
@@ -38,14 +37,14 @@ impl Poller {
         {
             Some(rest) => rest,
             // What lies behind late rows was delivered before.
-            None if hand.batch.late => return Ok(None),
+            None if hand.batch.late => return Ok(Proof::None),
             None => match self.read_behind(lease, &hand.batch, seen).await {
                 Ok(Fetched::Batch(next)) => *next,
                 Err(lost @ TickError::LeaseLost(LeaseError::Lost(_) | LeaseError::Gone)) => {
                     return Err(lost);
                 }
                 // Without another row there is no proof.
-                Ok(Fetched::Nothing(_)) | Err(_) => return Ok(None),
+                Ok(Fetched::Nothing(_)) | Err(_) => return Ok(Proof::None),
             },
         };
         self.write_down_what_is_probed(lease, &hand.batch, &rest).await?;
@@ -53,15 +52,15 @@ impl Poller {
             return self.probe_one_of(lease, hand, rest, seen).await;
         }
         match self.try_rows(lease, &rest, seen).await? {
-            Tasted::Taken => return Ok(Some(Some(rest))),
-            Tasted::Prefix(rows) => {
+            ProbeResult::Accepted => return Ok(Proof::Next(rest)),
+            ProbeResult::AcceptedFront(rows) => {
                 if let Some((front, behind)) = rest.split(&self.name, lease, rows) {
                     hand.waiting.push(behind);
-                    return Ok(Some(Some(front)));
+                    return Ok(Proof::Next(front));
                 }
             }
-            Tasted::TargetAtFault => return Ok(None),
-            Tasted::Refused => {}
+            ProbeResult::TargetAtFault => return Ok(Proof::None),
+            ProbeResult::Rejected => {}
         }
         // A single row has just been tried.
         let rows = if rest.events.len() == 1 { 0 } else { PROBE_ROWS_MAX };
@@ -71,15 +70,15 @@ impl Poller {
             }
             let Some(alone) = rest.row(&self.name, lease, row) else { break };
             match self.try_rows(lease, &alone, seen).await? {
-                Tasted::Taken => {
+                ProbeResult::Accepted => {
                     hand.waiting.push(rest);
-                    return Ok(Some(None));
+                    return Ok(Proof::Elsewhere);
                 }
-                Tasted::TargetAtFault => break,
-                Tasted::Refused | Tasted::Prefix(_) => {}
+                ProbeResult::TargetAtFault => break,
+                ProbeResult::Rejected | ProbeResult::AcceptedFront(_) => {}
             }
         }
-        Ok(None)
+        Ok(Proof::None)
     }
 
     async fn probe_one_of(
@@ -88,13 +87,18 @@ impl Poller {
         hand: &mut Hand<'_>,
         rest: Batch,
         seen: &mut Observation<'_>,
-    ) -> Result<Option<Option<Batch>>, TickError> {
+    ) -> Result<Proof, TickError> {
         let index = lease.token().0.checked_rem(rest.rows()).unwrap_or(0);
         let alone = rest.row(&self.name, lease, usize::try_from(index).unwrap_or(0));
-        let Some(alone) = alone else { return Ok(None) };
-        let tasted = self.try_rows(lease, &alone, seen).await?;
+        let Some(alone) = alone else { return Ok(Proof::None) };
+        let probed = self.try_rows(lease, &alone, seen).await?;
         hand.waiting.push(rest);
-        Ok(matches!(tasted, Tasted::Taken).then_some(None))
+        Ok(match probed {
+            ProbeResult::Accepted => Proof::Elsewhere,
+            ProbeResult::AcceptedFront(_) | ProbeResult::Rejected | ProbeResult::TargetAtFault => {
+                Proof::None
+            }
+        })
     }
 
     async fn try_rows(
@@ -102,17 +106,17 @@ impl Poller {
         lease: &mut Lease<'_>,
         rows: &Batch,
         seen: &mut Observation<'_>,
-    ) -> Result<Tasted, TickError> {
+    ) -> Result<ProbeResult, TickError> {
         match self.handle(lease, rows, None, seen).await {
-            Ok(()) => Ok(Tasted::Taken),
+            Ok(()) => Ok(ProbeResult::Accepted),
             Err(NotTaken::Handler(HandlerError::Partial { accepted, .. })) if accepted > 0 => {
-                Ok(Tasted::Prefix(accepted))
+                Ok(ProbeResult::AcceptedFront(accepted))
             }
             Err(NotTaken::Handler(error)) if blame(&error) == Blame::Target => {
-                Ok(Tasted::TargetAtFault)
+                Ok(ProbeResult::TargetAtFault)
             }
-            Err(NotTaken::Handler(_) | NotTaken::Front(..)) => Ok(Tasted::Refused),
-            Err(NotTaken::OutOfTime { .. }) => Ok(Tasted::TargetAtFault),
+            Err(NotTaken::Handler(_) | NotTaken::Front(..)) => Ok(ProbeResult::Rejected),
+            Err(NotTaken::OutOfTime { .. }) => Ok(ProbeResult::TargetAtFault),
             Err(NotTaken::Lost(error)) => Err(error),
         }
     }
@@ -264,10 +268,20 @@ impl Poller {
 }
 
 /// What became of rows that were tried out of turn.
-enum Tasted {
-    Taken,
+enum ProbeResult {
+    Accepted,
     /// So many from the front.
-    Prefix(usize),
-    Refused,
+    AcceptedFront(usize),
+    Rejected,
     TargetAtFault,
+}
+
+/// Whether the target accepts other rows now, so that a failing row is at fault and not the target.
+pub(super) enum Proof {
+    /// It accepted these, which follow the failing row.
+    Next(Batch),
+    /// It accepted a row that lies elsewhere, and comes again in its turn.
+    Elsewhere,
+    /// It accepted none.
+    None,
 }
