@@ -24,7 +24,7 @@ pub struct Invocation {
 }
 
 impl Invocation {
-    /// Returns a call with a new id, in one chunk, without a trace.
+    /// Returns a call with a new id, without a trace.
     pub fn new(function: &str, body: impl Into<Vec<u8>>) -> Self {
         Self {
             function: function.to_owned(),
@@ -49,40 +49,73 @@ pub struct Retry {
 /// Name of the timer's binding.
 const BINDING: &str = "myTimer";
 
-/// Returns the body of a timer's run; `retry` is the count, the most, and the last failure.
-pub(super) fn timer(
-    function: &str,
-    now: &str,
-    status: &TimerStatus,
-    is_past_due: bool,
-    retry: Option<(u32, u32, Option<&str>)>,
-) -> Vec<u8> {
+/// A timer's run, as its body shows it.
+pub(super) struct Run<'a> {
+    pub(super) function: &'a str,
+    pub(super) id: &'a str,
+    pub(super) now: &'a str,
+    /// Absent where the schedule is too short for one.
+    pub(super) status: Option<&'a TimerStatus>,
+    pub(super) is_past_due: bool,
+    /// The count, the most, and the last failure.
+    pub(super) retry: Option<(u32, u32, Option<&'a str>)>,
+}
+
+/// Returns the body of a timer's run.
+pub(super) fn timer(run: &Run<'_>) -> Vec<u8> {
     let mut metadata = Map::new();
     let guid = Uuid::new_v4().to_string();
-    let sys = json!({"MethodName": function, "UtcNow": now, "RandGuid": guid});
+    let sys = json!({"MethodName": run.function, "UtcNow": run.now, "RandGuid": guid});
     metadata.insert("sys".to_owned(), sys);
-    if let Some((count, count_max, failure)) = retry {
-        metadata.insert("RetryContext".to_owned(), retry_context(count, count_max, failure));
+    if let Some(retry) = run.retry {
+        let context = retry_context((run.function, run.id), retry);
+        metadata.insert("RetryContext".to_owned(), context);
     }
+    let status = run.status.map(
+        |status| json!({"Last": status.last, "Next": status.next, "LastUpdated": status.last}),
+    );
     let timer = json!({
         "Schedule": {"AdjustForDST": true},
-        "ScheduleStatus": {
-            "Last": status.last, "Next": status.next, "LastUpdated": status.last,
-        },
-        "IsPastDue": is_past_due,
+        "ScheduleStatus": status,
+        "IsPastDue": run.is_past_due,
     });
     json!({"Data": {BINDING: timer}, "Metadata": metadata}).to_string().into_bytes()
 }
 
-fn retry_context(count: u32, count_max: u32, failure: Option<&str>) -> Json {
-    let exception = failure.map(|text| {
-        json!({
-            "ClassName": "Microsoft.Azure.WebJobs.Host.FunctionInvocationException",
-            "Message": text,
-        })
-    });
+pub(super) fn retry_context(
+    (function, id): (&str, &str),
+    (count, count_max, failure): (u32, u32, Option<&str>),
+) -> Json {
     json!({
         "RetryCount": count, "MaxRetryCount": count_max,
-        "Exception": exception, "Instance": null, "State": {},
+        "Exception": failure.map(|text| exception((function, id), text)),
+        "Instance": null, "State": {},
+    })
+}
+
+/// Returns the dump of a failed invocation, of about the recorded length.
+fn exception((function, id): (&str, &str), text: &str) -> Json {
+    const FRAME: &str =
+        "   at Microsoft.Azure.WebJobs.Host.Executors.FunctionExecutor.ExecuteAsync()\n";
+    json!({
+        "InstanceId": id,
+        "MethodName": format!("Host.Functions.{function}"),
+        "Handled": false,
+        "ClassName": "Microsoft.Azure.WebJobs.Host.FunctionInvocationException",
+        "Message": format!("Exception while executing function: Functions.{function}"),
+        "Data": null,
+        "InnerException": {
+            "HttpRequestError": 0, "StatusCode": 500, "Message": text, "Data": {},
+            "InnerException": null, "HelpLink": null, "Source": "System.Net.Http",
+            "HResult": -2_146_233_088, "StackTrace": FRAME.repeat(30),
+        },
+        "HelpURL": null,
+        "StackTraceString": FRAME.repeat(10),
+        "RemoteStackTraceString": null,
+        "RemoteStackIndex": 0,
+        "ExceptionMethod": null,
+        "HResult": -2_146_233_088,
+        "Source": "System.Private.CoreLib",
+        "WatsonBuckets": null,
     })
 }

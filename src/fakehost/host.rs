@@ -1,10 +1,10 @@
 //! The host: runs functions, and stops.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::process::Stdio;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::process::Command;
@@ -12,13 +12,14 @@ use tokio::sync::{Mutex as Turn, mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::body::{self, Invocation, Retry};
+use super::body::{self, Invocation, Retry, Run};
 use super::journal::{Journal, Level};
-use super::judge::{Verdict, judge};
-use super::process::{Exit, Kill, Options, Phase, Process, Signal};
+use super::judge::Verdict;
+use super::listener::Listener;
+use super::process::{Exit, Options, Order, Phase, Process, Signal};
 use super::timers::{Timers, timestamp};
-use super::wire::{self, Connection, Reply};
-use super::{INVOKE_WAIT_MAX, KILL_WAIT, STOP_WAIT, TIMEOUT_GRACE};
+use super::wire::{Reply, call};
+use super::{INVOKE_WAIT_MAX, KILL_WAIT, STATUS_SCHEDULE_MIN, STOP_WAIT, TIMEOUT_GRACE};
 use crate::clock::{Clock as _, SystemClock};
 
 /// How an invocation ended.
@@ -41,14 +42,23 @@ pub struct FakeHost(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     process: Arc<Process>,
-    kills: mpsc::Sender<Kill>,
-    /// Timer runs that have not ended.
+    orders: mpsc::Sender<Order>,
+    /// Invocations and timer runs that have not ended.
     running: watch::Sender<usize>,
     /// One run at a time of each timer.
     turns: Mutex<BTreeMap<String, Arc<Turn<()>>>>,
-    /// Timers whose last occurrence was missed, until they fire for the first time.
-    past_due: Mutex<BTreeSet<String>>,
+    /// The timers that have fired, or wait for their lock.
+    listeners: Mutex<BTreeMap<String, Listener>>,
     supervisor: AbortHandle,
+}
+
+/// How a host restarts in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InPlace {
+    /// A new handler is started at once, and the old one is killed after its invocations, as in Azure.
+    SideBySide,
+    /// The new handler is started when the old one has ended, as under `func start`.
+    OneAfterTheOther,
 }
 
 impl Drop for Inner {
@@ -65,23 +75,25 @@ impl FakeHost {
     ///
     /// [`io::Error`] if no port is free.
     pub fn start(options: Options) -> io::Result<Self> {
-        let past_due = Mutex::new(options.timers.past_due());
         let process = Arc::new(Process::new(options)?);
-        let (kills, receiver) = mpsc::channel(1);
+        let (orders, receiver) = mpsc::channel(1);
         let supervised = Arc::clone(&process);
         let task = tokio::spawn(async move { supervised.supervise(receiver).await });
+        let (is_away, wait) = (process.options.timers.is_away(), process.options.storage_wait);
         let inner = Inner {
             process,
-            kills,
+            orders,
             running: watch::Sender::new(0),
             turns: Mutex::default(),
-            past_due,
+            listeners: Mutex::default(),
             supervisor: task.abort_handle(),
         };
-        Ok(Self(Arc::new(inner)))
+        let inner = Arc::new(inner);
+        tokio::spawn(end_without_storage(Arc::downgrade(&inner), is_away, wait));
+        Ok(Self(inner))
     }
 
-    /// The port of the handler, the same in all its lives.
+    /// The port of the handler, the same in all its lives until a restart in place.
     pub fn port(&self) -> u16 {
         self.0.process.port
     }
@@ -91,7 +103,7 @@ impl FakeHost {
         &self.0.process.journal
     }
 
-    /// What is known of the timers; give it to the next host.
+    /// The storage account; give it to the next host.
     pub fn timers(&self) -> &Timers {
         &self.0.process.options.timers
     }
@@ -111,7 +123,9 @@ impl FakeHost {
         self.wait_for(INVOKE_WAIT_MAX, |phase| match phase {
             Phase::Starting => false,
             Phase::Ready { life: current, .. } => *current >= life,
-            Phase::Dead | Phase::Unstartable | Phase::ShutDown | Phase::Stopped => true,
+            Phase::Dead | Phase::Unstartable | Phase::ShutDown | Phase::Stopped | Phase::Left => {
+                true
+            }
         })
         .await
     }
@@ -130,6 +144,7 @@ impl FakeHost {
         let id = &invocation.id;
         let log = |level, text: String| self.journal().write(level, &category, text);
         log(Level::Information, format!("Executing 'Functions.{function}' (Id={id})"));
+        let _running = Running::new(&self.0.running);
         let began_at = Instant::now();
         let (verdict, reply) = self.send(&invocation).await;
         let duration = began_at.elapsed();
@@ -159,7 +174,8 @@ impl FakeHost {
         Outcome { id: invocation.id, verdict, reply, duration }
     }
 
-    /// Runs a function as its timer does: after an earlier run, and with a status kept.
+    /// Runs a function as its timer does: after an earlier run, and with a status kept. Waits for the lock of the timer's
+    /// listener, which a host with the same id may have.
     pub async fn fire(&self, function: &str) -> Outcome {
         let mut outcomes = self.fire_with_retry(function, None).await;
         outcomes.pop().expect("there is a first try")
@@ -169,9 +185,14 @@ impl FakeHost {
     pub async fn fire_with_retry(&self, function: &str, retry: Option<Retry>) -> Vec<Outcome> {
         let turn = Arc::clone(self.turns().entry(function.to_owned()).or_default());
         let _turn = turn.lock().await;
+        let (mut held, is_first) = self.listener(function);
+        if held.wait_for(|held| *held).await.is_err() {
+            return vec![self.invoke(Invocation::new(function, "")).await];
+        }
         let running = Running::new(&self.0.running);
+        let keeps_status = self.0.process.options.schedule >= STATUS_SCHEDULE_MIN;
         let status = self.timers().begin(function, SystemClock.now());
-        let is_past_due = self.past_due().remove(function);
+        let is_past_due = keeps_status && is_first && status.pending;
         let tries_max = 1 + retry.map_or(0, |retry| retry.count_max);
         let mut invocation = Invocation::new(function, "");
         let mut outcomes: Vec<Outcome> = Vec::new();
@@ -180,9 +201,14 @@ impl FakeHost {
                 Some(Verdict::Failure(text)) => Some(text.as_str()),
                 Some(_) | None => None,
             };
-            let now = timestamp(SystemClock.now());
-            let retried = retry.map(|retry| (count, retry.count_max, failure));
-            invocation.body = body::timer(function, &now, &status, is_past_due, retried);
+            invocation.body = body::timer(&Run {
+                function,
+                id: &invocation.id,
+                now: &timestamp(SystemClock.now()).replace("+00:00", "Z"),
+                status: keeps_status.then_some(&status),
+                is_past_due,
+                retry: retry.map(|retry| (count, retry.count_max, failure)),
+            });
             let outcome = self.invoke(invocation.clone()).await;
             let ended = outcome.verdict.is_success() || count + 1 == tries_max;
             outcomes.push(outcome);
@@ -217,30 +243,92 @@ impl FakeHost {
         if status.success() { Ok(()) } else { Err(io::Error::from(io::ErrorKind::NotFound)) }
     }
 
-    /// Stops as the host does: waits for running timers, then kills; returns how the process ended.
+    /// Stops as the host does: waits for running invocations, then kills the handler, and returns how that ended. Where
+    /// they take too long, the host leaves the handler to itself and keeps its locks: `None`.
     pub async fn stop(&self) -> Option<Exit> {
         let process = &self.0.process;
+        let options = &process.options;
         process.stopping.store(true, Ordering::Relaxed);
         let before = self.exits().len();
-        let mut running = self.0.running.subscribe();
-        if timeout(STOP_WAIT, running.wait_for(|count| *count == 0)).await.is_err() {
-            process.log(Level::Warning, "Stopping with a timer still running");
-        }
-        if process.options.terminate_first && self.signal(Signal::Terminate).await.is_ok() {
+        let all_ended = timeout(options.stop_wait, self.all_ended()).await.is_ok();
+        if options.terminate_first && self.signal(Signal::Terminate).await.is_ok() {
             let exit = self.exit(before + 1, STOP_WAIT).await;
             if exit.is_some() {
+                self.release_locks();
                 return exit;
             }
         }
+        if !all_ended {
+            process.log(Level::Warning, "Host did not shutdown within its allotted time");
+            self.leave().await;
+            return None;
+        }
+        self.release_locks();
         self.kill().await;
         self.exit(before + 1, KILL_WAIT).await
+    }
+
+    /// Restarts in place, as after a change of a file of the app, and returns the host with the new handler, which has a
+    /// new port. The old handler finishes its invocations and is killed.
+    ///
+    /// # Errors
+    ///
+    /// As [`FakeHost::start`].
+    pub async fn restart_in_place(&self, how: InPlace) -> io::Result<Self> {
+        let options = self.0.process.options.clone();
+        self.0.process.stopping.store(true, Ordering::Relaxed);
+        self.release_locks();
+        let old = self.clone();
+        let retire = async move {
+            old.all_ended().await;
+            old.kill().await;
+        };
+        match how {
+            InPlace::SideBySide => drop(tokio::spawn(retire)),
+            InPlace::OneAfterTheOther => retire.await,
+        }
+        Self::start(options)
     }
 
     /// Kills the handler (SIGKILL) as after a time-out: it is started again, and no error is counted.
     pub async fn kill(&self) {
         // Fails only where nothing is left to kill.
-        if self.0.kills.send(Kill).await.is_err() {
+        if self.0.orders.send(Order::Kill).await.is_err() {
             self.0.process.log(Level::Information, "The handler is gone already");
+        }
+    }
+
+    /// Ends before the handler, which stays; so do the locks, until their leases are over.
+    async fn leave(&self) {
+        self.listeners().clear();
+        if self.0.orders.send(Order::Leave).await.is_err() {
+            self.0.process.log(Level::Information, "The handler is gone already");
+        }
+        self.wait_for(KILL_WAIT, |phase| phase.host_exit_code().is_some()).await;
+    }
+
+    /// Waits until no invocation runs.
+    async fn all_ended(&self) {
+        let mut running = self.0.running.subscribe();
+        // Its sender lives as long as this host, so only the count ends this.
+        drop(running.wait_for(|count| *count == 0).await);
+    }
+
+    /// Returns whether the listener of a function has its lock, as that changes, and whether it was started by this.
+    fn listener(&self, function: &str) -> (watch::Receiver<bool>, bool) {
+        let options = &self.0.process.options;
+        let mut listeners = self.listeners();
+        let is_first = !listeners.contains_key(function);
+        let start = || {
+            let name = (options.host_id.clone(), function.to_owned());
+            Listener::start(&options.timers, name, options.singleton)
+        };
+        (listeners.entry(function.to_owned()).or_insert_with(start).held(), is_first)
+    }
+
+    fn release_locks(&self) {
+        for listener in std::mem::take(&mut *self.listeners()).into_values() {
+            listener.release();
         }
     }
 
@@ -255,19 +343,18 @@ impl FakeHost {
     async fn send(&self, invocation: &Invocation) -> (Verdict, Option<Reply>) {
         match self.ready(1).await {
             Phase::Ready { .. } | Phase::Dead => {}
-            phase @ (Phase::Starting | Phase::Unstartable | Phase::ShutDown | Phase::Stopped) => {
+            phase @ (Phase::Starting
+            | Phase::Unstartable
+            | Phase::ShutDown
+            | Phase::Stopped
+            | Phase::Left) => {
                 return (Verdict::Failure(format!("the handler is not there: {phase:?}")), None);
             }
         }
-        let request = wire::request(self.port(), invocation);
-        let exchange = async {
-            let mut connection = Connection::open(self.port()).await?;
-            connection.exchange(&request).await
-        };
+        let exchange = call(self.port(), invocation);
         tokio::pin!(exchange);
         match timeout(self.0.process.options.function_timeout, &mut exchange).await {
-            Ok(Ok(reply)) => (judge(Some(&reply)), Some(reply)),
-            Ok(Err(error)) => (Verdict::Failure(format!("HttpRequestException: {error}")), None),
+            Ok(answered) => answered,
             Err(_) => {
                 let limit = self.0.process.options.function_timeout;
                 let function = &invocation.function;
@@ -294,12 +381,36 @@ impl FakeHost {
         self.0.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn past_due(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.0.past_due.lock().unwrap_or_else(PoisonError::into_inner)
+    fn listeners(&self) -> MutexGuard<'_, BTreeMap<String, Listener>> {
+        self.0.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Counts a timer's run for as long as it lives.
+/// Ends a host whose storage account stays away.
+async fn end_without_storage(
+    host: Weak<Inner>,
+    mut is_away: watch::Receiver<bool>,
+    wait: Duration,
+) {
+    while is_away.wait_for(|is_away| *is_away).await.is_ok() {
+        let back = timeout(wait, is_away.wait_for(|is_away| !is_away)).await;
+        match back.map(|back| back.is_ok()) {
+            Ok(true) => {}
+            // No host has this account any more.
+            Ok(false) => return,
+            Err(_elapsed) => {
+                if let Some(host) = host.upgrade().map(FakeHost) {
+                    let text = "The storage account cannot be reached; the host ends";
+                    host.0.process.log(Level::Error, text);
+                    host.leave().await;
+                }
+                return;
+            }
+        }
+    }
+}
+
+/// Counts a run for as long as it lives.
 struct Running<'a>(&'a watch::Sender<usize>);
 
 impl<'a> Running<'a> {

@@ -34,11 +34,11 @@ pub fn judge(reply: Option<&Reply>) -> Verdict {
     {
         return Verdict::Follows(location.to_owned());
     }
+    if reply.status == 101 {
+        return Verdict::Hang("the connection was switched to another protocol");
+    }
     if !(200..=299).contains(&reply.status) {
-        return Verdict::Failure(format!(
-            "Response status code does not indicate success: {} ({}).",
-            reply.status, reply.reason
-        ));
+        return unsuccessful(reply);
     }
     if reply.body.is_empty() {
         return Verdict::Hang("the reply is empty");
@@ -46,11 +46,35 @@ pub fn judge(reply: Option<&Reply>) -> Verdict {
     let media_type = reply.header("content-type").unwrap_or_default();
     let media_type = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let is_json = matches!(media_type.as_str(), "application/json" | "text/json");
-    let body = reply.body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&reply.body);
-    match serde_json::from_slice::<Json>(body) {
-        Ok(Json::Null) if is_json => Verdict::Hang("the reply is `null`"),
-        Ok(json) if is_json => logs(&json).map_or_else(invalid, Verdict::Success),
-        Ok(_) | Err(_) => invalid(),
+    if !is_json {
+        return invalid();
+    }
+    // Text that follows the first value is ignored.
+    match serde_json::Deserializer::from_slice(json_text(&reply.body)).into_iter::<Json>().next() {
+        None => Verdict::Hang("the reply is blank"),
+        Some(Ok(Json::Null)) => Verdict::Hang("the reply is `null`"),
+        Some(Ok(json)) => logs(&json).map_or_else(invalid, Verdict::Success),
+        Some(Err(_)) => invalid(),
+    }
+}
+
+/// Returns the verdict of a status that is no success and leads nowhere.
+pub(super) fn unsuccessful(reply: &Reply) -> Verdict {
+    let reason = if reply.reason.is_empty() { "" } else { &format!(" ({})", reply.reason) };
+    Verdict::Failure(format!(
+        "Response status code does not indicate success: {}{reason}.",
+        reply.status
+    ))
+}
+
+/// Returns a body without a byte order mark and without the comments in front of the first value.
+fn json_text(body: &[u8]) -> &[u8] {
+    let mut rest = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body);
+    loop {
+        rest = rest.trim_ascii_start();
+        let Some(comment) = rest.strip_prefix(b"/*") else { return rest };
+        let Some(end) = comment.windows(2).position(|pair| pair == b"*/") else { return rest };
+        rest = comment.get(end + 2..).unwrap_or_default();
     }
 }
 

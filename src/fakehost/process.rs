@@ -8,6 +8,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
@@ -17,11 +18,13 @@ use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
 use super::journal::{Journal, Level};
+use super::listener::Singleton;
 use super::timers::Timers;
 use super::wire::Connection;
 use super::{
-    CONSOLE_CATEGORY, ERRORS_FORGOTTEN_AFTER, ERRORS_MAX, EXIT_CODE_RESTART,
-    INITIALIZATION_TIMEOUT, KILL_WAIT, READY_POLL_INTERVAL, RESERVED_PREFIXES, STDERR_LINES_KEPT,
+    CONSOLE_CATEGORY, ERRORS_FORGOTTEN_AFTER, ERRORS_MAX, EXIT_CODE_RESTART, HOST_EXIT_CODE,
+    INITIALIZATION_TIMEOUT, KILL_WAIT, READY_POLL_INTERVAL, RESERVED_PREFIXES, STATUS_SCHEDULE_MIN,
+    STDERR_LINES_KEPT, STOP_WAIT, STORAGE_WAIT,
 };
 
 /// How a host is set up.
@@ -41,22 +44,38 @@ pub struct Options {
     pub function_timeout: Duration,
     /// Whether a stop sends SIGTERM first, as a container runtime does; the host itself never does.
     pub terminate_first: bool,
-    /// What an earlier life of the host knew of its timers.
+    /// How long a stop waits for running invocations.
+    pub stop_wait: Duration,
+    /// The storage account of the host.
     pub timers: Timers,
+    /// How long it runs without that.
+    pub storage_wait: Duration,
+    /// The host's id: hosts that share it share the locks of their timers. A copy of a folder has another one.
+    pub host_id: String,
+    /// How the host keeps those locks.
+    pub singleton: Singleton,
+    /// Time between two occurrences of its timers.
+    pub schedule: Duration,
 }
 
 impl Options {
-    /// Returns a host with a time-out of five minutes.
+    /// Returns a host with a time-out of five minutes, a storage account of its own and timers that fire every minute.
     pub fn new(program: impl Into<PathBuf>, root: impl Into<PathBuf>) -> Self {
+        let root = root.into();
         Self {
             program: program.into(),
             arguments: Vec::new(),
-            root: root.into(),
+            host_id: root.display().to_string(),
+            root,
             env: BTreeMap::new(),
             inherit_env: true,
             function_timeout: Duration::from_secs(300),
             terminate_first: false,
+            stop_wait: STOP_WAIT,
             timers: Timers::default(),
+            storage_wait: STORAGE_WAIT,
+            singleton: Singleton::default(),
+            schedule: STATUS_SCHEDULE_MIN,
         }
     }
 }
@@ -96,6 +115,18 @@ pub enum Phase {
     ShutDown,
     /// The host was asked to stop.
     Stopped,
+    /// The host has ended, and left the handler running. Nobody reads its output any more.
+    Left,
+}
+
+impl Phase {
+    /// Returns the exit code of the host, if it has ended.
+    pub fn host_exit_code(self) -> Option<i32> {
+        match self {
+            Self::ShutDown | Self::Stopped | Self::Left => Some(HOST_EXIT_CODE),
+            Self::Starting | Self::Ready { .. } | Self::Dead | Self::Unstartable => None,
+        }
+    }
 }
 
 /// One end of the process.
@@ -117,11 +148,18 @@ pub(super) struct Process {
     pub(super) exits: watch::Sender<Vec<Exit>>,
     pub(super) stopping: AtomicBool,
     last_errors: watch::Sender<Vec<String>>,
+    /// The handler of a host that has ended before it.
+    left: Mutex<Option<Child>>,
 }
 
-/// Asks for a kill that is not an error.
+/// What the host does with the process.
 #[derive(Debug)]
-pub(super) struct Kill;
+pub(super) enum Order {
+    /// Kill it, which is not an error.
+    Kill,
+    /// End before it.
+    Leave,
+}
 
 impl Process {
     pub(super) fn new(options: Options) -> io::Result<Self> {
@@ -133,6 +171,7 @@ impl Process {
             exits: watch::Sender::default(),
             stopping: AtomicBool::new(false),
             last_errors: watch::Sender::default(),
+            left: Mutex::default(),
         })
     }
 
@@ -141,11 +180,9 @@ impl Process {
     }
 
     /// Keeps the handler running until it may not run any more.
-    pub(super) async fn supervise(&self, mut kills: mpsc::Receiver<Kill>) {
+    pub(super) async fn supervise(&self, mut orders: mpsc::Receiver<Order>) {
         let mut errors: Vec<Instant> = Vec::new();
         for life in 1.. {
-            // A kill that came too late for the last life is not meant for this one.
-            while kills.try_recv().is_ok() {}
             self.phase.send_replace(Phase::Starting);
             self.last_errors.send_replace(Vec::new());
             let mut child = match self.spawn() {
@@ -157,7 +194,11 @@ impl Process {
                     return;
                 }
             };
-            let (code, asked_for) = self.watch(&mut child, life, &mut kills).await;
+            let Some((code, asked_for)) = self.watch(&mut child, life, &mut orders).await else {
+                *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
+                self.phase.send_replace(Phase::Left);
+                return;
+            };
             let end = self.judge_exit(code, asked_for, &mut errors);
             let counted = end == End::Error || end == End::LastError;
             let last = match end {
@@ -198,13 +239,13 @@ impl Process {
             .spawn()
     }
 
-    /// Returns the exit code, and whether the host itself had killed the process.
+    /// Returns the exit code, and whether the host itself had killed the process; `None` if it has left it.
     async fn watch(
         &self,
         child: &mut Child,
         life: u32,
-        kills: &mut mpsc::Receiver<Kill>,
-    ) -> (i32, bool) {
+        orders: &mut mpsc::Receiver<Order>,
+    ) -> Option<(i32, bool)> {
         let began_at = Instant::now();
         let pid = child.id().unwrap_or_default();
         let (out, err) = (child.stdout.take(), child.stderr.take());
@@ -220,7 +261,7 @@ impl Process {
                     if !read && timeout(KILL_WAIT, &mut reading).await.is_err() {
                         self.log(Level::Warning, "The handler's pipes stay open after its end");
                     }
-                    return (exit_code(&status), asked_for);
+                    return Some((exit_code(&status), asked_for));
                 }
                 _ = &mut reading, if !read => read = true,
                 in_time = &mut ready, if !pinged => {
@@ -233,10 +274,13 @@ impl Process {
                         self.kill(child);
                     }
                 }
-                Some(Kill) = kills.recv() => {
-                    asked_for = true;
-                    self.kill(child);
-                }
+                Some(order) = orders.recv() => match order {
+                    Order::Kill => {
+                        asked_for = true;
+                        self.kill(child);
+                    }
+                    Order::Leave => return None,
+                },
             }
         }
     }

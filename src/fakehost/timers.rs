@@ -1,10 +1,14 @@
 //! What the host keeps about its timers, in a storage account that outlives it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use time::OffsetDateTime;
 use time::macros::format_description;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use uuid::Uuid;
 
 /// The status of a timer as the host stores it.
 #[derive(Clone, Debug)]
@@ -12,42 +16,86 @@ pub(super) struct TimerStatus {
     pub(super) last: String,
     pub(super) next: String,
     /// Set while an occurrence runs; the host itself sees only that `next` has passed.
-    pending: bool,
+    pub(super) pending: bool,
 }
 
-/// Statuses of all timers; clones are the same. Give them to the next host to restart it.
+/// A storage account with the statuses and locks of all timers; clones are the same one. Hosts that share it are
+/// instances of one app, or lives of one host.
 #[derive(Clone, Debug, Default)]
-pub struct Timers(Arc<Mutex<BTreeMap<String, TimerStatus>>>);
+pub struct Timers(Arc<Account>);
+
+#[derive(Debug, Default)]
+struct Account {
+    statuses: Mutex<BTreeMap<String, TimerStatus>>,
+    leases: Mutex<BTreeMap<LockName, Lease>>,
+    is_away: watch::Sender<bool>,
+}
+
+/// Names the lock of a listener: the host's id, and the function.
+pub(super) type LockName = (String, String);
+
+#[derive(Debug)]
+struct Lease {
+    holder: Uuid,
+    until: Instant,
+}
 
 /// What a timer that never ran has for its last time.
 const NEVER: &str = "0001-01-01T00:00:00+00:00";
 
 impl Timers {
-    /// Returns the functions whose occurrence never came to its end.
-    pub(super) fn past_due(&self) -> BTreeSet<String> {
-        let all = self.lock();
-        all.iter().filter(|(_, status)| status.pending).map(|(name, _)| name.clone()).collect()
+    /// Takes the account away from all hosts, or gives it back.
+    pub fn set_away(&self, is_away: bool) {
+        self.0.is_away.send_replace(is_away);
+    }
+
+    /// Returns whether the account is away, as it changes.
+    pub(super) fn is_away(&self) -> watch::Receiver<bool> {
+        self.0.is_away.subscribe()
+    }
+
+    /// Grants or renews a lock for a period; `false` while another holder has it, or the account is away.
+    pub(super) fn lock(&self, name: &LockName, holder: Uuid, period: Duration) -> bool {
+        if *self.0.is_away.borrow() {
+            return false;
+        }
+        let now = Instant::now();
+        let mut leases = lock(&self.0.leases);
+        let is_held = leases.get(name).is_some_and(|it| it.holder != holder && it.until > now);
+        if !is_held {
+            leases.insert(name.clone(), Lease { holder, until: now + period });
+        }
+        !is_held
+    }
+
+    /// Gives a lock up.
+    pub(super) fn unlock(&self, name: &LockName, holder: Uuid) {
+        let mut leases = lock(&self.0.leases);
+        if leases.get(name).is_some_and(|lease| lease.holder == holder) {
+            leases.remove(name);
+        }
     }
 
     /// Notes that an occurrence begins, and returns the status from before.
     pub(super) fn begin(&self, function: &str, now: OffsetDateTime) -> TimerStatus {
-        let mut all = self.lock();
+        let mut all = lock(&self.0.statuses);
         let fresh = || TimerStatus { last: NEVER.to_owned(), next: timestamp(now), pending: false };
         let status = all.entry(function.to_owned()).or_insert_with(fresh);
+        let before = status.clone();
         status.pending = true;
-        status.clone()
+        before
     }
 
     /// Notes that an occurrence has run, well or not: the host writes its status after the run.
     pub(super) fn end(&self, function: &str, now: OffsetDateTime) {
         let now = timestamp(now);
         let status = TimerStatus { last: now.clone(), next: now, pending: false };
-        self.lock().insert(function.to_owned(), status);
+        lock(&self.0.statuses).insert(function.to_owned(), status);
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, TimerStatus>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns a time as .NET writes it.

@@ -5,17 +5,18 @@ use std::net::Ipv4Addr;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
+use url::Url;
 
+use super::CHUNK_CHARACTERS;
 use super::body::Invocation;
+use super::judge::{Verdict, judge, unsuccessful};
 
 /// How a body is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Framing {
-    /// In one chunk, as in Azure.
+    /// In chunks of [`CHUNK_CHARACTERS`](super::CHUNK_CHARACTERS), as in Azure.
     #[default]
     Chunked,
-    /// In two chunks, as large bodies come.
-    TwoChunks,
     /// With its length, as under `func start`.
     ContentLength,
 }
@@ -41,10 +42,48 @@ impl Reply {
     }
 }
 
-/// Version that the host tells of itself.
-const HOST_VERSION: &str = "4.1052.200.26301";
-/// Longest head, and longest body, of a reply.
+/// Version that the host reports in each request.
+const HOST_VERSION: &str = "4.1037.0.0";
+/// Longest head of a reply, its status line included.
+const HEAD_BYTES_MAX: u64 = 65_536;
+/// Longest body of a reply.
 const REPLY_BYTES_MAX: u64 = 16 << 20;
+/// Redirects that the client follows.
+const REDIRECTS_MAX: usize = 50;
+
+/// Sends an invocation to a port of `127.0.0.1` as the host's client does, and judges the reply: redirects are followed,
+/// and without a reply it is a failure.
+pub async fn call(port: u16, invocation: &Invocation) -> (Verdict, Option<Reply>) {
+    match exchange(port, invocation).await {
+        Ok((verdict, reply)) => (verdict, Some(reply)),
+        Err(error) => (Verdict::Failure(format!("HttpRequestException: {error}")), None),
+    }
+}
+
+async fn exchange(port: u16, invocation: &Invocation) -> io::Result<(Verdict, Reply)> {
+    let mut url = Url::parse(&format!("http://{}:{port}/", Ipv4Addr::LOCALHOST))
+        .map_err(|error| invalid("address", &error.to_string()))?;
+    let mut request = request(port, invocation);
+    let mut redirects = 0;
+    loop {
+        let port = url.port_or_known_default().unwrap_or(port);
+        let reply = Connection::open(port).await?.exchange(&request).await?;
+        let verdict = judge(Some(&reply));
+        let Verdict::Follows(location) = &verdict else { return Ok((verdict, reply)) };
+        redirects += 1;
+        if redirects > REDIRECTS_MAX {
+            return Ok((unsuccessful(&reply), reply));
+        }
+        url = url.join(location).map_err(|error| invalid("location", &error.to_string()))?;
+        let port = url.port_or_known_default().unwrap_or(port);
+        request = if matches!(reply.status, 307 | 308) {
+            let function = url.path().trim_start_matches('/').to_owned();
+            self::request(port, &Invocation { function, ..invocation.clone() })
+        } else {
+            get(url.path(), port).into_bytes()
+        };
+    }
+}
 
 /// A connection to the handler that can be used again.
 #[derive(Debug)]
@@ -69,9 +108,11 @@ impl Connection {
     /// [`io::Error`] if the connection breaks, closes without a reply, or carries no HTTP.
     pub async fn exchange(&mut self, request: &[u8]) -> io::Result<Reply> {
         self.0.get_mut().write_all(request).await?;
-        let (status, reason) = self.status_line().await?;
-        let headers = self.headers().await?;
-        let mut reply = Reply { status, reason, headers, body: Vec::new() };
+        let mut reply = self.head().await?;
+        // Others announce nothing: the reply itself follows.
+        while reply.status < 200 && reply.status != 101 {
+            reply = self.head().await?;
+        }
         reply.body = self.body(&reply).await?;
         Ok(reply)
     }
@@ -83,39 +124,39 @@ impl Connection {
     /// As [`Connection::exchange`].
     pub async fn ping(&mut self) -> io::Result<Reply> {
         let port = self.0.get_ref().peer_addr()?.port();
-        self.exchange(ping(port).as_bytes()).await
+        self.exchange(get("/", port).as_bytes()).await
     }
 
-    async fn status_line(&mut self) -> io::Result<(u16, String)> {
-        // As Latin-1, which is how the host's client reads the reason phrase.
-        let mut line = Vec::new();
-        (&mut self.0).take(REPLY_BYTES_MAX).read_until(b'\n', &mut line).await?;
-        let line: String = line.into_iter().map(char::from).collect();
-        let line = line.strip_suffix("\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
-        let mut parts = line.splitn(3, ' ');
-        let version = parts.next().filter(|version| version.starts_with("HTTP/1."));
-        let status = parts.next().and_then(|status| status.parse().ok());
-        match (version, status) {
-            (Some(_), Some(status)) => Ok((status, parts.next().unwrap_or_default().to_owned())),
-            (_, _) => Err(invalid("status line", line)),
+    async fn head(&mut self) -> io::Result<Reply> {
+        let mut left = HEAD_BYTES_MAX;
+        let (status, reason) = status_line(&self.head_line(&mut left).await?)?;
+        let mut reply = Reply { status, reason, ..Reply::default() };
+        // Ends with the connection at the latest: a line is never empty but at the end.
+        loop {
+            let line = self.head_line(&mut left).await?;
+            if line.is_empty() {
+                return Ok(reply);
+            }
+            let (name, value) = line.split_once(':').ok_or_else(|| invalid("header", &line))?;
+            reply.headers.push((name.to_owned(), value.trim().to_owned()));
         }
     }
 
-    async fn headers(&mut self) -> io::Result<Vec<(String, String)>> {
-        let mut headers = Vec::new();
-        // Ends with the connection at the latest: a line is never empty but at the end.
-        loop {
-            let line = self.line().await?;
-            if line.is_empty() {
-                return Ok(headers);
-            }
-            let (name, value) = line.split_once(':').ok_or_else(|| invalid("header", &line))?;
-            headers.push((name.to_owned(), value.trim().to_owned()));
+    /// Reads a line of the head, of which `left` bytes may follow. It is read as Latin-1, as the host's client does.
+    async fn head_line(&mut self, left: &mut u64) -> io::Result<String> {
+        let mut line = Vec::new();
+        let read = (&mut self.0).take(*left).read_until(b'\n', &mut line).await?;
+        *left = left.saturating_sub(u64::try_from(read).unwrap_or(u64::MAX));
+        let line: String = line.into_iter().map(char::from).collect();
+        match line.strip_suffix("\r\n") {
+            Some(line) => Ok(line.to_owned()),
+            None if *left == 0 => Err(invalid("head", "longer than 65536 bytes")),
+            None => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
         }
     }
 
     async fn body(&mut self, reply: &Reply) -> io::Result<Vec<u8>> {
-        if matches!(reply.status, 204 | 304) {
+        if matches!(reply.status, 101 | 204 | 304) {
             return Ok(Vec::new());
         }
         if reply.header("transfer-encoding") == Some("chunked") {
@@ -171,9 +212,20 @@ fn invalid(what: &str, found: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("not a {what}: `{found}`"))
 }
 
-/// Returns the ping, which carries none of the host's headers.
-pub(super) fn ping(port: u16) -> String {
-    format!("GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n")
+/// Returns the status and the reason phrase of a status line.
+fn status_line(line: &str) -> io::Result<(u16, String)> {
+    let mut parts = line.splitn(3, ' ');
+    let version = parts.next().filter(|version| version.starts_with("HTTP/1."));
+    let status = parts.next().and_then(|status| status.parse().ok());
+    match (version, status) {
+        (Some(_), Some(status)) => Ok((status, parts.next().unwrap_or_default().to_owned())),
+        (_, _) => Err(invalid("status line", line)),
+    }
+}
+
+/// Returns a request without a body and without the host's headers. The ping is one.
+fn get(path: &str, port: u16) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n")
 }
 
 /// Returns the request of an invocation, byte for byte as recorded.
@@ -195,7 +247,6 @@ pub(super) fn request(port: u16, invocation: &Invocation) -> Vec<u8> {
         head.extend(["tracestate: ", tracestate, "\r\n"]);
     }
     head.push_str("Content-Type: application/json; charset=utf-8\r\n");
-    let (first, second) = body.split_at(body.len() / 2);
     let mut request = head.into_bytes();
     match framing {
         Framing::ContentLength => {
@@ -204,71 +255,109 @@ pub(super) fn request(port: u16, invocation: &Invocation) -> Vec<u8> {
         }
         Framing::Chunked => {
             request.extend(b"\r\n");
-            push_chunks(&mut request, &[body]);
-        }
-        Framing::TwoChunks => {
-            request.extend(b"\r\n");
-            push_chunks(&mut request, &[first, second]);
+            let mut rest = body.as_slice();
+            while !rest.is_empty() {
+                let (chunk, behind) = rest.split_at(chunk_bytes(rest));
+                request.extend(format!("{:X}\r\n", chunk.len()).bytes());
+                request.extend(chunk);
+                request.extend(b"\r\n");
+                rest = behind;
+            }
+            request.extend(b"0\r\n\r\n");
         }
     }
     request
 }
 
-fn push_chunks(request: &mut Vec<u8>, chunks: &[&[u8]]) {
-    for chunk in chunks.iter().filter(|chunk| !chunk.is_empty()) {
-        request.extend(format!("{:X}\r\n", chunk.len()).bytes());
-        request.extend(*chunk);
-        request.extend(b"\r\n");
-    }
-    request.extend(b"0\r\n\r\n");
+/// Returns the length of the first chunk of a body in bytes: characters are what is counted.
+fn chunk_bytes(body: &[u8]) -> usize {
+    let begins_character = |byte: u8| byte & 0b1100_0000 != 0b1000_0000;
+    let beginnings = body.iter().enumerate().filter(|(_, byte)| begins_character(**byte));
+    beginnings.map(|(at, _)| at).nth(CHUNK_CHARACTERS).unwrap_or(body.len())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn recorded(text: &str) -> String {
-        let json: serde_json::Value = serde_json::from_str(text).unwrap();
-        json["raw"].as_str().unwrap().replace("%PORT%", "4711")
+    /// Returns what a recorded request says, and the request.
+    fn recorded(name: &str) -> (Invocation, String) {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/host/data/recorded/wire");
+        let json = std::fs::read(format!("{folder}/{name}.json")).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        let raw = json["raw"].as_str().unwrap().replace("%PORT%", "4711");
+        let (head, body) = raw.split_once("\r\n\r\n").unwrap();
+        let header = |name: &str| {
+            let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+            lines.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
+        };
+        let function = head.split(['/', ' ']).nth(2).unwrap();
+        let mut rest = body;
+        let mut body = Vec::new();
+        let framing = match header("Content-Length") {
+            Some(_) => {
+                body.extend(rest.bytes());
+                Framing::ContentLength
+            }
+            None => Framing::Chunked,
+        };
+        while framing == Framing::Chunked {
+            let (size, behind) = rest.split_once("\r\n").unwrap();
+            let (chunk, behind) = behind.split_at(usize::from_str_radix(size, 16).unwrap());
+            body.extend(chunk.bytes());
+            rest = behind.strip_prefix("\r\n").unwrap();
+            if chunk.is_empty() {
+                break;
+            }
+        }
+        let id = header("X-Azure-Functions-InvocationId").unwrap();
+        let traceparent = header("traceparent");
+        (Invocation { id, traceparent, framing, ..Invocation::new(function, body) }, raw)
     }
 
     #[test]
     fn requests_are_the_recorded_ones_byte_for_byte() {
-        let body = include_str!("../../tests/host/data/requests/01_scheduled.json");
-        for (framing, traceparent, text) in [
-            (
-                Framing::Chunked,
-                None,
-                include_str!("../../tests/host/data/wire/invoke_chunked.json"),
-            ),
-            (
-                Framing::Chunked,
-                Some("00-66df9b1cb7fddd4c8f82478556550ae0-f1ed90c42a33d34c-00"),
-                include_str!(
-                    "../../tests/host/data/wire/invoke_chunked_traceparent_unsampled.json"
-                ),
-            ),
-            (
-                Framing::TwoChunks,
-                None,
-                include_str!("../../tests/host/data/wire/invoke_two_chunks.json"),
-            ),
-            (
-                Framing::ContentLength,
-                None,
-                include_str!("../../tests/host/data/wire/invoke_content_length.json"),
-            ),
+        for name in [
+            "admin_abc_chunked",
+            "admin_no_input_chunked",
+            "http_status_chunked",
+            "http_status_length",
+            "past_due_length",
+            "retry_1_chunked",
+            "retry_3_infinite_chunked",
+            "timer_1min_first_chunked",
+            "timer_5s_length",
+            "timer_otel_chunked",
         ] {
-            let invocation = Invocation {
-                id: "6a184cc4-2b0e-4c5e-9d0f-3f6f1f0e7a11".to_owned(),
-                traceparent: traceparent.map(str::to_owned),
-                framing,
-                ..Invocation::new("nightly", body)
-            };
+            let (invocation, raw) = recorded(name);
             let sent = String::from_utf8(request(4711, &invocation)).unwrap();
-            assert_eq!(sent, recorded(text));
+            assert_eq!(sent, raw, "{name}");
         }
-        let recorded = recorded(include_str!("../../tests/host/data/wire/ping.json"));
-        assert_eq!(ping(4711), recorded);
+    }
+
+    #[test]
+    fn a_retry_has_every_field_that_the_recorded_one_has() {
+        let (invocation, _) = recorded("retry_1_chunked");
+        let recorded: serde_json::Value = serde_json::from_slice(&invocation.body).unwrap();
+        let recorded = &recorded["Metadata"]["RetryContext"];
+        let failure = "Response status code does not indicate success: 500 (x).";
+        let (id, function) = (&invocation.id, &invocation.function);
+        let retry = super::super::body::retry_context((function, id), (1, 3, Some(failure)));
+        assert_eq!(shape(&retry), shape(recorded));
+        let inner = retry.pointer("/Exception/InnerException/Message").unwrap();
+        assert_eq!(inner, failure);
+        let length = retry.to_string().len();
+        assert!(length > 3 * CHUNK_CHARACTERS, "in several chunks: {length}");
+    }
+
+    /// Returns the names of all fields, in their order.
+    fn shape(json: &serde_json::Value) -> Vec<String> {
+        let fields = json.as_object().into_iter().flatten();
+        fields
+            .flat_map(|(name, value)| {
+                let within = shape(value).into_iter().map(move |inner| format!("{name}.{inner}"));
+                std::iter::once(name.clone()).chain(within)
+            })
+            .collect()
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use highwater::devdb::{Database, Options as ServerOptions, Server};
 use highwater::fakehost::{
     CONSOLE_CATEGORY, Connection, EXIT_CODE_RESTART, FakeHost, Invocation, Level, Options, Outcome,
-    Phase, Record, Reply, Timers, Verdict, judge,
+    Phase, Record, Reply, Signal, Timers, Verdict, judge,
 };
 use serde_json::Value as Json;
 use tempfile::TempDir;
@@ -93,6 +93,17 @@ impl Bench {
         self.env.insert(name.to_owned(), value.to_owned());
     }
 
+    /// Adds a poller with the settings of `nightly`.
+    pub(crate) fn add_poller(&mut self, name: &str) {
+        let settings = self.env.iter().filter_map(|(key, value)| {
+            let key = key.strip_prefix("HIGHWATER__POLLERS__NIGHTLY__")?;
+            let poller = name.to_uppercase();
+            Some((format!("HIGHWATER__POLLERS__{poller}__{key}"), value.clone()))
+        });
+        let settings: Vec<(String, String)> = settings.collect();
+        self.env.extend(settings);
+    }
+
     pub(crate) fn insert(&self, ids: RangeInclusive<i64>) {
         for id in ids {
             let sql = format!("INSERT INTO dbo.orders (id, item) VALUES ({id}, N'item {id}')");
@@ -105,13 +116,10 @@ impl Bench {
         self.host_with(Timers::default()).await
     }
 
-    /// The same with what an earlier host knew of its timers.
+    /// The same over the storage account of another host.
     pub(crate) async fn host_with(&self, timers: Timers) -> Host {
         let env = self.env.clone();
-        let host = FakeHost::start(Options { env, timers, ..self.options.clone() }).unwrap();
-        let phase = host.ready(1).await;
-        assert!(matches!(phase, Phase::Ready { .. }), "{phase:?} {:#?}", host.journal().records());
-        Host(host)
+        Host::over(FakeHost::start(Options { env, timers, ..self.options.clone() }).unwrap()).await
     }
 
     /// Returns a port that a host used and that is free again.
@@ -154,6 +162,20 @@ impl Drop for Host {
 }
 
 impl Host {
+    /// Waits for the handler of a host.
+    pub(crate) async fn over(host: FakeHost) -> Self {
+        let phase = host.ready(1).await;
+        assert!(matches!(phase, Phase::Ready { .. }), "{phase:?} {:#?}", host.journal().records());
+        Self(host)
+    }
+
+    /// Ends the handler from outside, whatever it runs.
+    pub(crate) async fn force_stop(&self) {
+        self.signal(Signal::Terminate).await.unwrap();
+        self.event("stopping").await;
+        self.signal(Signal::Terminate).await.unwrap();
+    }
+
     /// Runs `nightly` with an ordinary body.
     pub(crate) async fn run(&self) -> Outcome {
         self.invoke(Invocation::new("nightly", data::body("01_scheduled"))).await

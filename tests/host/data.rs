@@ -19,8 +19,21 @@ pub(crate) fn body(name: &str) -> Vec<u8> {
     std::fs::read(path(&format!("requests/{name}.json"))).unwrap()
 }
 
-/// Returns a whole recorded request.
+/// Returns the names and the contents of all requests recorded from the real host.
+pub(crate) fn recorded_requests() -> Vec<(String, Json)> {
+    let files = std::fs::read_dir(path("recorded/wire")).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names.into_iter().map(|name| (name.clone(), json(&format!("recorded/wire/{name}")))).collect()
+}
+
+/// Returns a whole request as the host is known to send it.
 pub(crate) fn wire(name: &str, port: u16) -> String {
-    let recorded = json(&format!("wire/{name}.json"));
-    recorded["raw"].as_str().unwrap().replace("%PORT%", &port.to_string())
+    raw(&json(&format!("wire/{name}.json")), port)
+}
+
+/// Returns the bytes of a request for a port.
+pub(crate) fn raw(request: &Json, port: u16) -> String {
+    request["raw"].as_str().unwrap().replace("%PORT%", &port.to_string())
 }

@@ -98,9 +98,18 @@ fn the_stand_ins_figures_are_the_recorded_ones() {
         ("host_stop_wait_s", fakehost::STOP_WAIT.as_secs()),
         ("timeout_grace_s", fakehost::TIMEOUT_GRACE.as_secs()),
         ("stderr_lines_kept_for_exit_message", fakehost::STDERR_LINES_KEPT.try_into().unwrap()),
+        ("listener_lock_lease_s/azure", fakehost::LISTENER_LOCK_PERIOD.as_secs()),
+        (
+            "listener_lock_polled_by_others_s/default",
+            fakehost::LISTENER_LOCK_POLLING_INTERVAL.as_secs(),
+        ),
+        ("storage_away_s_until_host_ends", fakehost::STORAGE_WAIT.as_secs()),
+        ("request_chunk_characters", fakehost::CHUNK_CHARACTERS.try_into().unwrap()),
     ] {
-        assert_eq!(recorded[name], value, "{name}");
+        assert_eq!(recorded.pointer(&format!("/{name}")), Some(&value.into()), "{name}");
     }
+    let host_code = format!("the host ends with code {}", fakehost::HOST_EXIT_CODE);
+    assert_eq!(recorded["exit_after_third_error"], host_code);
     assert_eq!(recorded["console_category"], fakehost::CONSOLE_CATEGORY);
     let prefixes: Vec<_> = recorded["reserved_line_prefixes"].as_array().unwrap().iter().collect();
     assert_eq!(prefixes, fakehost::RESERVED_PREFIXES);

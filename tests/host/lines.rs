@@ -25,6 +25,9 @@ pub(crate) async fn good_run() {
     assert_ids(&host, &outcome.id);
     let retried = host.lines().iter().any(|(_, line)| line["tries"] == 1);
     assert!(retried, "{:#?}", host.lines());
+    // The levels above Information come as meant too.
+    warning().await;
+    error().await;
 }
 
 /// Each line of a run names it; those of the process's start and end cannot.
@@ -55,8 +58,7 @@ pub(crate) async fn warning() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_error_stays_one_whatever_its_text() {
+async fn error() {
     let reason = "Warnemünde: \\u0077arn, \\WARN \"wArn\" \\\\";
     let mut bench = Bench::with_rows(1..=1).await;
     bench.receiver.script(&[Answer::Refuse(500, reason)]);

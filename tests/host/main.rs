@@ -26,6 +26,7 @@ mod host_check;
 mod identity;
 mod journal_commands;
 mod lines;
+mod lives;
 mod orphan;
 mod package;
 mod partitions;
@@ -33,6 +34,7 @@ mod ranges;
 mod receiver;
 mod recovery;
 mod remedies;
+mod replies;
 mod requests;
 mod reset;
 mod responses;
@@ -107,14 +109,14 @@ cases! {
     "RETRY-01" => retry_01_three_tries_one_id_one_effect = runs::retry_policy();
 
     "CONC-01" => conc_01_a_second_run_of_a_function_is_skipped = runs::second_run();
-    "CONC-03" => conc_03_of_two_processes_one_delivers = runs::two_processes();
+    "CONC-03" => conc_03_of_two_hosts_one_fires_or_one_delivers = lives::two_hosts();
 
     "TIME-01" => time_01_after_a_timeout_and_kill_the_next_run_repairs = timeouts::host_limit();
     "TIME-02" => time_02_our_deadline_comes_before_the_hosts = timeouts::own_deadline();
 
     "CRASH-01" => crash_01_rows_come_again_after_a_kill = runs::killed_mid_run();
     "CRASH-02" => crash_02_no_failed_invocation_ends_the_process = runs::three_exits();
-    "CRASH-04" => crash_04_an_interrupted_run_comes_again_as_past_due = runs::host_killed();
+    "CRASH-04" => crash_04_an_interrupted_run_is_past_due_where_it_can_be = lives::host_killed();
 
     "STOP-01" => stop_01_idle_exits_within_a_second = stop::idle();
     "STOP-02" => stop_02_sigterm_finishes_the_batch_in_hand = stop::sigterm();

@@ -41,7 +41,7 @@ async fn shell_over_a_handler(bench: &Bench, port: u16) -> (Child, u32) {
 }
 
 /// Waits until something holds.
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let looks = async {
         while !holds().await {
             sleep(Duration::from_millis(20)).await;
@@ -56,7 +56,7 @@ async fn answers(port: u16) -> bool {
 }
 
 /// Whether a process runs; one that nobody has waited for yet does not.
-fn runs(id: u32) -> bool {
+pub(crate) fn runs(id: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }

@@ -268,17 +268,7 @@ async fn a_clone_goes_on_under_another_name_and_is_never_made_over_one() {
     bench.command(&[&onto_itself[..], &SURE].concat()).await.failed(1, "never overwritten");
     bench.command(&["clone", "nightly", "Two__Parts"]).await.failed(2, "beginning with a letter");
     let tail = ["journal", "tail", "mirror", "-n", "1", "--output", "jsonl"];
-    let settings: Vec<(String, String)> = bench
-        .env
-        .iter()
-        .filter_map(|(name, value)| {
-            let name = name.strip_prefix("HIGHWATER__POLLERS__NIGHTLY__")?;
-            Some((format!("HIGHWATER__POLLERS__MIRROR__{name}"), value.clone()))
-        })
-        .collect();
-    for (name, value) in settings {
-        bench.set_env(&name, &value);
-    }
+    bench.add_poller("mirror");
     let entry: Json = serde_json::from_str(bench.command(&tail).await.done().trim()).unwrap();
     assert_eq!((&entry["event"], &entry["reason"]), (&json!("cloned"), &json!(WHY[1])));
     bench.insert(5..=5);

@@ -30,7 +30,9 @@ pub(crate) async fn failure_with_cause() {
     let outcome = host.run().await;
     assert_eq!(outcome.reply.as_ref().unwrap().status, 500);
     // The reason phrase is all that the host shows of our reply, so the cause is in it too.
-    assert!(failure(&outcome).contains("500 (HandlerError: "), "{outcome:?}");
+    let reason = failure(&outcome);
+    assert!(reason.contains("500 (HandlerError: "), "{outcome:?}");
+    assert!(reason.contains("no \"room\" {left}"), "{outcome:?}");
     let (level, line) = host.event("handler_failed").await;
     assert_eq!(level, Level::Error);
     assert_eq!(line["invocation_id"], *outcome.id, "{line}");
@@ -131,6 +133,8 @@ pub(crate) async fn judge_agrees() {
         body: br#"{"Logs":[1,true,null,"s"]}"#.to_vec(),
         ..Reply::default()
     };
+    let blank = Reply { body: b"\xEF\xBB\xBF \r\n\t".to_vec(), ..scalars.clone() };
+    assert_eq!(judge(Some(&blank)), Verdict::Hang("the reply is blank"));
     let expected = [Some("1"), Some("True"), None, Some("s")];
     let expected = expected.map(|text| text.map(str::to_owned)).to_vec();
     assert_eq!(judge(Some(&scalars)), Verdict::Success(expected));

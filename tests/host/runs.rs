@@ -77,31 +77,6 @@ pub(crate) async fn second_run() {
     host.finish().await;
 }
 
-pub(crate) async fn two_processes() {
-    let bench = Bench::with_rows(1..=2).await;
-    bench.receiver.script(&[Answer::Hold]);
-    let (one, other) = tokio::join!(bench.host(), bench.host());
-    let (first, second) = tokio::join!(one.run(), async {
-        bench.receiver.arrived(1).await;
-        let second = other.run().await;
-        bench.receiver.release();
-        second
-    });
-    assert!(logs(&second)[0].contains("skipped: lease held by"), "{second:?}");
-    assert!(logs(&first)[0].contains("committed 2 rows"), "{first:?}");
-    // Both at once, many times: every row is delivered, none twice, under tokens that only grow.
-    for id in 3..=12 {
-        bench.insert(id..=id);
-        tokio::join!(one.run(), other.run());
-    }
-    other.run_until(|| bench.receiver.taken().len() >= 12).await;
-    assert_eq!(bench.receiver.taken(), (1..=12).collect::<Vec<_>>());
-    let tokens: Vec<u64> = bench.receiver.batches().iter().map(|batch| batch.token).collect();
-    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
-    one.finish().await;
-    other.finish().await;
-}
-
 pub(crate) async fn killed_mid_run() {
     let bench = Bench::with_rows(1..=3).await;
     bench.receiver.script(&[Answer::Hold]);
@@ -159,7 +134,7 @@ async fn killed_rows_return_in_time() {
 }
 
 /// The rows of the killed run come again, as the same batch under a newer token.
-async fn comes_again(bench: &Bench, host: &crate::bench::Host) {
+pub(crate) async fn comes_again(bench: &Bench, host: &crate::bench::Host) {
     let outcome = host.run_until(|| !bench.receiver.taken().is_empty()).await;
     assert!(outcome.verdict.is_success(), "{outcome:?}");
     assert_eq!(bench.receiver.taken(), [1, 2, 3]);
@@ -185,6 +160,7 @@ pub(crate) async fn three_exits() {
     host.exit(3, LIMIT).await;
     let exits: Vec<_> = host.exits().iter().map(|exit| (exit.code, exit.counted)).collect();
     assert_eq!(exits, [(7, true), (7, true), (7, true)]);
+    assert_eq!(host.phase().host_exit_code(), Some(0), "which looks like an end without a fault");
     let outcome = host.invoke(Invocation::new("nightly", "{}")).await;
     assert!(matches!(outcome.verdict, Verdict::Failure(_)));
 
@@ -208,26 +184,4 @@ pub(crate) async fn three_exits() {
         host.run().await;
     }
     assert_eq!((host.pid(), host.exits()), (pid, vec![]));
-}
-
-pub(crate) async fn host_killed() {
-    let bench = Bench::with_rows(1..=3).await;
-    bench.receiver.script(&[Answer::Hold]);
-    let host = bench.host().await;
-    let timers = host.timers().clone();
-    // The host dies in the run, and takes the handler along; nothing writes the timer's status.
-    tokio::select! {
-        outcome = host.fire("nightly") => panic!("{outcome:?}"),
-        _ = bench.receiver.arrived(1) => {}
-    }
-    drop(host);
-    let host = bench.host_with(timers).await;
-    let outcome = host.fire("nightly").await;
-    let (_, line) = host.event("invocation").await;
-    assert_eq!(line["is_past_due"], true, "{line}");
-    assert_eq!(line["invocation_id"], *outcome.id, "{line}");
-    comes_again(&bench, &host).await;
-    host.fire("nightly").await;
-    let late = host.lines().iter().filter(|(_, line)| line["is_past_due"] == true).count();
-    assert_eq!(late, 1, "only the first run after a start is past due");
 }

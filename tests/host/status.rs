@@ -9,13 +9,13 @@ use tokio::process::Command;
 
 use crate::bench::{Bench, Host, LIMIT, PROGRAM, within};
 
-/// Returns what the host sends for a request, the query as the text that most versions make of it.
+/// Returns what the host sends for a request: names that are repeated have their values joined by commas.
 fn request(view: Option<&str>, query: &Json) -> Invocation {
     let params = view.map_or(json!({}), |view| json!({ "view": view }));
     let body = json!({
         "Data": { "request": {
-            "Url": "https://shop.example/api/status", "Method": "GET", "Query": query.to_string(),
-            "Headers": { "Accept": ["text/html"] }, "Params": params, "Identities": "[]",
+            "Url": "https://shop.example/api/status", "Method": "GET", "Query": query,
+            "Headers": { "Accept": ["text/html"] }, "Params": params, "Identities": [],
         } },
         "Metadata": { "sys": { "MethodName": "highwater_status" } },
     });

@@ -51,9 +51,7 @@ pub(crate) async fn sigterm() {
     let host = bench.host().await;
     let (outcome, ()) = tokio::join!(host.run(), async {
         bench.receiver.arrived(1).await;
-        host.signal(Signal::Terminate).await.unwrap();
-        host.event("stopping").await;
-        host.signal(Signal::Terminate).await.unwrap();
+        host.force_stop().await;
         let exit = host.exit(1, Duration::from_secs(2)).await.unwrap();
         assert_eq!(exit, Exit { code: 200, counted: false });
     });
@@ -151,9 +149,7 @@ pub(crate) async fn a_process_in_hand() {
     let (outcome, ()) = tokio::join!(host.run(), async {
         let line = within(LIMIT, first).await;
         assert_eq!(line.as_deref(), Ok("up\n"), "the process opens its pipe");
-        host.signal(Signal::Terminate).await.unwrap();
-        host.event("stopping").await;
-        host.signal(Signal::Terminate).await.unwrap();
+        host.force_stop().await;
         let exit = host.exit(1, Duration::from_secs(2)).await.unwrap();
         assert_eq!(exit, Exit { code: 200, counted: false });
         let rest = within(LIMIT, rest).await;
