@@ -265,6 +265,10 @@ impl HandlerError {
     }
 }
 
+/// Longest wait of [`Handler::settle`]. An aborted call has a second until the process is forced to end, and its lease
+/// is released in the rest of it.
+pub(crate) const SETTLE_TIME_MAX: Duration = Duration::from_millis(500);
+
 /// Takes batches of events, each at least once.
 ///
 /// # Contract
@@ -312,6 +316,6 @@ pub trait Handler: fmt::Debug + Send + Sync {
     /// [`HandlerError`] tells what the engine does next.
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError>;
 
-    /// Waits, for a second at most, until nothing that a dropped call has started is at work any more.
+    /// Waits, for half a second at most, until nothing that a dropped call has started is at work any more.
     async fn settle(&self) {}
 }

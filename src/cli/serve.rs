@@ -235,7 +235,7 @@ async fn asked_by(signals: Option<Signals>, stop: StopSignal, end: End) {
         }
         warn!(
             event = "forced_stop",
-            "Stopping before all work has ended; the lease of a batch in flight expires by itself"
+            "Stopping before all work has ended; a lease that is still held expires by itself"
         );
         // Tasks are not dropped by an exit, so no guard of theirs kills what they started.
         exec::kill_all();

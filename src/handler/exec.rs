@@ -58,7 +58,7 @@ use tokio::time::timeout;
 
 use self::group::{Group, Groups};
 use self::reply::{Replies, Tail};
-use super::{Delivery, Handler, HandlerError};
+use super::{Delivery, Handler, HandlerError, SETTLE_TIME_MAX};
 use crate::config::ExecConfig;
 use crate::event::ChangeEvent;
 
@@ -75,9 +75,6 @@ const READ_BYTES: usize = 16 << 10;
 /// How long the output of a process that has ended is read on: all it wrote is there, but one that
 /// has left its group may keep the pipe open.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
-
-/// How long killed processes are waited for. SIGKILL ends them at once, unless the system is stuck.
-const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 /// All groups of this program.
 static GROUPS: Groups = Groups::new();
@@ -200,8 +197,9 @@ impl Handler for Exec {
         reply::judge(program, status, &replies, &tail)
     }
 
+    /// SIGKILL ends processes at once, unless the system is stuck.
     async fn settle(&self) {
-        self.groups.settle(SETTLE_TIME).await;
+        self.groups.settle(SETTLE_TIME_MAX).await;
     }
 }
 

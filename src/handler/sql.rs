@@ -45,7 +45,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::traced;
 use super::tries::told_again;
-use super::{Beside, Delivery, Handler, HandlerError};
+use super::{Beside, Delivery, Handler, HandlerError, SETTLE_TIME_MAX};
 use crate::config::{LedgerConfig, SqlHandlerConfig};
 use crate::error::ErrorKind;
 use crate::event::EventId;
@@ -129,6 +129,8 @@ struct State {
     /// What the target looks like; asked for again after an error that may come from a change.
     described: Option<Arc<[Column]>>,
     forget_at: Instant,
+    /// The poller of a call that has not ended: once it is dropped, its transaction may be open on the server.
+    unfinished: Option<String>,
 }
 
 /// Why a batch was not written.
@@ -179,6 +181,7 @@ impl Sql {
             connection: Connection::new(config.connection.clone(), None),
             described: None,
             forget_at: Instant::now(),
+            unfinished: None,
         };
         let calls = DatabaseCalls::new("BATCH", Some(names.target.clone()));
         Ok(Self { app: app.to_owned(), config, tables, names, state: Mutex::new(state), calls })
@@ -445,6 +448,7 @@ impl Handler for Sql {
         let at = (connection.host.as_str(), connection.port);
         let span = traced::write_rows(&self.names.target, connection.database.as_deref(), at);
         let began_at = Instant::now();
+        state.unfinished = Some(delivery.poller.to_owned());
         let write = async {
             timeout(limit, self.deliver(&mut state, &delivery)).await.unwrap_or_else(|_elapsed| {
                 Err(HandlerError::Retryable(format!("the batch was not written within {limit:?}")))
@@ -453,7 +457,20 @@ impl Handler for Sql {
         let written = traced::within(span, write).await;
         let error = written.as_ref().err().map(|error| error.name().to_owned());
         self.calls.took(delivery.poller, began_at.elapsed(), error);
+        state.unfinished = None;
         written
+    }
+
+    /// Waits for the lock of the fence, which a transaction holds until it is rolled back.
+    async fn settle(&self) {
+        let mut state = self.state.lock().await;
+        let Some(poller) = state.unfinished.take() else { return };
+        let name = [Param::Text(self.app.clone()), Param::Text(poller)];
+        let sql = statement::fence(&self.tables.fence);
+        let locked = state.connection.query(&sql, &name, read_fence);
+        if !timeout(SETTLE_TIME_MAX, locked).await.is_ok_and(|locked| locked.is_ok()) {
+            tracing::debug!("The rollback of an aborted transaction was not confirmed");
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! STOP: signals, which the host itself never sends but SIGKILL.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -156,6 +157,29 @@ pub(crate) async fn a_process_in_hand() {
         assert_eq!(rest.as_deref(), Ok(""), "killed with the program");
     });
     assert!(!outcome.verdict.is_success());
+}
+
+/// A request that never ends keeps the process, though no tick runs and no lease is held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forced_stop_claims_no_lease() {
+    let bench = Bench::with_rows(1..=1).await;
+    let host = bench.host().await;
+    host.run().await;
+    let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", host.port())).unwrap());
+    let head = "POST /nightly HTTP/1.1\r\nHost: 127.0.0.1\r\nExpect: 100-continue\r\n";
+    write!(stream.get_mut(), "{head}Content-Length: 9\r\n\r\n").unwrap();
+    // The body is waited for from now on.
+    let mut line = String::new();
+    stream.read_line(&mut line).unwrap();
+    assert!(line.starts_with("HTTP/1.1 100"), "{line}");
+    host.force_stop().await;
+    host.event("aborting").await;
+    host.signal(Signal::Terminate).await.unwrap();
+    let exit = host.exit(1, LIMIT).await;
+    assert_eq!(exit, Some(Exit { code: 200, counted: false }));
+    let (_, line) = host.event("forced_stop").await;
+    let message = line["message"].as_str().unwrap();
+    assert!(message.ends_with("; a lease that is still held expires by itself"), "{line}");
 }
 
 /// A batch that takes longer than the grace gives its lease up before the process ends.

@@ -4,20 +4,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater::cursor::CursorMode;
-use highwater::devdb::{Engine as _, Reply, Value};
+use highwater::devdb::{Engine as _, Fault, Reply, Value};
 use highwater::error::chain;
 use highwater::handler::sql::Sql;
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
 use highwater::policy::{FailurePolicy, OnFailure};
 use highwater::poller::{
-    Limits, Operator, Poller, PollerParts, TickError, TickOutcome, TickRequest, outcome_row,
+    Limits, Operator, Poller, PollerParts, StopSignal, TickError, TickOutcome, TickRequest,
+    outcome_row,
 };
 use highwater::source::mssql::Mssql;
 use highwater::state::{Fence, MemoryStore, Precondition, StateKey, StateStore as _};
+use serde_json::Value as Json;
 
 use crate::sql::World;
-use crate::sql_handler::{COPIES, config, deliver_under, event, tables, with_ledger};
+use crate::sql_handler::{COPIES, FENCE, config, deliver_under, event, tables, with_ledger};
 use crate::ticks::limits;
 
 const ORDERS: &str = "CREATE TABLE dbo.orders (id int NOT NULL PRIMARY KEY, item nvarchar(50) NULL, \
@@ -107,6 +109,37 @@ async fn a_tick_of_a_stale_owner_is_refused_by_the_target_and_commits_nothing() 
         assert!(is_ahead, "{result:?}");
         assert_eq!(copied(&world), [1, 9]);
     }
+}
+
+/// Until its transaction is rolled back, an aborted call locks the fence that the next owner needs.
+#[tokio::test]
+async fn an_aborted_transaction_is_rolled_back_before_the_lease_is_released() {
+    let world = world().await;
+    let store = Arc::<MemoryStore>::default();
+    let poller = poller_of(&world, store.clone(), "one");
+    insert(&world, [(1, "first")].into_iter());
+    poller.tick(&TickRequest::default()).await.result.unwrap();
+    insert(&world, [(2, "second")].into_iter());
+    let faults = world.server.faults();
+    faults.arm_matching("UPDATE hw_t SET", 1, Fault::Stall(Duration::from_millis(100)));
+    let stop = StopSignal::new();
+    let request = TickRequest { stop: stop.child(), ..TickRequest::default() };
+    let abort = async {
+        while faults.armed() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        stop.abort();
+    };
+    let (report, ()) = tokio::join!(poller.tick(&request), abort);
+    assert!(matches!(report.result, Err(TickError::Aborted)), "{report:?}");
+    let document = store.load(&StateKey::Document("orders".to_owned())).await.unwrap();
+    let document: Json = serde_json::from_slice(&document.stored.unwrap().bytes).unwrap();
+    assert!(document["lease"]["released_at"].is_string(), "{document}");
+    let mut session = world.database.connect("Highwater").unwrap();
+    session.run("SET LOCK_TIMEOUT 0", &[]);
+    let replies = session.run(&format!("UPDATE {FENCE} SET token = token"), &[]);
+    assert!(matches!(&replies[..], [Reply::Done(_)]), "{replies:?}");
+    assert_eq!(copied(&world), [1]);
 }
 
 /// Returns the text between back quotes that begins so.
