@@ -315,9 +315,12 @@ impl Process {
         let mut bytes = Vec::new();
         // Ends with the pipe.
         while pipe.read_until(b'\n', &mut bytes).await.is_ok_and(|read| read > 0) {
-            let line = String::from_utf8_lossy(&bytes).trim_end_matches(['\r', '\n']).to_owned();
+            let text = String::from_utf8_lossy(&bytes);
+            // A carriage return by itself ends a line, too.
+            for line in text.trim_end_matches(['\r', '\n']).split('\r') {
+                self.console(line.to_owned(), is_stderr);
+            }
             bytes.clear();
-            self.console(line, is_stderr);
         }
     }
 

@@ -65,7 +65,8 @@ async fn output_that_nobody_reads_any_more_breaks_nothing() {
 #[tokio::test]
 async fn exit_codes_mean_what_they_mean_to_the_host() {
     let folder = tempfile::tempdir().unwrap();
-    let script = "[ -e again ] && exit 0; touch again; echo Warning: x >&2; echo y; exit 200";
+    let script =
+        r"[ -e again ] && exit 0; touch again; printf 'Warning: x\rz\377\n' >&2; echo y; exit 200";
     let options = Options {
         arguments: vec!["-c".into(), script.into()],
         ..Options::new("sh", folder.path())
@@ -74,7 +75,8 @@ async fn exit_codes_mean_what_they_mean_to_the_host() {
     assert_eq!(host.ready(1).await, Phase::Dead);
     let expected = [(200, false), (0, false)].map(|(code, counted)| Exit { code, counted });
     assert_eq!((host.exit(2, LIMIT).await, host.exits()), (Some(expected[1]), expected.to_vec()));
-    let levels = [("Warning: x", Level::Warning), ("y", Level::Information)];
+    let levels =
+        [("Warning: x", Level::Warning), ("z\u{fffd}", Level::Error), ("y", Level::Information)];
     for (line, level) in levels {
         let record = host.journal().find(LIMIT, |record| record.message == line).await;
         assert_eq!(record.map(|record| record.level), Some(level));
