@@ -353,22 +353,19 @@ impl FakeHost {
         }
         let exchange = call(self.port(), invocation);
         tokio::pin!(exchange);
-        match timeout(self.0.process.options.function_timeout, &mut exchange).await {
-            Ok(answered) => answered,
-            Err(_) => {
-                let limit = self.0.process.options.function_timeout;
-                let function = &invocation.function;
-                self.journal().write(
-                    Level::Error,
-                    &format!("Function.{function}"),
-                    format!("Timeout value of {limit:?} exceeded by 'Functions.{function}'"),
-                );
-                // The request is not cancelled, and an answer comes too late.
-                let (_late, ()) =
-                    tokio::join!(timeout(TIMEOUT_GRACE, &mut exchange), sleep(TIMEOUT_GRACE));
-                (Verdict::TimedOut, None)
-            }
+        let limit = self.0.process.options.function_timeout;
+        if let Ok(answered) = timeout(limit, &mut exchange).await {
+            return answered;
         }
+        let function = &invocation.function;
+        self.journal().write(
+            Level::Error,
+            &format!("Function.{function}"),
+            format!("Timeout value of {limit:?} exceeded by 'Functions.{function}'"),
+        );
+        // The request is not cancelled, and an answer comes too late.
+        let (_late, ()) = tokio::join!(timeout(TIMEOUT_GRACE, &mut exchange), sleep(TIMEOUT_GRACE));
+        (Verdict::TimedOut, None)
     }
 
     async fn kill_after_timeout(&self, invocation: &Invocation) {

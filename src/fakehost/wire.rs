@@ -292,27 +292,26 @@ mod tests {
             lines.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
         };
         let function = head.split(['/', ' ']).nth(2).unwrap();
-        let mut rest = body;
-        let mut body = Vec::new();
-        let framing = match header("Content-Length") {
-            Some(_) => {
-                body.extend(rest.bytes());
-                Framing::ContentLength
-            }
-            None => Framing::Chunked,
+        let (framing, body) = match header("Content-Length") {
+            Some(_) => (Framing::ContentLength, body.to_owned()),
+            None => (Framing::Chunked, unchunked(body)),
         };
-        while framing == Framing::Chunked {
-            let (size, behind) = rest.split_once("\r\n").unwrap();
-            let (chunk, behind) = behind.split_at(usize::from_str_radix(size, 16).unwrap());
-            body.extend(chunk.bytes());
-            rest = behind.strip_prefix("\r\n").unwrap();
-            if chunk.is_empty() {
-                break;
-            }
-        }
         let id = header("X-Azure-Functions-InvocationId").unwrap();
         let traceparent = header("traceparent");
         (Invocation { id, traceparent, framing, ..Invocation::new(function, body) }, raw)
+    }
+
+    fn unchunked(mut body: &str) -> String {
+        let mut whole = String::new();
+        loop {
+            let (size, rest) = body.split_once("\r\n").unwrap();
+            let (chunk, rest) = rest.split_at(usize::from_str_radix(size, 16).unwrap());
+            body = rest.strip_prefix("\r\n").unwrap();
+            whole.push_str(chunk);
+            if chunk.is_empty() {
+                return whole;
+            }
+        }
     }
 
     #[test]

@@ -245,7 +245,7 @@ pub(crate) async fn two_hosts() {
     standby.finish().await;
 
     let one = bench.host().await;
-    bench.options.host_id = "a copy of the folder".to_owned();
+    "a copy of the folder".clone_into(&mut bench.options.host_id);
     let other = bench.host_with(one.timers().clone()).await;
     bench.insert(3..=3);
     bench.receiver.script(&[Answer::Hold]);
