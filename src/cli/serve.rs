@@ -72,13 +72,15 @@ pub(super) async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
     };
     if let Some(listener) = listener {
         let functions = functions(vars, port);
-        let service = Service { functions, stop, telemetry: telemetry.clone() };
+        let service = Service { functions, stop: stop.clone(), telemetry: telemetry.clone() };
         let served = server::serve(listener, service, stopping).await;
         telemetry.flush().await;
         served.map_err(|error| Failed::new(Exit::Failed, format!("serve: {error}")))?;
     }
-    // After Ctrl-C the host ends too. Any other signal may be for the handler alone, which must come back.
-    let ends_with_host = matches!(asked.get(), None | Some(Exit::Interrupted));
+    // After Ctrl-C the host ends too. Any other signal may be for the handler alone, which must come back, as one must
+    // whose work was not done.
+    let is_interrupted = matches!(asked.get(), None | Some(Exit::Interrupted));
+    let ends_with_host = is_interrupted && !stop.is_aborted();
     Ok(if is_hosted && !ends_with_host { Exit::Restart } else { Exit::Done })
 }
 

@@ -54,6 +54,11 @@ impl StopSignal {
         self.abort.0.send_replace(true);
     }
 
+    /// Whether [`Self::abort`] was called.
+    pub fn is_aborted(&self) -> bool {
+        *self.abort.0.borrow()
+    }
+
     /// Completes once [`Self::abort`] was called.
     pub async fn aborted(&self) {
         let mut aborted = self.abort.0.subscribe();

@@ -61,6 +61,7 @@ pub(crate) async fn sigterm() {
 
 pub(crate) async fn sigint() {
     during_a_run(Signal::Interrupt, 0).await;
+    longer_than_the_grace(Signal::Interrupt).await;
 }
 
 /// The batch in hand is finished and answered; the next one is left to the next process.
@@ -182,34 +183,36 @@ async fn a_forced_stop_claims_no_lease() {
     assert!(message.ends_with("; a lease that is still held expires by itself"), "{line}");
 }
 
-/// A batch that takes longer than the grace gives its lease up before the process ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_longer_than_the_grace_is_aborted_and_its_lease_released() {
-    for (signal, code) in [(Signal::Terminate, 200), (Signal::Interrupt, 0)] {
-        let mut bench = Bench::with_rows(1..=1).await;
-        // Whoever had to wait for it would not be done in time.
-        bench.set("LEASE__TTL", "10m");
-        bench.set("JOURNAL", "full");
-        bench.set_env("HIGHWATER__STOP_GRACE", "2500ms");
-        bench.receiver.script(&[Answer::Hold]);
-        let host = bench.host().await;
-        let (outcome, ()) = tokio::join!(host.run(), async {
-            bench.receiver.arrived(1).await;
-            host.signal(signal).await.unwrap();
-        });
-        let reply = failure(&outcome);
-        assert!(reply.contains("500 (HandlerError") && reply.contains("aborted"), "{outcome:?}");
-        let exit = host.exit(1, Duration::from_secs(5)).await;
-        assert_eq!(exit, Some(Exit { code, counted: false }), "{signal:?}");
-        assert!(!host.lines().iter().any(|(_, line)| line["event"] == "forced_stop"));
-        let state = bench.state();
-        assert!(state["lease"]["released_at"].is_string(), "{state}");
-        let in_flight = &state["in_flight"];
-        assert_eq!((&in_flight["attempt"], &in_flight["crashes"]), (&0.into(), &0.into()));
-        let journal = bench.command(&["journal", "show", "nightly", "--output", "jsonl"]).await;
-        assert!(journal.done().contains("lease_released"), "{journal:?}");
-        let next = bench.host().await;
-        assert!(logs(&next.run().await)[0].contains("committed 1 row"));
-        next.finish().await;
-    }
+    longer_than_the_grace(Signal::Terminate).await;
+}
+
+/// A batch that takes longer than the grace gives its lease up before the process ends, which is not a finished stop.
+async fn longer_than_the_grace(signal: Signal) {
+    let mut bench = Bench::with_rows(1..=1).await;
+    // Whoever had to wait for it would not be done in time.
+    bench.set("LEASE__TTL", "10m");
+    bench.set("JOURNAL", "full");
+    bench.set_env("HIGHWATER__STOP_GRACE", "2500ms");
+    bench.receiver.script(&[Answer::Hold]);
+    let host = bench.host().await;
+    let (outcome, ()) = tokio::join!(host.run(), async {
+        bench.receiver.arrived(1).await;
+        host.signal(signal).await.unwrap();
+    });
+    let reply = failure(&outcome);
+    assert!(reply.contains("500 (HandlerError") && reply.contains("aborted"), "{outcome:?}");
+    let exit = host.exit(1, Duration::from_secs(5)).await;
+    assert_eq!(exit, Some(Exit { code: 200, counted: false }), "{signal:?}");
+    assert!(!host.lines().iter().any(|(_, line)| line["event"] == "forced_stop"));
+    let state = bench.state();
+    assert!(state["lease"]["released_at"].is_string(), "{state}");
+    let in_flight = &state["in_flight"];
+    assert_eq!((&in_flight["attempt"], &in_flight["crashes"]), (&0.into(), &0.into()));
+    let journal = bench.command(&["journal", "show", "nightly", "--output", "jsonl"]).await;
+    assert!(journal.done().contains("lease_released"), "{journal:?}");
+    let next = bench.host().await;
+    assert!(logs(&next.run().await)[0].contains("committed 1 row"));
+    next.finish().await;
 }
