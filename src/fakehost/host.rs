@@ -278,10 +278,11 @@ impl FakeHost {
         let options = self.0.process.options.clone();
         self.0.process.stopping.store(true, Ordering::Relaxed);
         self.release_locks();
-        let old = self.clone();
+        let (old, before) = (self.clone(), self.exits().len());
         let retire = async move {
             old.all_ended().await;
             old.kill().await;
+            old.exit(before + 1, KILL_WAIT).await;
         };
         match how {
             InPlace::SideBySide => drop(tokio::spawn(retire)),
