@@ -7,7 +7,7 @@
 //! - a ping every 25 ms until something answers
 //! - requests byte for byte as recorded, in chunks of 1,024 characters
 //! - replies judged by the recorded verdicts, where an empty success is a *hang* (reported at once here)
-//! - no concurrency limit for the handler; one run at a time for a timer, and of hosts with one id one fires
+//! - no concurrency limit for the handler; one run at a time for a timer; of several hosts with the same id, one fires
 //! - a time-out does not cancel the request: it kills whatever process is there 2 s later
 //! - exit code 0 is permanent, 200 a restart; the third other one ends the host
 //! - SIGKILL is the only signal; a host that ends before its runs leaves the handler behind

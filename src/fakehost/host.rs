@@ -244,7 +244,7 @@ impl FakeHost {
     }
 
     /// Stops as the host does: waits for running invocations, then kills the handler, and returns how that ended. Where
-    /// they take too long, the host leaves the handler to itself and keeps its locks: `None`.
+    /// they take too long, the host leaves the handler running and keeps its locks: `None`.
     pub async fn stop(&self) -> Option<Exit> {
         let process = &self.0.process;
         let options = &process.options;
@@ -299,7 +299,7 @@ impl FakeHost {
         }
     }
 
-    /// Ends before the handler, which stays; so do the locks, until their leases are over.
+    /// Ends and leaves the handler running. The locks stay until their leases expire.
     async fn leave(&self) {
         self.listeners().clear();
         if self.0.orders.send(Order::Leave).await.is_err() {
@@ -384,7 +384,7 @@ impl FakeHost {
     }
 }
 
-/// Ends a host whose storage account stays away.
+/// Ends a host whose storage account stays unreachable.
 async fn end_without_storage(
     host: Weak<Inner>,
     mut is_away: watch::Receiver<bool>,

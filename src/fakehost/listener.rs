@@ -1,4 +1,4 @@
-//! The lock of a timer's listener: of hosts with one id, one fires.
+//! The lock of a timer's listener: of several hosts with the same id, one fires.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::{LISTENER_LOCK_PERIOD, LISTENER_LOCK_POLLING_INTERVAL};
 pub struct Singleton {
     /// `listenerLockPeriod`: length of the lease, which is renewed after half of it.
     pub period: Duration,
-    /// `listenerLockRecoveryPollingInterval`: how often a host asks for a lock that another host has.
+    /// `listenerLockRecoveryPollingInterval`: how often a host asks for a lock that another host holds.
     pub polling_interval: Duration,
 }
 
@@ -25,7 +25,7 @@ impl Default for Singleton {
     }
 }
 
-/// A timer's listener: it asks for its lock until it has it, and renews it. Dropped, it leaves the lock to its lease.
+/// A timer's listener: it polls for its lock and renews it. When it is dropped, the lock stays until its lease expires.
 #[derive(Debug)]
 pub(super) struct Listener {
     name: LockName,
@@ -58,12 +58,12 @@ impl Listener {
         Self { name, holder, timers: timers.clone(), held, task }
     }
 
-    /// Returns whether it has its lock, as that changes; closed once the listener is gone.
+    /// Returns whether it holds its lock, as that changes. The channel closes with the listener.
     pub(super) fn held(&self) -> watch::Receiver<bool> {
         self.held.clone()
     }
 
-    /// Ends it and gives the lock up, as a host does that stops in time.
+    /// Stops it and releases the lock, as a host does that stops in time.
     pub(super) fn release(self) {
         self.task.abort();
         self.timers.unlock(&self.name, self.holder);

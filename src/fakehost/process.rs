@@ -115,7 +115,7 @@ pub enum Phase {
     ShutDown,
     /// The host was asked to stop.
     Stopped,
-    /// The host has ended, and left the handler running. Nobody reads its output any more.
+    /// The host has ended and left the handler running. Its output is no longer read.
     Left,
 }
 
@@ -148,7 +148,7 @@ pub(super) struct Process {
     pub(super) exits: watch::Sender<Vec<Exit>>,
     pub(super) stopping: AtomicBool,
     last_errors: watch::Sender<Vec<String>>,
-    /// The handler of a host that has ended before it.
+    /// The handler of a host that has ended and left it running.
     left: Mutex<Option<Child>>,
 }
 
@@ -157,7 +157,7 @@ pub(super) struct Process {
 pub(super) enum Order {
     /// Kill it, which is not an error.
     Kill,
-    /// End before it.
+    /// End, and leave it running.
     Leave,
 }
 
@@ -239,7 +239,7 @@ impl Process {
             .spawn()
     }
 
-    /// Returns the exit code, and whether the host itself had killed the process; `None` if it has left it.
+    /// Returns the exit code, and whether the host itself had killed the process; `None` if the host ended and left it running.
     async fn watch(
         &self,
         child: &mut Child,

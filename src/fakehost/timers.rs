@@ -44,17 +44,17 @@ struct Lease {
 const NEVER: &str = "0001-01-01T00:00:00+00:00";
 
 impl Timers {
-    /// Takes the account away from all hosts, or gives it back.
+    /// Makes the account unreachable for all hosts, or reachable again.
     pub fn set_away(&self, is_away: bool) {
         self.0.is_away.send_replace(is_away);
     }
 
-    /// Returns whether the account is away, as it changes.
+    /// Returns whether the account is unreachable, as that changes.
     pub(super) fn is_away(&self) -> watch::Receiver<bool> {
         self.0.is_away.subscribe()
     }
 
-    /// Grants or renews a lock for a period; `false` while another holder has it, or the account is away.
+    /// Grants or renews a lock for a period; `false` while another holder has it, or the account is unreachable.
     pub(super) fn lock(&self, name: &LockName, holder: Uuid, period: Duration) -> bool {
         if *self.0.is_away.borrow() {
             return false;
@@ -68,7 +68,7 @@ impl Timers {
         !is_held
     }
 
-    /// Gives a lock up.
+    /// Releases a lock.
     pub(super) fn unlock(&self, name: &LockName, holder: Uuid) {
         let mut leases = lock(&self.0.leases);
         if leases.get(name).is_some_and(|lease| lease.holder == holder) {

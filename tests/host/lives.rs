@@ -1,4 +1,4 @@
-//! LIFE: ends and restarts of the host that its handler outlives, or not.
+//! LIFE: how the host ends and restarts, and what becomes of its handler.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ async fn bench() -> Bench {
     bench
 }
 
-/// Waits until a host has ended, and returns its handler, which it left.
+/// Waits until a host has ended and left its handler running.
 async fn left(host: &Host, pid: u32) {
     until("the host ends", async || host.phase() == Phase::Left).await;
     assert_eq!((host.phase().host_exit_code(), host.exits()), (Some(0), vec![]));
@@ -32,7 +32,7 @@ async fn left(host: &Host, pid: u32) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_that_ticks_do_not_outlast_kills_the_handler_and_frees_the_lock() {
     let mut bench = bench().await;
-    // Nobody could wait for the end of such a lease.
+    // Too long to wait for.
     bench.options.singleton.period = Duration::from_secs(600);
     bench.receiver.script(&[Answer::Hold]);
     let host = bench.host().await;
@@ -150,7 +150,7 @@ async fn a_restart_one_after_the_other_waits_for_the_old_handler() {
         tokio::pin!(restart);
         tokio::select! {
             biased;
-            next = &mut restart => panic!("beside the old one: {next:?}"),
+            next = &mut restart => panic!("while the old one runs: {next:?}"),
             () = async { bench.receiver.release() } => {}
         }
         Host::over(restart.await.unwrap()).await
@@ -162,7 +162,7 @@ async fn a_restart_one_after_the_other_waits_for_the_old_handler() {
     assert!(logs(&outcome)[0].contains("nothing new"), "{outcome:?}");
 }
 
-/// Two seconds after a time-out whatever process is there is killed, and no kill counts.
+/// Two seconds after a time-out the host kills the current process, whichever that is, and counts no error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_time_out_kills_the_process_that_is_there_by_then_and_its_neighbours() {
     let mut bench = bench().await;
@@ -176,7 +176,7 @@ async fn a_time_out_kills_the_process_that_is_there_by_then_and_its_neighbours()
     };
     let (outcome, neighbour) = tokio::join!(host.fire("nightly"), async {
         host.journal().find(LIMIT, timed_out).await.unwrap();
-        // It ends by itself in these two seconds, and is started again.
+        // The process exits in these two seconds and is started again.
         host.force_stop().await;
         host.ready(2).await;
         host.fire("other").await
@@ -218,7 +218,7 @@ pub(crate) async fn host_killed() {
     }
 }
 
-/// Of two hosts with one id one fires. With two ids both do, and our lease decides.
+/// Of two hosts with the same id one fires. With different ids both fire, and our lease decides.
 pub(crate) async fn two_hosts() {
     let mut bench = Bench::new().await;
     bench.options.singleton = Singleton { period: Duration::from_secs(600), ..SHORT };

@@ -160,7 +160,7 @@ pub(crate) async fn a_process_in_hand() {
     assert!(!outcome.verdict.is_success());
 }
 
-/// A request that never ends keeps the process, though no tick runs and no lease is held.
+/// A request that never ends keeps the process running, although no tick runs and no lease is held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forced_stop_claims_no_lease() {
     let bench = Bench::with_rows(1..=1).await;
@@ -188,10 +188,10 @@ async fn a_batch_longer_than_the_grace_is_aborted_and_its_lease_released() {
     longer_than_the_grace(Signal::Terminate).await;
 }
 
-/// A batch that takes longer than the grace gives its lease up before the process ends, which is not a finished stop.
+/// A batch that outlasts the grace: its lease is released before the process ends, and the stop counts as unfinished.
 async fn longer_than_the_grace(signal: Signal) {
     let mut bench = Bench::with_rows(1..=1).await;
-    // Whoever had to wait for it would not be done in time.
+    // Too long to wait for.
     bench.set("LEASE__TTL", "10m");
     bench.set("JOURNAL", "full");
     bench.set_env("HIGHWATER__STOP_GRACE", "2500ms");
