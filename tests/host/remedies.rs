@@ -116,7 +116,7 @@ async fn a_folder_that_is_gone_is_made_by_the_command_that_restores_a_document()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_line_of_run_suggests_commands_with_the_settings_of_its_process() {
-    let mut filed = Filed::delivered("off").await;
+    let filed = Filed::delivered("off").await;
     filed.bench.schedule("* * * * * *");
     fs::remove_file(filed.bench.state_path()).unwrap();
     let mut command = Command::new(PROGRAM);
