@@ -2,6 +2,7 @@
 
 mod catalog;
 mod collation;
+mod columns;
 mod definition;
 mod errors;
 mod functions;

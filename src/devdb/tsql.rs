@@ -16,8 +16,8 @@
 //! - `CREATE TABLE` with keys, `UNIQUE`, `IDENTITY` (seed and increment are 1), `DEFAULT`,
 //!   `COLLATE` (Latin, Cyrillic and UTF-8 ones; those that end in `_BIN` or `_BIN2` tell upper from
 //!   lower case);
-//!   `CREATE [UNIQUE] INDEX`, `CREATE VIEW`, `CREATE SCHEMA`, `ALTER TABLE … ADD` of one column,
-//!   `DROP TABLE | VIEW | INDEX`;
+//!   `CREATE [UNIQUE] INDEX`, `CREATE VIEW`, `CREATE SCHEMA`, `ALTER TABLE … ADD` and `DROP COLUMN` of
+//!   one column, `sp_rename` of a table or a column, `DROP TABLE | VIEW | INDEX`;
 //! - change tracking: `ALTER TABLE … {ENABLE | DISABLE} CHANGE_TRACKING`, `CHANGETABLE(CHANGES …)` with
 //!   the key, `SYS_CHANGE_VERSION` and the last `SYS_CHANGE_OPERATION`, both functions of versions;
 //!   `ALTER DATABASE … SET CHANGE_TRACKING | ALLOW_SNAPSHOT_ISOLATION` is read and ignored, as are
@@ -48,6 +48,7 @@ mod limit;
 mod ordering;
 pub(crate) mod parser;
 mod query;
+mod rename;
 mod settings;
 mod sizes;
 #[cfg(test)]
@@ -134,6 +135,9 @@ pub(crate) enum Definition {
     Index { table: String, index: Index, sql: String },
     DropIndex { table: String, name: String, sql: String },
     Column { table: String, column: TableColumn, sql: Vec<String> },
+    DropColumn { table: String, column: String },
+    Rename { table: String, to: String },
+    RenameColumn { table: String, column: String, to: String },
     Tracking { table: String, on: bool },
     Drop { name: String, sql: String, if_exists: bool },
     Truncate { name: String, sql: String },
@@ -200,6 +204,7 @@ impl Parser<'_> {
             "ALTER" => self.alter().map(Statement::Define),
             "DROP" => self.drop().map(Statement::Define),
             "TRUNCATE" => self.truncate().map(Statement::Define),
+            "EXEC" | "EXECUTE" => self.execute().map(Statement::Define),
             "BEGIN" => self.begin(),
             "IF" => self.branch(),
             "COMMIT" => Ok(self.transaction_end(Statement::Commit)),
@@ -209,7 +214,7 @@ impl Parser<'_> {
                 self.expression(&Scope::default())?;
                 Ok(Statement::Nothing)
             }
-            "MERGE" | "EXEC" | "EXECUTE" | "WITH" | "WHILE" | "WAITFOR" | "GRANT" | "USE"
+            "MERGE" | "WITH" | "WHILE" | "WAITFOR" | "GRANT" | "USE"
             | "RAISERROR" | "THROW" | "RETURN" => {
                 Err(SqlError::unsupported(&format!("Statement '{}'", word.to_uppercase())))
             }

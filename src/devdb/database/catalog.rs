@@ -274,7 +274,7 @@ pub(crate) fn add_column(
         .clone()
         .or_else(|| column.ty.is_collated().then(|| CodePage::default().collation().to_owned()));
     let sql = "INSERT INTO dbo.\"sys.columns\" \
-        SELECT t.object_id, (SELECT count(*) + 1 FROM dbo.\"sys.columns\" AS c \
+        SELECT t.object_id, (SELECT coalesce(max(c.column_id), 0) + 1 FROM dbo.\"sys.columns\" AS c \
                              WHERE c.object_id = t.object_id), \
             ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12 \
         FROM dbo.\"sys.tables\" AS t WHERE t.physical = ?1 COLLATE NOCASE";
@@ -293,6 +293,55 @@ pub(crate) fn add_column(
         collation
     ];
     connection.execute(sql, values).map(drop)
+}
+
+/// Removes a column.
+pub(crate) fn remove_column(
+    connection: &Connection,
+    table: &str,
+    column: &str,
+) -> rusqlite::Result<()> {
+    let sql = "DELETE FROM dbo.\"sys.columns\" WHERE name = ?2 AND object_id = ?1";
+    connection.execute(sql, params![object_id(connection, table)?, column]).map(drop)
+}
+
+/// Gives a column another name.
+pub(crate) fn rename_column(
+    connection: &Connection,
+    table: &str,
+    column: &str,
+    to: &str,
+) -> rusqlite::Result<()> {
+    let sql = "UPDATE dbo.\"sys.columns\" SET name = ?3 WHERE name = ?2 AND object_id = ?1";
+    connection.execute(sql, params![object_id(connection, table)?, column, to]).map(drop)
+}
+
+/// Gives a table another name, which stays the same object.
+pub(crate) fn rename(connection: &Connection, table: &str, to: &str) -> rusqlite::Result<()> {
+    let sql = "UPDATE dbo.\"sys.tables\" SET name = ?2, physical = ?3 WHERE object_id = ?1";
+    let name = to.rsplit('.').next().unwrap_or(to);
+    connection.execute(sql, params![object_id(connection, table)?, name, to]).map(drop)
+}
+
+/// Whether an index of a table has a column.
+pub(crate) fn is_indexed(
+    connection: &Connection,
+    table: &str,
+    column: &str,
+) -> rusqlite::Result<bool> {
+    let sql = "SELECT count(*) FROM dbo.\"sys.index_columns\" AS i JOIN dbo.\"sys.columns\" AS c \
+               ON c.object_id = i.object_id AND c.column_id = i.column_id \
+               WHERE i.object_id = ?1 AND c.name = ?2";
+    let values = params![object_id(connection, table)?, column];
+    connection.query_row(sql, values, |row| row.get::<_, i64>(0)).map(|count| count > 0)
+}
+
+/// Whether this is a table that has no index but those of its keys.
+pub(crate) fn is_without_indexes(connection: &Connection, table: &str) -> rusqlite::Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM dbo.\"sys.objects\" WHERE object_id = ?1 AND type = 'U') \
+               AND NOT EXISTS (SELECT 1 FROM dbo.\"sys.indexes\" WHERE object_id = ?1 AND index_id > 0 \
+               AND NOT is_primary_key AND NOT is_unique_constraint)";
+    connection.query_row(sql, [object_id(connection, table)?], |row| row.get(0))
 }
 
 /// Removes a table or a view.

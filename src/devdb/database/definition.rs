@@ -2,7 +2,7 @@
 
 use rusqlite::Connection;
 
-use super::{catalog, errors::sql_error, shared::Shared, tracking};
+use super::{catalog, columns, errors::sql_error, shared::Shared, tracking};
 use crate::devdb::{
     tsql::{
         Definition,
@@ -65,14 +65,20 @@ pub(crate) fn define(
             sql.iter().try_for_each(|sql| run(sql))?;
             catalog::add_column(connection, &table, &column)
         }
+        Definition::DropColumn { table, column } => {
+            return columns::drop_column(connection, &table, &column);
+        }
+        Definition::RenameColumn { table, column, to } => {
+            return columns::rename_column(connection, &table, &column, &to);
+        }
+        Definition::Rename { table, to } => {
+            return columns::rename_table(connection, shared, &table, &to);
+        }
         // Its identities begin again, and the changes so far are no longer tracked; it stays the same object.
         Definition::Truncate { name, sql } => {
             run(&sql)?;
             shared.set_identity(&name, None);
-            if tracking::is_tracked(connection, &name).map_err(|error| sql_error(&error))? {
-                tracking::forget(connection, &name)?;
-            }
-            return Ok(());
+            tracking::truncated(connection, &name)
         }
         Definition::Drop { name, sql, if_exists } => {
             if !exists(&name)? {

@@ -42,6 +42,35 @@ pub(crate) fn dropped(connection: &Connection, table: &str) -> rusqlite::Result<
     if is_tracked(connection, table)? { disable(connection, table) } else { Ok(()) }
 }
 
+/// Keeps the changes of a table that has got another name; called before the catalogue has it.
+pub(crate) fn renamed(connection: &Connection, table: &str, to: &str) -> rusqlite::Result<()> {
+    if !is_tracked(connection, table)? {
+        return Ok(());
+    }
+    drop_triggers(connection, table)?;
+    let (changes, new) = (quoted(&changes_of(table)), quoted(&changes_of(to)));
+    connection.execute_batch(&format!("ALTER TABLE dbo.{changes} RENAME TO {new}"))?;
+    note_changes(connection, to, &catalog::key(connection, table)?)
+}
+
+/// Makes every version up to now too old for a table that was truncated: its rows go without a change.
+/// <https://learn.microsoft.com/sql/relational-databases/track-changes/manage-change-tracking-sql-server>
+/// says that a reader then finds its version too old, and `sys.change_tracking_tables` that the version
+/// at which tracking began is reset.
+pub(crate) fn truncated(connection: &Connection, table: &str) -> rusqlite::Result<()> {
+    if !is_tracked(connection, table)? {
+        return Ok(());
+    }
+    connection.execute_batch(&format!(
+        "DELETE FROM dbo.{}; UPDATE dbo.\"hw.meta\" SET value = 1 WHERE name = 'changed';",
+        quoted(&changes_of(table))
+    ))?;
+    let sql = "UPDATE dbo.\"sys.change_tracking_tables\" SET (min_valid_version, begin_version) = \
+               (SELECT value + 1, value + 1 FROM dbo.\"hw.meta\" WHERE name = 'change_version') \
+               WHERE object_id = (SELECT object_id FROM dbo.\"sys.tables\" WHERE physical = ?1 COLLATE NOCASE)";
+    connection.execute(sql, [table]).map(drop)
+}
+
 /// Gives the changes of the running transaction their version; called just before it commits.
 pub(crate) fn seal(connection: &Connection) -> rusqlite::Result<()> {
     let sql = "UPDATE dbo.\"hw.meta\" SET value = value + 1 WHERE name = 'change_version' AND \
@@ -87,6 +116,19 @@ fn enable(connection: &Connection, table: &str, key: &[String]) -> rusqlite::Res
                FROM dbo.\"sys.tables\" AS t, dbo.\"hw.meta\" AS m \
                WHERE t.physical = ?1 COLLATE NOCASE AND m.name = 'change_version'";
     connection.execute(sql, params![table, catalog::next_object(connection)?])?;
+    // Keys are told apart and ordered as those of the table are.
+    let columns = catalog::columns(connection, table)?.unwrap_or_default();
+    let declared = columns.iter().filter(|column| key.contains(&column.name));
+    let declared =
+        declared.map(|column| format!(", {} {}", quoted(&column.name), stored_as(column)));
+    let (changes, declared) = (quoted(&changes_of(table)), declared.collect::<String>());
+    connection
+        .execute_batch(&format!("CREATE TABLE dbo.{changes} (version INT, operation TEXT{declared})"))?;
+    note_changes(connection, table, key)
+}
+
+/// Makes the triggers that note each change.
+fn note_changes(connection: &Connection, table: &str, key: &[String]) -> rusqlite::Result<()> {
     let list = |prefix: &str| {
         let names: Vec<_> = key.iter().map(|name| format!("{prefix}{}", quoted(name))).collect();
         names.join(", ")
@@ -110,14 +152,8 @@ fn enable(connection: &Connection, table: &str, key: &[String]) -> rusqlite::Res
         )
     };
     let moved = format!("{} {}", note("OLD.", 'D'), note("NEW.", 'I'));
-    // Keys are told apart and ordered as those of the table are.
-    let columns = catalog::columns(connection, table)?.unwrap_or_default();
-    let declared = columns.iter().filter(|column| key.contains(&column.name));
-    let declared =
-        declared.map(|column| format!(", {} {}", quoted(&column.name), stored_as(column)));
     connection.execute_batch(&format!(
-        "CREATE TABLE dbo.{changes} (version INT, operation TEXT{}); {} {} {} {}",
-        declared.collect::<String>(),
+        "{} {} {} {}",
         trigger("insert", "INSERT", "", &note("NEW.", 'I')),
         trigger("delete", "DELETE", "", &note("OLD.", 'D')),
         trigger("update", "UPDATE", &format!("WHEN {same}"), &note("NEW.", 'U')),
@@ -125,13 +161,17 @@ fn enable(connection: &Connection, table: &str, key: &[String]) -> rusqlite::Res
     ))
 }
 
-fn disable(connection: &Connection, table: &str) -> rusqlite::Result<()> {
-    let changes = changes_of(table);
+fn drop_triggers(connection: &Connection, table: &str) -> rusqlite::Result<()> {
     for name in ["insert", "delete", "update", "move"] {
-        let name = quoted(&format!("{changes}/{name}"));
+        let name = quoted(&format!("{}/{name}", changes_of(table)));
         connection.execute_batch(&format!("DROP TRIGGER IF EXISTS dbo.{name}"))?;
     }
-    connection.execute_batch(&format!("DROP TABLE dbo.{}", quoted(&changes)))?;
+    Ok(())
+}
+
+fn disable(connection: &Connection, table: &str) -> rusqlite::Result<()> {
+    drop_triggers(connection, table)?;
+    connection.execute_batch(&format!("DROP TABLE dbo.{}", quoted(&changes_of(table))))?;
     let sql = "DELETE FROM dbo.\"sys.change_tracking_tables\" WHERE object_id = \
                (SELECT object_id FROM dbo.\"sys.tables\" WHERE physical = ?1 COLLATE NOCASE)";
     connection.execute(sql, [table]).map(drop)

@@ -496,3 +496,48 @@ async fn a_statement_has_no_more_parameters_than_the_server_takes() {
         assert_eq!(error.map(|error| error.code()), expected.map(Some), "{count}");
     }
 }
+
+#[test]
+fn columns_are_dropped_and_renamed_as_sessions_see_at_once() {
+    for database in [Database::in_memory().unwrap(), Database::concurrent().unwrap()] {
+        let tables = "CREATE TABLE dbo.T (id int NOT NULL PRIMARY KEY, a int, b nvarchar(9), c int DEFAULT 1); \
+            CREATE VIEW dbo.V AS SELECT t.a FROM dbo.T AS t; CREATE INDEX ix ON dbo.T (b)";
+        database.execute(tables).unwrap();
+        let mut other = database.connect("Shop").unwrap();
+        let count = |replies: &[Reply]| match replies {
+            [Reply::Rows { columns, rows, .. }] => {
+                let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+                (names.join(" "), rows.last().cloned().unwrap_or_default())
+            }
+            other => panic!("{other:?}"),
+        };
+        // This session has statements of the old columns.
+        other.run("INSERT INTO dbo.T (id, a) VALUES (1, 10)", &[]);
+        database.execute("ALTER TABLE dbo.T ADD d int; ALTER TABLE dbo.T ADD e int").unwrap();
+        database.execute("ALTER TABLE dbo.T DROP COLUMN D").unwrap();
+        database.execute("ALTER TABLE dbo.T ADD f int").unwrap();
+        database.execute("EXEC sp_rename N'dbo.T.f', N'a b', N'COLUMN'").unwrap();
+        other.run("INSERT INTO dbo.T (id, e, [a b]) VALUES (2, 7, 8)", &[]);
+        let (names, row) = count(&other.run("SELECT * FROM dbo.T ORDER BY id", &[]));
+        assert_eq!(names, "id a b c e a b");
+        assert_eq!(row[4..], [Value::Int(7), Value::Int(8)]);
+        for (sql, number) in [
+            ("ALTER TABLE dbo.T DROP COLUMN d", 4924),
+            ("ALTER TABLE dbo.T DROP COLUMN b", 4922),
+            ("ALTER TABLE dbo.T DROP COLUMN c", 4922),
+            ("ALTER TABLE dbo.T DROP COLUMN a", 40515),
+            ("EXEC sp_rename N'dbo.T.a', N'x', N'COLUMN'", 40515),
+            ("EXEC sp_rename N'dbo.T', N'U'", 40515),
+        ] {
+            let error = database.execute(sql).unwrap_err();
+            assert_eq!(error.number, number, "{sql}: {error}");
+        }
+        database.execute("DROP VIEW dbo.V; DROP INDEX ix ON dbo.T").unwrap();
+        let id = "SELECT OBJECT_ID(N'dbo.U') AS u, OBJECT_ID(N'dbo.T') AS t";
+        let (_, before) = count(&other.run(id, &[]));
+        database.execute("EXEC sp_rename N'dbo.T', N'U'; CREATE TABLE dbo.T (id int)").unwrap();
+        let (_, after) = count(&other.run(id, &[]));
+        assert!(after[0] == before[1] && after[1] != before[1], "{before:?} {after:?}");
+        assert_eq!(count(&other.run("SELECT a FROM dbo.U ORDER BY id DESC", &[])).1, [Value::Int(10)]);
+    }
+}

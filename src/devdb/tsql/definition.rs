@@ -256,7 +256,7 @@ impl Parser<'_> {
         Ok(Definition::Index { table, index, sql })
     }
 
-    /// `ALTER TABLE table ADD column …`, or its change tracking.
+    /// `ALTER TABLE table ADD column …`, `DROP COLUMN column`, or its change tracking.
     pub(crate) fn alter(&mut self) -> Result<Definition, SqlError> {
         self.expect("ALTER")?;
         self.expect("TABLE")?;
@@ -264,6 +264,10 @@ impl Parser<'_> {
         self.table_columns(&name)?;
         if self.is_word("ENABLE") || self.is_word("DISABLE") {
             return self.track(name);
+        }
+        if self.eat("DROP") {
+            self.expect("COLUMN")?;
+            return Ok(Definition::DropColumn { table: name, column: self.name()? });
         }
         self.expect("ADD")?;
         let mut table = Table { name, ..Table::default() };

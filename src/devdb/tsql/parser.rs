@@ -163,14 +163,20 @@ impl<'a> Parser<'a> {
     /// # Errors
     /// 208: it is a table of another database.
     pub(crate) fn table_name(&mut self) -> Result<String, SqlError> {
-        let mut parts = vec![self.name()?];
-        while self.eat_symbol(".") {
-            parts.push(if self.is_symbol(".") { "dbo".into() } else { self.name()? });
-        }
+        let parts = self.name_parts()?;
         if parts.last().is_some_and(|name| name.starts_with('#')) {
             return Err(SqlError::unsupported("A temporary table"));
         }
         physical(&parts, self.schema.database()).ok_or_else(|| elsewhere(&parts))
+    }
+
+    /// The parts of a name, with the default schema where there is nothing between two points.
+    pub(super) fn name_parts(&mut self) -> Result<Vec<String>, SqlError> {
+        let mut parts = vec![self.name()?];
+        while self.eat_symbol(".") {
+            parts.push(if self.is_symbol(".") { "dbo".into() } else { self.name()? });
+        }
+        Ok(parts)
     }
 
     /// A type with its arguments.

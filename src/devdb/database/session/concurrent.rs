@@ -117,8 +117,9 @@ impl SqliteSession {
     }
 
     fn column_names(&self, table: &str) -> rusqlite::Result<Vec<String>> {
+        // Not a cached statement, which has the columns that were there when it was made.
         let sql = format!("SELECT * FROM dbo.{}", quoted(table));
-        let statement = self.connection.prepare_cached(&sql)?;
+        let statement = self.connection.prepare(&sql)?;
         Ok(statement.column_names().into_iter().map(quoted).collect())
     }
 
@@ -164,7 +165,8 @@ impl SqliteSession {
 
     fn stored_row(&self, table: &str, row: i64) -> rusqlite::Result<Option<Vec<Stored>>> {
         let sql = format!("SELECT * FROM dbo.{} WHERE rowid = ?1", quoted(table));
-        let mut statement = self.connection.prepare_cached(&sql)?;
+        // As above.
+        let mut statement = self.connection.prepare(&sql)?;
         let count = statement.column_count();
         let read = |row: &rusqlite::Row<'_>| (0..count).map(|index| row.get(index)).collect();
         statement.query_row([row], read).optional()
