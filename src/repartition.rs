@@ -16,6 +16,8 @@
 //!   each looks first at what is there, and is one conditional write.
 //! - A part of the old number that wakes up finds its document paused, replaced or taken over; one of the new
 //!   number finds no document to begin with until it is made for it, and the old ones refuse its number.
+//! - A part whose position is lost, or of another source, keeps the others from coming further. It can be reset
+//!   until all have come up to the bound; the record stays, and the next run takes the bound from what is there.
 //! - All rows up to the bound are delivered by old parts before a new one begins behind it, so the states of one
 //!   row come in order, though its part changes.
 //! - Two runs at once do the same steps; with another number the second is refused.
@@ -88,7 +90,7 @@ pub enum RepartitionError {
     },
     /// There is no position that all parts could be run to.
     #[error("{0}")]
-    NoBound(&'static str),
+    NoBound(String),
     /// A tick of a part does not end.
     #[error("`{name}`: {what}")]
     Busy {
@@ -214,7 +216,7 @@ impl Repartition {
                 return Err(RepartitionError::Other { name, expected: from });
             }
         }
-        record.ok_or(RepartitionError::NoBound("there are no parts"))
+        record.ok_or(RepartitionError::NoBound("there are no parts".to_owned()))
     }
 
     /// Runs all old parts up to one position, and writes down where the new ones begin.
@@ -226,10 +228,13 @@ impl Repartition {
     ) -> Result<u64, RepartitionError> {
         let documents = self.documents().await?;
         let mut rows = 0;
-        if record.upto.is_none() {
-            let checkpoints: Vec<Option<&Cursor>> =
-                documents.iter().map(|document| document.checkpoint.cursor.as_ref()).collect();
-            record.upto = common_bound(&checkpoints).map_err(no_bound)?;
+        // Again in each run: a part that was reset since the last one may have been the furthest, and a
+        // bound of a table that is gone must not decide where rows of the new one begin.
+        let checkpoints: Vec<Option<&Cursor>> =
+            documents.iter().map(|document| document.checkpoint.cursor.as_ref()).collect();
+        let upto = common_bound(&checkpoints).map_err(|why| no_bound(why, self.first()))?;
+        if record.upto != upto {
+            record.upto = upto;
             self.note(record, operator).await?;
         }
         if let Some(upto) = record.upto.clone() {
@@ -345,14 +350,19 @@ async fn run_up(part: &Poller) -> Result<u64, RepartitionError> {
     }
 }
 
-fn no_bound(why: NoBound) -> RepartitionError {
+fn no_bound(why: NoBound, first: Option<&Poller>) -> RepartitionError {
     RepartitionError::NoBound(match why {
         NoBound::FirstReading => {
-            "a part still reads what the table had before its changes were tracked: let all parts come to the \
-             changes first (`highwater status`), then try again"
+            let poller = crate::partition::whole_of(first.map(Poller::name).unwrap_or_default());
+            format!(
+                "a part still reads what the table had before its changes were tracked: run \
+                 `highwater resume {poller}`, let all parts come to the changes (`highwater status \
+                 {poller}`), then repartition again"
+            )
         }
         NoBound::Modes => {
             "the checkpoints are of different modes: set `SOURCE__MODE`, and look at `highwater status`"
+                .to_owned()
         }
     })
 }

@@ -25,7 +25,10 @@
 //!   ticked, or if an operator's command created the document. Neither can know that the poller ran.
 //!   Not if another app name has the document: then the tick has to stop.
 //!
-//! The embedded server knows no `DROP COLUMN` and no `sp_rename`; on another one they are part of a life.
+//! - Redelivered: all rows after a clone of another app name's document, unless it was the only one and the last.
+//! - Redelivered: all rows of a part that starts over under another app name, where the keys were divided otherwise.
+//!
+//! Where the keys are divided, an event of state, process or operator happens to one part, and is a cause for all.
 
 #![expect(
     clippy::large_futures,
@@ -39,7 +42,9 @@ use highwater::config::{ProcessVars, Relation, Vars as _};
 use highwater::cursor::CursorMode::{self, ChangeTracking, IntegerPk, RowVersion, TimestampPk};
 use highwater::error::chain;
 use highwater::journal::Happened;
+use highwater::partition::Partition;
 use highwater::poller::{Init, Operator, ResetTo, TickOutcome};
+use highwater::repartition::Repartition;
 use highwater::state::StateDocument;
 
 use crate::any_server::say;
@@ -47,8 +52,10 @@ use crate::ticks::Ticks;
 
 /// Seeds of each mode in the merge lane.
 const SEEDS: u64 = 60;
-/// Remedies that a life may need one after the other.
-const REMEDIES_MAX: u32 = 5;
+/// Remedies that each part of a life may need one after the other.
+const REMEDIES_MAX: u16 = 5;
+/// Most parts that the keys are divided into.
+const PARTS_MAX: u64 = 3;
 
 const ANN: Operator<'_> = Operator { by: "ann", reason: "a random life" };
 
@@ -68,6 +75,8 @@ enum Op {
     Rebuild,
     /// As [`Op::Recreate`], with times before those of the table before it.
     RecreateBackdated,
+    /// The table gets another name, and one with the same columns gets its name.
+    Swap,
     /// As [`Op::Recreate`], with a key of another type.
     Retype,
     AddColumn,
@@ -84,6 +93,8 @@ enum Op {
     Rename,
     /// The application gets another name, so that its state is kept elsewhere.
     RenameApp,
+    /// The keys are divided into another number of parts, by the command and the setting.
+    Repartition,
     // To the state.
     LoseDocument,
     LoseMarker,
@@ -91,6 +102,8 @@ enum Op {
     ResetToBeginning,
     ResetToNow,
     Init,
+    /// The document of an earlier name of the application is cloned.
+    Clone,
     Pause,
     Resume,
     /// A copy of the document is kept.
@@ -100,7 +113,7 @@ enum Op {
 }
 
 /// Operations, and how often each is drawn.
-const WEIGHTS: [(Op, u64); 27] = [
+const WEIGHTS: [(Op, u64); 30] = [
     (Op::Insert, 17),
     (Op::Duplicate, 2),
     (Op::Update, 2),
@@ -109,6 +122,7 @@ const WEIGHTS: [(Op, u64); 27] = [
     (Op::Recreate, 1),
     (Op::Rebuild, 2),
     (Op::RecreateBackdated, 1),
+    (Op::Swap, 1),
     (Op::Retype, 1),
     (Op::AddColumn, 1),
     (Op::DropColumn, 1),
@@ -119,11 +133,13 @@ const WEIGHTS: [(Op, u64); 27] = [
     (Op::NewProcess, 2),
     (Op::Rename, 1),
     (Op::RenameApp, 3),
+    (Op::Repartition, 2),
     (Op::LoseDocument, 1),
     (Op::LoseMarker, 1),
     (Op::ResetToBeginning, 1),
     (Op::ResetToNow, 1),
     (Op::Init, 1),
+    (Op::Clone, 2),
     (Op::Pause, 1),
     (Op::Resume, 1),
     (Op::Copy, 2),
@@ -184,17 +200,20 @@ struct Life {
     delivered: BTreeSet<String>,
     /// Tokens delivered since the last cause for delivering them again.
     since_cause: BTreeSet<String>,
-    /// Whether the running process has completed a tick.
-    has_ticked: bool,
-    copy: Option<StateDocument>,
+    /// Parts that have completed a tick in the running process.
+    have_ticked: BTreeSet<String>,
+    /// A copy of the document of each part.
+    copies: BTreeMap<String, StateDocument>,
     /// Columns that were added to the table.
     columns: Vec<String>,
     /// Names that the application has had.
     apps: u32,
-    /// The source that the document is of, where that is certain.
-    source_of_document: Option<String>,
-    /// The source of the documents that other names have.
-    left: Vec<String>,
+    /// The source that the document of each part is of, where that is certain.
+    source_of_document: BTreeMap<String, String>,
+    /// The parts and the sources of the documents that other names have.
+    left: Vec<(String, String)>,
+    /// Into how many parts the keys are being divided, if that could not be finished.
+    dividing: Option<u16>,
     log: Vec<String>,
 }
 
@@ -223,12 +242,13 @@ impl Life {
             judged: 0,
             delivered: BTreeSet::new(),
             since_cause: BTreeSet::new(),
-            has_ticked: false,
-            copy: None,
+            have_ticked: BTreeSet::new(),
+            copies: BTreeMap::new(),
             columns: Vec::new(),
             apps: 1,
-            source_of_document: None,
+            source_of_document: BTreeMap::new(),
             left: Vec::new(),
+            dividing: None,
             log: vec![format!("{mode}, {}", if unique { "primary key" } else { "no unique key" })],
         };
         if rng.below(5) == 0 {
@@ -292,7 +312,13 @@ impl Life {
     }
 
     async fn recreate(&mut self, at: &str) {
-        self.empty("DROP TABLE dbo.t").await;
+        self.ticks.run("DROP TABLE dbo.t").await;
+        self.create_filled(at).await;
+    }
+
+    async fn create_filled(&mut self, at: &str) {
+        self.rows.clear();
+        self.last = 0;
         self.columns.clear();
         self.create().await;
         self.tracked = self.mode == ChangeTracking;
@@ -324,7 +350,9 @@ impl Life {
     /// Returns what happens where `op` would put other rows into a table that keeps its own.
     fn instead_of(&self, op: Op) -> Op {
         match op {
-            Op::Truncate | Op::Recreate | Op::RecreateBackdated | Op::Retype if self.keeps_rows => {
+            Op::Truncate | Op::Recreate | Op::RecreateBackdated | Op::Swap | Op::Retype
+                if self.keeps_rows =>
+            {
                 Op::Rebuild
             }
             op => op,
@@ -341,13 +369,20 @@ impl Life {
             Op::Update => self.unique && self.mode != IntegerPk && !self.rows.is_empty(),
             Op::Delete => !self.rows.is_empty(),
             Op::DropColumn | Op::RenameColumn => !self.columns.is_empty(),
-            Op::Restore => self.copy.is_some(),
+            Op::Restore => !self.copies.is_empty(),
+            Op::Clone => self.apps > 1,
             _ => true,
         }
     }
 
     async fn act(&mut self, op: Op, rng: &mut Rng) -> Result<(), String> {
-        self.log.push(format!("{op:?}"));
+        let parts = Partition::all(self.ticks.parts);
+        let part = rng.below(self.ticks.parts.into());
+        self.ticks.partition = parts.get(usize::try_from(part).unwrap()).copied().flatten();
+        self.log.push(match self.ticks.partition {
+            Some(part) => format!("{op:?} ({part})"),
+            None => format!("{op:?}"),
+        });
         let now = self.now();
         match op {
             Op::Insert => self.insert(1, &now).await,
@@ -378,6 +413,10 @@ impl Life {
             Op::Recreate => self.recreate(&now).await,
             Op::Rebuild => self.rebuild().await,
             Op::RecreateBackdated => self.recreate("'2025-12-31T00:00:00'").await,
+            Op::Swap => {
+                self.ticks.run("DROP TABLE IF EXISTS dbo.old; EXEC sp_rename N'dbo.t', N'old'").await;
+                self.create_filled(&now).await;
+            }
             Op::Retype => {
                 self.text_key = !self.text_key;
                 self.recreate(&now).await;
@@ -389,13 +428,13 @@ impl Life {
             }
             Op::DropColumn => {
                 let column = self.columns.pop().unwrap();
-                self.where_known(&format!("ALTER TABLE dbo.t DROP COLUMN {column}")).await;
+                self.ticks.run(&format!("ALTER TABLE dbo.t DROP COLUMN {column}")).await;
             }
             Op::RenameColumn => {
                 let (column, new) = (self.columns.pop().unwrap(), self.token().replace('-', "_"));
                 let rename = format!("EXEC sp_rename N'dbo.t.{column}', N'{new}', N'COLUMN'");
-                let is_done = self.where_known(&rename).await;
-                self.columns.push(if is_done { new } else { column });
+                self.ticks.run(&rename).await;
+                self.columns.push(new);
             }
             Op::TrackOff => self.track(false).await,
             Op::TrackOn => self.track(true).await,
@@ -410,15 +449,21 @@ impl Life {
                 self.restart();
             }
             Op::RenameApp => {
-                if self.ticks.stored().await.0 {
-                    let document = self.ticks.document().await;
-                    let has_delivered = document.checkpoint.cursor.is_some();
-                    self.left.extend(self.source_of_document.take().filter(|_| has_delivered));
+                for part in parts {
+                    self.ticks.partition = part;
+                    self.leave().await;
                 }
                 self.apps += 1;
                 self.ticks.rename_app(&format!("app{}", self.apps));
-                self.has_ticked = false;
+                self.have_ticked.clear();
+                self.dividing = None;
             }
+            Op::Repartition => {
+                let to = 1 + rng.below(PARTS_MAX);
+                let done = self.repartition(u16::try_from(to).unwrap()).await?;
+                self.log.extend(done.err().map(|error| format!("  refused: {error}")));
+            }
+            Op::Clone => self.clone_from(1 + rng.below(u64::from(self.apps) - 1)).await,
             Op::Init => {
                 self.may_start_over().await;
                 let other = self.ticks.process();
@@ -432,19 +477,16 @@ impl Life {
             Op::LoseMarker => self.ticks.lose_marker(),
             Op::ResetToBeginning => self.reset(ResetTo::Beginning).await,
             Op::ResetToNow => self.reset(ResetTo::Now).await,
-            Op::Pause | Op::Resume => {
+            Op::Pause => {
                 // See `What is legal`: a command cannot know that both vanished.
                 self.may_vanish().await;
-                let other = self.ticks.process();
-                let refused = match op {
-                    Op::Pause => other.pause(ANN).await.err(),
-                    _ => other.resume(ANN).await.err(),
-                };
+                let refused = self.ticks.process().pause(ANN).await.err();
                 self.log.extend(refused.map(|error| format!("  refused: {}", chain(&error))));
             }
+            Op::Resume => self.resume().await,
             Op::Copy => {
                 if self.ticks.stored().await.0 {
-                    self.copy = Some(self.ticks.document().await);
+                    self.copies.insert(self.ticks.name(), self.ticks.document().await);
                 }
             }
             Op::Restore => self.restore().await,
@@ -452,13 +494,51 @@ impl Life {
         Ok(())
     }
 
-    /// Runs a statement; returns whether the server knows it.
-    async fn where_known(&mut self, tsql: &str) -> bool {
-        let mut session = self.ticks.world.session().await;
-        let Err(error) = session.try_run(tsql).await else { return true };
-        assert!(error.to_string().contains("highwater-devdb"), "{error}");
-        self.log.push("  not known to the embedded server".to_owned());
-        false
+    /// Notes what the document of a part is of, before the application gets another name.
+    async fn leave(&mut self) {
+        let source = self.source_of_document.remove(&self.ticks.name());
+        if self.ticks.stored().await.0 {
+            let document = self.ticks.document().await;
+            let source = source.filter(|_| document.checkpoint.cursor.is_some());
+            self.left.extend(source.map(|source| (self.ticks.name(), source)));
+        }
+    }
+
+    /// Divides the keys into another number of parts, or finishes what was started. Returns why it could not.
+    async fn repartition(&mut self, to: u16) -> Result<Result<(), String>, String> {
+        let to = self.dividing.unwrap_or(to);
+        if self.ticks.division().await.parts.is_some() {
+            for part in Partition::all(self.ticks.parts) {
+                self.ticks.partition = part;
+                self.may_vanish().await;
+            }
+            self.ticks.pass(10).await;
+            let (old, new) = (self.ticks.processes(self.ticks.parts), self.ticks.processes(to));
+            if old.len() != new.len() || self.dividing.is_some() {
+                let done = Box::pin(Repartition::new(old, new).run(ANN, &|_| ())).await;
+                self.dividing = self.ticks.division().await.under_way.map(|record| record.to);
+                self.judge_deliveries()?;
+                if let Err(error) = done {
+                    return Ok(Err(chain(&error)));
+                }
+            }
+        }
+        self.log.push(format!("  {to} parts"));
+        (self.ticks.parts, self.ticks.partition) = (to, None);
+        self.source_of_document.clear();
+        self.restart();
+        Ok(Ok(()))
+    }
+
+    /// Clones the document of an earlier name of the application.
+    async fn clone_from(&mut self, app: u64) {
+        let app = if app == 1 { "app".to_owned() } else { format!("app{app}") };
+        let other = self.ticks.process();
+        let from = other.under_app(&app).expect("the store knows several");
+        match Box::pin(from.clone_to(&other, true, ANN)).await {
+            Ok(_) => self.since_cause.clear(),
+            Err(error) => self.log.push(format!("  refused: {}", chain(&error))),
+        }
     }
 
     /// Returns what tells the sources of this life apart.
@@ -476,13 +556,13 @@ impl Life {
 
     /// See `What is legal`: nothing tells that the poller has run, unless another app name has its document.
     async fn may_start_over(&mut self) {
-        if !self.has_ticked {
+        if !self.have_ticked.contains(&self.ticks.name()) {
             self.may_vanish().await;
         }
     }
 
     async fn may_vanish(&mut self) {
-        let is_known = self.left.contains(&self.source());
+        let is_known = self.left.contains(&(self.ticks.name(), self.source()));
         let (has_document, has_marker) = self.ticks.stored().await;
         // A tick that stops since another app name has the document leaves a blank one.
         let is_blank = !has_document || self.ticks.document().await.is_blank();
@@ -498,7 +578,7 @@ impl Life {
 
     fn restart(&mut self) {
         self.ticks.restart();
-        self.has_ticked = false;
+        self.have_ticked.clear();
     }
 
     async fn reset(&mut self, to: ResetTo<'_>) {
@@ -514,15 +594,15 @@ impl Life {
             return self.log.push(format!("  refused: {error}"));
         }
         self.since_cause.clear();
-        self.source_of_document = None;
+        self.source_of_document.remove(&self.ticks.name());
         if matches!(to, ResetTo::Now) {
             self.rows.iter_mut().for_each(|row| row.may_be_skipped = true);
         }
     }
 
     async fn restore(&mut self) {
-        let Some(copy) = self.copy.clone() else { return };
-        self.source_of_document = None;
+        let Some(copy) = self.copies.get(&self.ticks.name()).cloned() else { return };
+        self.source_of_document.remove(&self.ticks.name());
         let other = self.ticks.process();
         let present = other.present().await.unwrap();
         match other.restore(&copy, &present, (Happened::Imported, ANN)).await {
@@ -535,9 +615,11 @@ impl Life {
         self.may_start_over().await;
         self.ticks.pass(10).await;
         let report = self.ticks.report().await;
-        self.has_ticked |= report.result.is_ok();
+        if report.result.is_ok() {
+            self.have_ticked.insert(self.ticks.name());
+        }
         if let Ok(TickOutcome::Idle | TickOutcome::Committed { .. }) = report.result {
-            self.source_of_document = Some(self.source());
+            self.source_of_document.insert(self.ticks.name(), self.source());
         }
         self.log.push(match report.result {
             Ok(outcome) => format!("  {outcome:?}, {} rows", report.rows),
@@ -565,19 +647,34 @@ impl Life {
 
     /// Ticks until nothing is new. Returns the error of a process that keeps failing.
     async fn until_quiet(&mut self) -> Result<Result<(), String>, String> {
-        self.log.push("-- until quiet".to_owned());
-        self.may_start_over().await;
-        let quiet = self.ticks.until_quiet().await;
-        self.has_ticked |= quiet.is_ok();
-        self.log.push(match &quiet {
-            Ok(()) => "  quiet".to_owned(),
-            Err(error) => format!("  failed: {error}"),
-        });
-        self.judge_deliveries()?;
-        if quiet.as_ref().is_err_and(|error| error.starts_with("not quiet")) {
-            return Err("ticks do not become quiet".to_owned());
+        if let Some(to) = self.dividing {
+            self.log.push("-- finish the repartition".to_owned());
+            if let Err(error) = self.repartition(to).await? {
+                self.log.push(format!("  failed: {error}"));
+                return Ok(Err(error));
+            }
         }
-        Ok(quiet)
+        for part in Partition::all(self.ticks.parts) {
+            self.ticks.partition = part;
+            self.log.push(format!("-- {} until quiet", self.ticks.name()));
+            self.may_start_over().await;
+            let quiet = self.ticks.until_quiet().await;
+            if quiet.is_ok() {
+                self.have_ticked.insert(self.ticks.name());
+            }
+            self.log.push(match &quiet {
+                Ok(()) => "  quiet".to_owned(),
+                Err(error) => format!("  failed: {error}"),
+            });
+            self.judge_deliveries()?;
+            if quiet.as_ref().is_err_and(|error| error.starts_with("not quiet")) {
+                return Err("ticks do not become quiet".to_owned());
+            }
+            if quiet.is_err() {
+                return Ok(quiet);
+            }
+        }
+        Ok(Ok(()))
     }
 
     /// Rule 1, where the last tick has not failed.
@@ -608,7 +705,7 @@ impl Life {
     async fn follow(&mut self, error: &str, rng: &mut Rng) -> Result<(), String> {
         self.log.push("-- remedy".to_owned());
         if error.contains("`highwater state import") {
-            if self.copy.is_some() {
+            if self.copies.contains_key(&self.ticks.name()) {
                 self.restore().await;
             } else {
                 self.reset(ResetTo::Beginning).await;
@@ -619,7 +716,7 @@ impl Life {
             match self.ticks.follow_keep(error).await {
                 Ok(done) => {
                     self.log.push(format!("  {done}"));
-                    self.source_of_document = None;
+                    self.source_of_document.remove(&self.ticks.name());
                     if matches!(self.mode, RowVersion | ChangeTracking) {
                         self.since_cause.clear();
                     }
@@ -644,7 +741,8 @@ impl Life {
             Ok(done) => {
                 self.log.push(format!("  {done}"));
                 // A clone goes on where the other app was, which may be an older name of several.
-                if !done.contains(" clone ") || self.left.len() > 1 {
+                let is_only = self.left.iter().filter(|(name, _)| *name == self.ticks.name()).count() < 2;
+                if !done.contains(" clone ") || !is_only {
                     self.since_cause.clear();
                 }
                 if done.contains(" init ") {
@@ -662,9 +760,22 @@ impl Life {
         }
     }
 
+    async fn resume(&mut self) {
+        self.may_vanish().await;
+        let refused = self.ticks.process().resume(ANN).await.err();
+        self.log.extend(refused.map(|error| format!("  refused: {}", chain(&error))));
+    }
+
+    async fn resume_all(&mut self) {
+        for part in Partition::all(self.ticks.parts) {
+            self.ticks.partition = part;
+            self.resume().await;
+        }
+    }
+
     /// Lets the life become quiet, applies remedies while it fails, and judges it.
     async fn end(&mut self, rng: &mut Rng) -> Result<(), String> {
-        self.act(Op::Resume, rng).await?;
+        self.resume_all().await;
         // A process that is idle reads its document again when it has something to write.
         self.act(Op::Insert, rng).await?;
         if self.until_quiet().await?.is_ok() {
@@ -672,10 +783,10 @@ impl Life {
         }
         self.log.push("-- fix the table".to_owned());
         self.fix_table().await;
-        for _ in 0..REMEDIES_MAX {
+        for _ in 0..REMEDIES_MAX * self.ticks.parts {
             let Err(error) = self.until_quiet().await? else { return self.judge_table() };
             self.follow(&error, rng).await?;
-            self.act(Op::Resume, rng).await?;
+            self.resume_all().await;
             self.act(Op::Insert, rng).await?;
         }
         Err("ticks keep failing after the remedy".to_owned())

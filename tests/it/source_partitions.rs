@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use highwater::cursor::CursorMode::{ChangeTracking, RowVersion};
+use highwater::error::chain;
 use highwater::partition::Partition;
+use highwater::poller::Operator;
+use highwater::repartition::Repartition;
 use highwater::source::mssql::{Mssql, SourceSettings};
 
 use crate::any_server::AnyServer;
 use crate::sql::events;
+use crate::ticks::Ticks;
 
 const PARTS: u16 = 3;
 
@@ -96,4 +100,32 @@ async fn a_key_of_several_columns_is_of_one_part_and_a_deleted_row_stays_there()
         let of_others = after.iter().filter(|event| event.cursor.key != *key).count();
         assert_eq!(of_others, 0, "and of no other's, {gone} are gone: {after:?}");
     }
+}
+
+/// Parts of a table that is replaced while they are paused cannot come up to the bound of the old table.
+#[tokio::test]
+async fn a_repartition_that_a_lost_position_stops_is_finished_after_the_remedy_that_it_prints() {
+    let ann = Operator { by: "ann", reason: "more parts" };
+    let table = "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, note nvarchar(9))";
+    let mut ticks = Ticks::numbered(&format!("{table}; INSERT INTO dbo.t VALUES (9, N'old')")).await;
+    ticks.until_quiet().await.unwrap();
+    ticks.run(&format!("DROP TABLE dbo.t; {table}; INSERT INTO dbo.t VALUES (1, N'a'), (2, N'b')")).await;
+    let run = async |ticks: &mut Ticks| {
+        let (old, new) = (ticks.processes(1), ticks.processes(2));
+        Box::pin(Repartition::new(old, new).run(ann, &|_| ())).await
+    };
+    let error = chain(&run(&mut ticks).await.unwrap_err());
+    assert!(error.contains("is not the table that the checkpoint was made of"), "{error}");
+    ticks.follow(&error).await.unwrap();
+    run(&mut ticks).await.unwrap();
+    ticks.parts = 2;
+    // Below the bound of the table that is gone.
+    ticks.run("INSERT INTO dbo.t VALUES (3, N'c'), (4, N'd')").await;
+    for part in Partition::all(2) {
+        ticks.partition = part;
+        ticks.until_quiet().await.unwrap();
+    }
+    let mut ids = ticks.handler.ids();
+    ids.sort_unstable();
+    assert_eq!(ids, [1, 2, 3, 4, 9]);
 }

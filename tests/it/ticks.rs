@@ -3,6 +3,7 @@
 //! [`also_cold!`] runs the tests of a module a second time, with a new process for each tick.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -12,10 +13,12 @@ use highwater::cursor::CursorMode::{self, IntegerPk};
 use highwater::error::chain;
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
+use highwater::partition::Partition;
 use highwater::policy::{FailurePolicy, Flow};
 use highwater::poller::{
     Limits, Operator, Poller, PollerParts, ResetTo, TickOutcome, TickReport, TickRequest,
 };
+use highwater::repartition::{Division, division};
 use highwater::source::mssql::{Mssql, SourceSettings};
 use highwater::state::{
     MemoryStore, OnMissingState, Precondition, StateDocument, StateKey, StateStore, decode, encode,
@@ -80,13 +83,16 @@ pub(crate) struct Ticks {
     pub(crate) lease_first: bool,
     pub(crate) start_now: bool,
     pub(crate) flow: Flow,
+    /// Into how many parts the keys are divided, and the one whose poller is meant by what follows.
+    pub(crate) parts: u16,
+    pub(crate) partition: Option<Partition>,
     memory: Arc<MemoryStore>,
     store: Arc<FaultyStore>,
     /// The server's time.
     second: AtomicU32,
     lives: u32,
-    /// The running process, and the settings that it was started with.
-    running: Option<(String, Arc<Poller>)>,
+    /// The pollers of the running process by name, each with the settings that it was started with.
+    running: BTreeMap<String, (String, Arc<Poller>)>,
 }
 
 impl Ticks {
@@ -101,11 +107,13 @@ impl Ticks {
             lease_first: false,
             start_now: false,
             flow: Flow::default(),
+            parts: 1,
+            partition: None,
             memory,
             store,
             second: AtomicU32::new(0),
             lives: 0,
-            running: None,
+            running: BTreeMap::new(),
         }
     }
 
@@ -132,9 +140,10 @@ impl Ticks {
     pub(crate) fn process(&mut self) -> Poller {
         self.lives += 1;
         let second = Duration::from_secs(1);
+        let settings = SourceSettings { partition: self.partition, ..self.settings.clone() };
         let poller = Poller::new(PollerParts {
-            name: "orders".to_owned(),
-            source: Arc::new(Mssql::new(self.settings.clone()).unwrap()),
+            name: self.name(),
+            source: Arc::new(Mssql::new(settings).unwrap()),
             handler: self.handler.clone(),
             store: self.store.clone(),
             instance: Arc::new(Instance::new(format!("life {}", self.lives))),
@@ -147,13 +156,42 @@ impl Ticks {
             policy: FailurePolicy::default(),
             metrics: Arc::new(Metrics::default()),
         })
+        .dividing(self.partition)
         .flowing(self.flow);
         if self.start_now { poller.starting_now() } else { poller }
     }
 
+    /// As [`Self::process`], for each of so many parts.
+    pub(crate) fn processes(&mut self, parts: u16) -> Vec<Poller> {
+        let partition = self.partition;
+        let all = Partition::all(parts).into_iter().map(|part| {
+            self.partition = part;
+            self.process()
+        });
+        let all = all.collect();
+        self.partition = partition;
+        all
+    }
+
+    /// Returns the name of the poller, or of the part of it that is meant.
+    pub(crate) fn name(&self) -> String {
+        self.partition.map_or_else(|| "orders".to_owned(), |part| part.name("orders"))
+    }
+
+    /// Means the part of this name from now on, if there is one.
+    fn mean(&mut self, name: &str) {
+        let mut parts = Partition::all(self.parts).into_iter().flatten();
+        self.partition = parts.find(|part| part.name("orders") == name).or(self.partition);
+    }
+
+    /// Returns how the keys are divided by the documents.
+    pub(crate) async fn division(&self) -> Division {
+        division(&*self.memory, "orders").await.unwrap()
+    }
+
     /// Ends the process, so that the next tick starts a new one.
     pub(crate) fn restart(&mut self) {
-        self.running = None;
+        self.running.clear();
     }
 
     /// Returns the running process; starts one if none runs or its settings have changed.
@@ -161,11 +199,11 @@ impl Ticks {
         let (source, flow) = (&self.settings, &self.flow);
         let settings = format!("{source:?} {flow:?} {} {}", self.lease_first, self.start_now);
         let same = |(started_with, _): &&(String, _)| *started_with == settings;
-        if let Some((_, poller)) = self.running.as_ref().filter(same) {
+        if let Some((_, poller)) = self.running.get(&self.name()).filter(same) {
             return Arc::clone(poller);
         }
         let poller = Arc::new(self.process());
-        self.running = Some((settings, Arc::clone(&poller)));
+        self.running.insert(self.name(), (settings, Arc::clone(&poller)));
         poller
     }
 
@@ -258,13 +296,14 @@ impl Ticks {
         let operator = Operator { by: "ann", reason: "the error said so" };
         let id = format!("remedy-{}", self.lives);
         let words: Vec<&str> = command.split_whitespace().collect();
+        self.mean(words.get(2).copied().unwrap_or_default());
         let other = self.process();
         match words[..] {
             ["ALTER", ..] => self.run(&command).await,
             ["highwater", "init", ..] => {
                 other.init().await.map_err(|error| chain(&error))?;
             }
-            ["highwater", "clone", "orders", "--from-app", app, ..] => {
+            ["highwater", "clone", _, "--from-app", app, ..] => {
                 let from = other.under_app(app).ok_or("the store knows one application only")?;
                 let cloned = Box::pin(from.clone_to(&other, true, operator)).await;
                 cloned.map_err(|error| format!("`{command}`: {}", chain(&error)))?;
@@ -305,25 +344,25 @@ impl Ticks {
     }
 
     pub(crate) async fn document(&self) -> StateDocument {
-        let key = StateKey::Document("orders".to_owned());
+        let key = StateKey::Document(self.name());
         let stored = self.memory.load(&key).await.unwrap().stored.unwrap();
-        decode("orders", &stored.bytes).unwrap()
+        decode(&self.name(), &stored.bytes).unwrap()
     }
 
     pub(crate) async fn overwrite(&self, document: &StateDocument) {
-        let key = StateKey::Document("orders".to_owned());
+        let key = StateKey::Document(self.name());
         let etag = self.memory.load(&key).await.unwrap().stored.unwrap().etag;
         self.memory.store(&key, encode(document), Precondition::Matches(etag)).await.unwrap();
     }
 
     /// Deletes the document, while its marker stays.
     pub(crate) fn lose_document(&self) {
-        self.memory.lose(&StateKey::Document("orders".to_owned()));
+        self.memory.lose(&StateKey::Document(self.name()));
     }
 
     /// Deletes the marker that says that the poller has run.
     pub(crate) fn lose_marker(&self) {
-        self.memory.lose(&StateKey::Marker("orders".to_owned()));
+        self.memory.lose(&StateKey::Marker(self.name()));
     }
 
     /// Gives the application another name: the state is kept elsewhere from now on.
@@ -335,8 +374,8 @@ impl Ticks {
 
     /// Returns whether there is a document, and whether there is a marker.
     pub(crate) async fn stored(&self) -> (bool, bool) {
-        let document = self.memory.load(&StateKey::Document("orders".to_owned())).await;
-        let marker = self.memory.load(&StateKey::Marker("orders".to_owned())).await;
+        let document = self.memory.load(&StateKey::Document(self.name())).await;
+        let marker = self.memory.load(&StateKey::Marker(self.name())).await;
         (document.unwrap().stored.is_some(), marker.unwrap().stored.is_some())
     }
 

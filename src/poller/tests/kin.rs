@@ -139,7 +139,7 @@ async fn a_document_of_another_part_is_not_put_in_the_place_of_this_ones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_reset_while_keys_are_divided_anew() {
+async fn a_part_is_reset_while_keys_are_divided_anew_until_new_parts_begin() {
     let ann = Operator { by: "ann", reason: "repartition" };
     let world = World::new();
     world.source.put(1, "row");
@@ -154,6 +154,12 @@ async fn nothing_is_reset_while_keys_are_divided_anew() {
         after: None,
     };
     own.hold_for_repartition(Some(&record), ann).await.unwrap();
+    let plan = own.plan_reset(ResetTo::Beginning, false).await.unwrap();
+    own.reset(&plan, "replay-1".to_owned(), ann).await.unwrap();
+    let document = stored(&world, "p__p0").await.unwrap();
+    assert_eq!((document.checkpoint.cursor, document.repartition.as_ref()), (None, Some(&record)));
+    assert!(document.paused.is_some());
+    own.note_repartition(&RepartitionRecord { caught_up: true, ..record }, ann).await.unwrap();
     let refused = own.plan_reset(ResetTo::Beginning, false).await.unwrap_err();
     assert!(matches!(refused, ResetError::Dividing { .. }), "{refused}");
 }
