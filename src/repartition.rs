@@ -150,7 +150,36 @@ pub async fn division(store: &dyn StateStore, poller: &str) -> Result<Division, 
             parts = Some(document.divided_into());
         }
     }
+    if parts.is_none() {
+        parts = division_of_others(store, poller, &first).await?;
+    }
     Ok(Division { parts, under_way: None })
+}
+
+/// Returns how the keys are divided by the documents of further parts: that of the first one may be lost. `None`
+/// also where the store may not list.
+async fn division_of_others(
+    store: &dyn StateStore,
+    poller: &str,
+    first: &str,
+) -> Result<Option<u16>, LoadError> {
+    let keys = match store.list().await {
+        Ok(keys) => keys,
+        Err(StoreError::Refused { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    for key in keys {
+        let StateKey::Document(name) = &key else { continue };
+        if name == first || name == poller || crate::partition::whole_of(name) != poller {
+            continue;
+        }
+        let Some(stored) = store.load(&key).await?.stored else { continue };
+        let document = decode(name, &stored.bytes)?;
+        if document.tells_division() && document.taken_over_by.is_none() {
+            return Ok(Some(document.divided_into()));
+        }
+    }
+    Ok(None)
 }
 
 impl Repartition {

@@ -214,8 +214,8 @@ impl Parser<'_> {
                 self.expression(&Scope::default())?;
                 Ok(Statement::Nothing)
             }
-            "MERGE" | "WITH" | "WHILE" | "WAITFOR" | "GRANT" | "USE"
-            | "RAISERROR" | "THROW" | "RETURN" => {
+            "MERGE" | "WITH" | "WHILE" | "WAITFOR" | "GRANT" | "USE" | "RAISERROR" | "THROW"
+            | "RETURN" => {
                 Err(SqlError::unsupported(&format!("Statement '{}'", word.to_uppercase())))
             }
             _ => Err(self.unexpected()),

@@ -199,9 +199,7 @@ impl Poller {
         }
         match &present.document {
             // Before, a lost position may be what keeps it from finishing, and is no position of new parts.
-            Ok(Some(StateDocument { repartition: Some(under_way), .. }))
-                if under_way.caught_up =>
-            {
+            Ok(Some(StateDocument { repartition: Some(under_way), .. })) if under_way.caught_up => {
                 let poller = whole_of(&self.name).to_owned();
                 return Err(ResetError::Dividing { poller, to: under_way.to });
             }

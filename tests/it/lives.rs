@@ -17,6 +17,7 @@
 //! - Skipped: rows that were in the table when an operator reset the poller to now.
 //! - Skipped: in mode `integer+pk`, numbers of a truncated table up to the highest number it ever had.
 //!   A maximum below the checkpoint does not stop a poller, because delivered rows may be deleted.
+//! - Skipped: rows that were written while changes were not tracked, where an operator kept the position.
 //! - Skipped: rows that were in the table when `init` started a poller from now.
 //! - Redelivered: under rowversions and change tracking, all rows of a rebuilt table whose position was kept: the
 //!   copies are written anew.
@@ -177,6 +178,8 @@ struct Row {
     at: String,
     /// Whether it is legal not to deliver it.
     may_be_skipped: bool,
+    /// Whether it was written while changes were not tracked.
+    is_untracked: bool,
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "independent facts of a life")]
@@ -299,7 +302,8 @@ impl Life {
         for _ in 0..count {
             let token = self.token();
             rows.push(format!("({}, {id}, {at}, N'{token}')", self.key(id)));
-            self.rows.push(Row { id, token, at: at.to_owned(), may_be_skipped });
+            let is_untracked = self.mode == ChangeTracking && !self.tracked;
+            self.rows.push(Row { id, token, at: at.to_owned(), may_be_skipped, is_untracked });
         }
         let rows = rows.join(", ");
         self.ticks.run(&format!("INSERT INTO dbo.t (id, n, at, note) VALUES {rows}")).await;
@@ -337,6 +341,7 @@ impl Life {
             let row = format!("({}, {id}, {at}, N'{token}')", self.key(*id));
             self.ticks.run(&format!("INSERT INTO dbo.t (id, n, at, note) VALUES {row}")).await;
         }
+        self.rows.iter_mut().for_each(|row| row.is_untracked = false);
     }
 
     async fn track(&mut self, tracked: bool) {
@@ -396,6 +401,7 @@ impl Life {
                 self.rows[at].token = token;
                 self.rows[at].at = now;
                 self.rows[at].may_be_skipped = false;
+                self.rows[at].is_untracked = self.mode == ChangeTracking && !self.tracked;
             }
             Op::Delete => {
                 let id = self.rows[self.any_row(rng)].id;
@@ -414,7 +420,9 @@ impl Life {
             Op::Rebuild => self.rebuild().await,
             Op::RecreateBackdated => self.recreate("'2025-12-31T00:00:00'").await,
             Op::Swap => {
-                self.ticks.run("DROP TABLE IF EXISTS dbo.old; EXEC sp_rename N'dbo.t', N'old'").await;
+                self.ticks
+                    .run("DROP TABLE IF EXISTS dbo.old; EXEC sp_rename N'dbo.t', N'old'")
+                    .await;
                 self.create_filled(&now).await;
             }
             Op::Retype => {
@@ -524,7 +532,7 @@ impl Life {
             }
         }
         self.log.push(format!("  {to} parts"));
-        (self.ticks.parts, self.ticks.partition) = (to, None);
+        (self.ticks.parts, self.ticks.partition, self.dividing) = (to, None, None);
         self.source_of_document.clear();
         self.restart();
         Ok(Ok(()))
@@ -654,6 +662,10 @@ impl Life {
                 return Ok(Err(error));
             }
         }
+        self.parts_until_quiet().await
+    }
+
+    async fn parts_until_quiet(&mut self) -> Result<Result<(), String>, String> {
         for part in Partition::all(self.ticks.parts) {
             self.ticks.partition = part;
             self.log.push(format!("-- {} until quiet", self.ticks.name()));
@@ -704,6 +716,15 @@ impl Life {
     /// Does what an error says.
     async fn follow(&mut self, error: &str, rng: &mut Rng) -> Result<(), String> {
         self.log.push("-- remedy".to_owned());
+        let mut error = error.to_owned();
+        if error.contains("`highwater resume ") {
+            self.resume_all().await;
+            match self.parts_until_quiet().await? {
+                Ok(()) => return Ok(()),
+                Err(other) => error = other,
+            }
+        }
+        let error = error.as_str();
         if error.contains("`highwater state import") {
             if self.copies.contains_key(&self.ticks.name()) {
                 self.restore().await;
@@ -717,6 +738,7 @@ impl Life {
                 Ok(done) => {
                     self.log.push(format!("  {done}"));
                     self.source_of_document.remove(&self.ticks.name());
+                    self.rows.iter_mut().for_each(|row| row.may_be_skipped |= row.is_untracked);
                     if matches!(self.mode, RowVersion | ChangeTracking) {
                         self.since_cause.clear();
                     }
@@ -741,7 +763,8 @@ impl Life {
             Ok(done) => {
                 self.log.push(format!("  {done}"));
                 // A clone goes on where the other app was, which may be an older name of several.
-                let is_only = self.left.iter().filter(|(name, _)| *name == self.ticks.name()).count() < 2;
+                let is_only =
+                    self.left.iter().filter(|(name, _)| *name == self.ticks.name()).count() < 2;
                 if !done.contains(" clone ") || !is_only {
                     self.since_cause.clear();
                 }

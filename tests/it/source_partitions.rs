@@ -107,9 +107,12 @@ async fn a_key_of_several_columns_is_of_one_part_and_a_deleted_row_stays_there()
 async fn a_repartition_that_a_lost_position_stops_is_finished_after_the_remedy_that_it_prints() {
     let ann = Operator { by: "ann", reason: "more parts" };
     let table = "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, note nvarchar(9))";
-    let mut ticks = Ticks::numbered(&format!("{table}; INSERT INTO dbo.t VALUES (9, N'old')")).await;
+    let mut ticks =
+        Ticks::numbered(&format!("{table}; INSERT INTO dbo.t VALUES (9, N'old')")).await;
     ticks.until_quiet().await.unwrap();
-    ticks.run(&format!("DROP TABLE dbo.t; {table}; INSERT INTO dbo.t VALUES (1, N'a'), (2, N'b')")).await;
+    ticks
+        .run(&format!("DROP TABLE dbo.t; {table}; INSERT INTO dbo.t VALUES (1, N'a'), (2, N'b')"))
+        .await;
     let run = async |ticks: &mut Ticks| {
         let (old, new) = (ticks.processes(1), ticks.processes(2));
         Box::pin(Repartition::new(old, new).run(ann, &|_| ())).await
@@ -128,4 +131,23 @@ async fn a_repartition_that_a_lost_position_stops_is_finished_after_the_remedy_t
     let mut ids = ticks.handler.ids();
     ids.sort_unstable();
     assert_eq!(ids, [1, 2, 3, 4, 9]);
+}
+
+#[tokio::test]
+async fn a_poller_whose_first_part_has_lost_its_document_is_still_known_to_be_divided() {
+    let table = "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY)";
+    let rows = "INSERT INTO dbo.t VALUES (1), (2), (3), (4), (5), (6)";
+    let mut ticks = Ticks::numbered(&format!("{table}; {rows}")).await;
+    ticks.parts = 2;
+    for part in Partition::all(2).into_iter().rev() {
+        ticks.partition = part;
+        ticks.until_quiet().await.unwrap();
+    }
+    ticks.lose_document();
+    assert_eq!(ticks.division().await.parts, Some(2));
+    let (old, new) = (ticks.processes(2), ticks.processes(3));
+    let ann = Operator { by: "ann", reason: "more parts" };
+    let error = Box::pin(Repartition::new(old, new).run(ann, &|_| ())).await.unwrap_err();
+    let error = chain(&error);
+    assert!(error.contains("state document of `orders__p0` is gone"), "{error}");
 }

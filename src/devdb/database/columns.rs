@@ -99,7 +99,9 @@ pub(crate) fn rename_table(
     let is_alone = catalog::is_without_indexes(connection, table).map_err(failed)?
         && !is_viewed(connection, table).map_err(failed)?;
     if !is_alone {
-        return Err(SqlError::unsupported("Another name for a view, or what has an index or a view,"));
+        return Err(SqlError::unsupported(
+            "Another name for a view, or what has an index or a view,",
+        ));
     }
     let sql = format!("ALTER TABLE dbo.{} RENAME TO {}", quoted(table), quoted(&new));
     connection.execute_batch(&sql).map_err(failed)?;

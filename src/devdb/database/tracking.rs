@@ -122,8 +122,9 @@ fn enable(connection: &Connection, table: &str, key: &[String]) -> rusqlite::Res
     let declared =
         declared.map(|column| format!(", {} {}", quoted(&column.name), stored_as(column)));
     let (changes, declared) = (quoted(&changes_of(table)), declared.collect::<String>());
-    connection
-        .execute_batch(&format!("CREATE TABLE dbo.{changes} (version INT, operation TEXT{declared})"))?;
+    connection.execute_batch(&format!(
+        "CREATE TABLE dbo.{changes} (version INT, operation TEXT{declared})"
+    ))?;
     note_changes(connection, table, key)
 }
 

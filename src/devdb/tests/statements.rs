@@ -538,6 +538,9 @@ fn columns_are_dropped_and_renamed_as_sessions_see_at_once() {
         database.execute("EXEC sp_rename N'dbo.T', N'U'; CREATE TABLE dbo.T (id int)").unwrap();
         let (_, after) = count(&other.run(id, &[]));
         assert!(after[0] == before[1] && after[1] != before[1], "{before:?} {after:?}");
-        assert_eq!(count(&other.run("SELECT a FROM dbo.U ORDER BY id DESC", &[])).1, [Value::Int(10)]);
+        assert_eq!(
+            count(&other.run("SELECT a FROM dbo.U ORDER BY id DESC", &[])).1,
+            [Value::Int(10)]
+        );
     }
 }
