@@ -48,6 +48,11 @@ pub(crate) struct Judge {
     /// Whether the document is gone and not to be created again without an operator; whether it ever was.
     pub(crate) has_vanished: bool,
     pub(crate) ever_vanished: bool,
+    /// Whether it is gone because another name of the application has it; whether it ever was.
+    pub(crate) is_elsewhere: bool,
+    pub(crate) ever_elsewhere: bool,
+    /// Whether an older copy was ever put back, with the grants that it had.
+    pub(crate) ever_put_back: bool,
     /// Of which table the checkpoint is, and which one is there, by the numbers that the table counts.
     checkpoint_of: u64,
     pub(crate) table: u64,
@@ -177,6 +182,22 @@ impl Judge {
         (self.has_vanished, self.ever_vanished) = (true, true);
     }
 
+    /// The application has another name. Where its poller has delivered from the same source, nothing is
+    /// delivered again until an operator acts.
+    pub(crate) fn app_renamed(&mut self, is_elsewhere: bool) {
+        self.document_lost();
+        self.has_vanished = is_elsewhere;
+        self.is_elsewhere = is_elsewhere;
+        self.ever_elsewhere |= is_elsewhere;
+    }
+
+    /// As [`Self::document_replaced`], with the grants that the copy has.
+    pub(crate) fn document_put_back(&mut self, bytes: &[u8], checkpoint_of: u64) {
+        self.document_replaced(bytes, checkpoint_of);
+        self.grant = Seen::of(bytes).grant;
+        self.ever_put_back = true;
+    }
+
     /// Another table has taken the place of the one there was, or its changes are tracked anew. `newest` is
     /// the newest tick that has begun.
     pub(crate) fn table_replaced(&mut self, table: u64, newest: TickId) {
@@ -212,7 +233,7 @@ impl Judge {
         if seen.grant.0 == 0 {
             return;
         }
-        self.has_vanished = false;
+        (self.has_vanished, self.is_elsewhere) = (false, false);
         self.checkpoint = seen.checkpoint;
         let before = |row: &&(i64, u64)| row.1 <= seen.checkpoint;
         self.written_since_loss = self.written.keys().filter(before).copied().collect();
@@ -365,8 +386,10 @@ impl Judge {
         self.require(rows.is_sorted_by(|a, b| a.1 < b.1), || {
             format!("tick {} was given rows out of order: {rows:?}", tick.0)
         });
-        let events: Vec<String> =
-            delivery.events.iter().map(|event| event.json.to_string()).collect();
+        // A column that was added or dropped meanwhile is of the row as it is now.
+        let without_extra = |json: &str| json.replace(r#","extra":null"#, "");
+        let events = delivery.events.iter().map(|event| without_extra(event.json.as_ref()));
+        let events: Vec<String> = events.collect();
         let batch_id = delivery.batch_id.as_str().to_owned();
         let first = self.batches.entry(batch_id.clone()).or_insert_with(|| events.clone());
         let same = *first == events;

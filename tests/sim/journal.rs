@@ -180,7 +180,7 @@ impl World {
         }
         let history = History::read(&self.journals, POLLER, None).await.expect("memory answers");
         let key = StateKey::Document(POLLER.to_owned());
-        let stored = self.memory.load(&key).await.expect("memory answers").stored;
+        let stored = self.memory().load(&key).await.expect("memory answers").stored;
         let document =
             stored.map(|stored| decode(POLLER, &stored.bytes).expect("our own document"));
         // One that is gone, or begins anew, says nothing yet.

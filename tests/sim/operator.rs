@@ -4,7 +4,6 @@
 //! it lands, so that no tick comes in between.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use highwater::error::chain;
@@ -12,11 +11,13 @@ use highwater::journal::{Happened, JournalMode};
 use highwater::lease::Instance;
 use highwater::poller::{Operator, Poller, PollerParts, ResetTo};
 use highwater::state::{
-    ETag, Loaded, OnMissingState, Precondition, StateKey, StateStore, StoreError, Written, decode,
+    Loaded, MemoryStore, OnMissingState, Precondition, StateKey, StateStore, StoreError, Written,
+    decode,
 };
 
 use crate::journal::SimJournal;
 use crate::source::SimSource;
+use crate::store::{By, Way};
 use crate::world::{POLLER, World, handler};
 
 const OPERATOR: Operator<'_> = Operator { by: "operator", reason: "a remedy" };
@@ -25,18 +26,23 @@ const OPERATOR: Operator<'_> = Operator { by: "operator", reason: "a remedy" };
 #[derive(Debug)]
 struct OperatorStore {
     world: Arc<World>,
+    memory: Arc<MemoryStore>,
     /// The table that the checkpoint of what it writes is of; `None` for the one that is there.
     checkpoint_of: Option<u64>,
 }
 
 #[async_trait]
-impl StateStore for OperatorStore {
-    fn grain(&self) -> Duration {
-        self.world.plan.grain
+impl Way for OperatorStore {
+    fn world(&self) -> &World {
+        &self.world
+    }
+
+    fn memory(&self) -> &MemoryStore {
+        &self.memory
     }
 
     async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
-        self.world.memory.load(key).await
+        self.memory.load(key).await
     }
 
     async fn store(
@@ -45,7 +51,7 @@ impl StateStore for OperatorStore {
         bytes: Vec<u8>,
         precondition: Precondition,
     ) -> Result<Written, StoreError> {
-        let written = self.world.memory.store(key, bytes.clone(), precondition).await?;
+        let written = self.memory.store(key, bytes.clone(), precondition).await?;
         if matches!(key, StateKey::Document(_)) {
             self.world.with(|state| {
                 let checkpoint_of = self.checkpoint_of.unwrap_or(state.table.identity);
@@ -54,34 +60,6 @@ impl StateStore for OperatorStore {
             });
         }
         Ok(written)
-    }
-
-    async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
-        self.world.memory.list().await
-    }
-
-    fn location(&self, key: &StateKey) -> String {
-        self.world.memory.location(key)
-    }
-
-    async fn prepare(&self) -> Result<(), StoreError> {
-        self.world.memory.prepare().await
-    }
-
-    async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError> {
-        self.world.memory.list_counted().await
-    }
-
-    async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
-        self.world.memory.apps_with(key).await
-    }
-
-    fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
-        self.world.memory.of_app(app)
-    }
-
-    async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
-        self.world.memory.remove(key, etag).await
     }
 }
 
@@ -92,7 +70,11 @@ fn command(world: &Arc<World>, checkpoint_of: Option<u64>) -> Poller {
         name: POLLER.to_owned(),
         source: Arc::new(SimSource::new(Arc::clone(world), 0)),
         handler: handler(world, 0),
-        store: Arc::new(OperatorStore { world: Arc::clone(world), checkpoint_of }),
+        store: Arc::new(By(OperatorStore {
+            world: Arc::clone(world),
+            memory: world.memory(),
+            checkpoint_of,
+        })),
         instance: Arc::new(Instance::new(format!("command-{number}"))),
         terms: world.plan.terms,
         limits: world.plan.limits,
@@ -131,7 +113,7 @@ async fn reset_to(world: &Arc<World>, to: ResetTo<'_>) -> Result<(), String> {
 
 /// Keeps a copy of the document.
 pub(crate) async fn copy(world: &Arc<World>) {
-    let loaded = world.memory.load(&StateKey::Document(POLLER.to_owned())).await;
+    let loaded = world.memory().load(&StateKey::Document(POLLER.to_owned())).await;
     let stored = loaded.expect("memory answers").stored.map(|stored| stored.bytes);
     let begun = |bytes: &Vec<u8>| decode(POLLER, bytes).is_ok_and(|found| found.generation.0 > 0);
     world.with(|state| {
@@ -155,14 +137,63 @@ pub(crate) async fn restore(world: &Arc<World>) {
 /// Deletes a document that is not to be created again: ticks must fail until an operator acts.
 pub(crate) async fn lose_for_good(world: &Arc<World>) {
     let key = StateKey::Document(POLLER.to_owned());
-    let loaded = world.memory.load(&StateKey::Marker(POLLER.to_owned())).await;
+    let loaded = world.memory().load(&StateKey::Marker(POLLER.to_owned())).await;
     let marked = loaded.expect("memory answers").stored.is_some();
-    let stored = world.memory.load(&key).await.expect("memory answers").stored.is_some();
+    let stored = world.memory().load(&key).await.expect("memory answers").stored.is_some();
     if world.plan.limits.on_missing_state == OnMissingState::Stop && marked && stored {
-        world.memory.lose(&key);
+        world.memory().lose(&key);
         world.with(|state| {
             state.coverage.saw("operator: deleted a document that is not created again");
             state.judge.document_vanished();
         });
     }
+}
+
+/// Deletes the marker that says that the poller has run.
+pub(crate) async fn lose_marker(world: &Arc<World>) {
+    let key = StateKey::Marker(POLLER.to_owned());
+    if world.memory().load(&key).await.expect("memory answers").stored.is_some() {
+        world.memory().lose(&key);
+        world.with(|state| state.coverage.saw("operator: deleted a marker"));
+    }
+}
+
+/// Puts the bytes of the copy in the place of the document, grants and all, while nothing runs.
+pub(crate) async fn put_back(world: &Arc<World>) {
+    let Some((bytes, checkpoint_of)) = world.with(|state| state.copy.clone()) else { return };
+    let key = StateKey::Document(POLLER.to_owned());
+    let stored = world.memory().load(&key).await.expect("memory answers").stored;
+    let Some(stored) = stored else { return };
+    let precondition = Precondition::Matches(stored.etag);
+    let written = world.memory().store(&key, bytes.clone(), precondition).await;
+    written.expect("nothing runs");
+    world.with(|state| {
+        state.judge.document_put_back(&bytes, checkpoint_of);
+        state.document_landed(None, &bytes);
+        state.coverage.saw("operator: put an older copy back, grants and all");
+    });
+}
+
+/// Gives the document grants that the target accepts.
+pub(crate) async fn raise_above_fence(world: &Arc<World>) -> Result<(), String> {
+    let checkpoint_of = world.with(|state| state.judge.checkpoint_of());
+    let poller = command(world, Some(checkpoint_of));
+    let present = poller.present().await.map_err(|error| chain(&error))?;
+    let fence = world.with(|state| state.target.fence());
+    let raised = poller.raise_above(fence, &present, false, OPERATOR).await;
+    raised.map_err(|error| chain(&error))?;
+    world.with(|state| state.coverage.saw("operator: raised the grants above the fence"));
+    Ok(())
+}
+
+/// Clones the document that the poller has under the name that the application had last.
+pub(crate) async fn clone_from_before(world: &Arc<World>) -> Result<(), String> {
+    let Some((app, checkpoint_of)) = world.with(|state| state.left.last().cloned()) else {
+        return Err("the application never had another name".to_owned());
+    };
+    let poller = command(world, Some(checkpoint_of));
+    let from = poller.under_app(&app).expect("memory knows several");
+    Box::pin(from.clone_to(&poller, true, OPERATOR)).await.map_err(|error| chain(&error))?;
+    world.with(|state| state.coverage.saw("operator: cloned the document of another app name"));
+    Ok(())
 }

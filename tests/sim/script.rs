@@ -250,6 +250,18 @@ pub(crate) enum Op {
     Stage(u64),
     /// The second table takes the place of the first.
     Swap,
+    /// All rows are removed, and some inserted.
+    Truncate(u64),
+    /// The key gets another type.
+    Retype,
+    /// A column is added or dropped.
+    Column(bool),
+    /// The application gets another name: its instances stop, and start where no document is.
+    RenameApp,
+    /// The marker is deleted that says that the poller has run.
+    LoseMarker,
+    /// The copy is put in the place of the document as it is, while no instance runs.
+    PutBack,
     /// Tracking of changes is switched on or off; turned on again, it begins anew.
     Track(bool),
     /// Two rows with one key and one version are committed.
@@ -270,7 +282,36 @@ pub(crate) fn script(seed: u64, plan: &Plan) -> Vec<Op> {
     }
     add_operator(&mut ops, plan, &mut Random::of(seed, 12));
     add_table_events(&mut ops, plan, &mut Random::of(seed, 13));
+    add_more_events(&mut ops, plan, &mut Random::of(seed, 14));
     ops
+}
+
+/// In some worlds a table is truncated or changed, or storage and deployment do what no command would.
+fn add_more_events(ops: &mut Vec<Op>, plan: &Plan, random: &mut Random) {
+    if plan.calm || plan.broken.is_some() || !random.chance(30) {
+        return;
+    }
+    for _ in 0..random.within(1..=2) {
+        let at = random.index(ops.len() + 1);
+        let later = at + 1 + random.index(ops.len() + 1 - at);
+        let rows = random.within(1..=6);
+        match random.below(6) {
+            0 => ops.insert(at, Op::Truncate(rows)),
+            1 => ops.insert(at, Op::Retype),
+            2 => {
+                ops.insert(at, Op::Column(true));
+                ops.insert(later, Op::Column(false));
+            }
+            3 => ops.insert(at, Op::LoseMarker),
+            // A journal is of one name of the application, and of one row of grants.
+            4 if plan.journal == JournalMode::Off => ops.insert(at, Op::RenameApp),
+            _ if plan.journal == JournalMode::Off => {
+                ops.insert(at, Op::Copy);
+                ops.insert(later, Op::PutBack);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// In some worlds the table is replaced, renamed or not tracked for a while, or its key is not unique.

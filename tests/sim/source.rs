@@ -37,6 +37,8 @@ pub(crate) struct Table {
     untracked: BTreeSet<u64>,
     /// Versions under which two rows with one key were committed.
     pub(crate) twins: BTreeSet<u64>,
+    /// Whether it has a column beside those of the key and the state.
+    pub(crate) has_extra: bool,
 }
 
 impl Table {
@@ -75,12 +77,25 @@ impl Table {
 
     /// Drops the table and creates it again, with new rows.
     pub(crate) fn recreate(&mut self, rows: u64) {
+        self.truncate(rows);
+        self.replaced();
+    }
+
+    /// Removes all rows, and inserts new ones: the table stays the same object.
+    pub(crate) fn truncate(&mut self, rows: u64) {
+        self.open.clear();
+        self.twins.clear();
         self.committed.clear();
         for key in (0..).take(usize::try_from(rows).expect("few rows")) {
             self.version += 1;
             self.committed.insert(key, self.version);
         }
-        self.replaced();
+    }
+
+    /// Gives the key another type, so that rows may be in another order.
+    pub(crate) fn retype(&mut self) {
+        self.open.clear();
+        self.identity += 1;
     }
 
     /// Fills a second table.
@@ -288,9 +303,11 @@ impl Source for SimSource {
         sleep(back).await;
         let more = found.len() > window.rows_max;
         found.truncate(window.rows_max);
-        let mut rows = Rows::of(["id", "value"]);
+        let has_extra = self.world.with(|state| state.table.has_extra);
+        let names = ["id", "value", "extra"];
+        let mut rows = Rows::of(names.into_iter().take(2 + usize::from(has_extra)));
         for found in found {
-            push(&mut rows, found);
+            push(&mut rows, found, has_extra);
         }
         let anchor = anchor(&window, identity);
         Ok(Rows { more, remember: self.remember(&window, bound, &anchor), anchor, ..rows })
@@ -346,8 +363,9 @@ fn anchor(window: &FetchWindow<'_>, identity: u64) -> SourceState {
     Some(anchor).filter(|_| !is_known).into_iter().collect()
 }
 
-fn push(rows: &mut Rows, (id, version): (i64, u64)) {
+fn push(rows: &mut Rows, (id, version): (i64, u64), has_extra: bool) {
     let position = Value::Int(i64::try_from(version).expect("few versions"));
-    let values = [Value::Int(id), Value::Text(format!("state {version}"))];
+    let mut values = vec![Value::Int(id), Value::Text(format!("state {version}"))];
+    values.extend(has_extra.then_some(Value::Null));
     rows.push(Operation::Upsert, position, vec![Value::Int(id)], &values);
 }

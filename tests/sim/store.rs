@@ -3,21 +3,95 @@
 //!
 //! A request on its way is a task of its own: the death or the freeze of its sender does not stop it.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use highwater::state::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Written};
+use highwater::state::{
+    ETag, Loaded, MemoryStore, Precondition, StateKey, StateStore, StoreError, Written,
+};
 use time::OffsetDateTime;
 use tokio::time::{Instant, sleep};
 
 use crate::script::Break;
 use crate::world::{TickId, World};
 
+/// How a document is read from and written to the memory store. The rest is the memory store's own.
+#[async_trait]
+pub(crate) trait Way: Debug + Send + Sync {
+    fn world(&self) -> &World;
+
+    /// The store of the application that the process belongs to.
+    fn memory(&self) -> &MemoryStore;
+
+    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError>;
+
+    async fn store(
+        &self,
+        key: &StateKey,
+        bytes: Vec<u8>,
+        precondition: Precondition,
+    ) -> Result<Written, StoreError>;
+}
+
+/// A store that is reached in some way.
+#[derive(Debug)]
+pub(crate) struct By<W>(pub(crate) W);
+
+#[async_trait]
+impl<W: Way> StateStore for By<W> {
+    fn grain(&self) -> Duration {
+        self.0.world().plan.grain
+    }
+
+    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+        self.0.load(key).await
+    }
+
+    async fn store(
+        &self,
+        key: &StateKey,
+        bytes: Vec<u8>,
+        precondition: Precondition,
+    ) -> Result<Written, StoreError> {
+        self.0.store(key, bytes, precondition).await
+    }
+
+    async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
+        self.0.memory().list().await
+    }
+
+    fn location(&self, key: &StateKey) -> String {
+        self.0.memory().location(key)
+    }
+
+    async fn prepare(&self) -> Result<(), StoreError> {
+        self.0.memory().prepare().await
+    }
+
+    async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError> {
+        self.0.memory().list_counted().await
+    }
+
+    async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
+        self.0.memory().apps_with(key).await
+    }
+
+    fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
+        self.0.memory().of_app(app)
+    }
+
+    async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
+        self.0.memory().remove(key, etag).await
+    }
+}
+
 /// One instance's way to the store.
 #[derive(Debug)]
 pub(crate) struct SimStore {
     pub(crate) world: Arc<World>,
+    pub(crate) memory: Arc<MemoryStore>,
     pub(crate) slot: usize,
     pub(crate) owner_id: String,
 }
@@ -90,6 +164,7 @@ impl Fate {
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     world: Arc<World>,
+    memory: Arc<MemoryStore>,
     tick: TickId,
     owner_id: String,
     key: StateKey,
@@ -119,13 +194,17 @@ impl Request {
         let world = self.world;
         let precondition = match self.precondition {
             Precondition::Matches(_) if world.plan.broken == Some(Break::NoIfMatch) => {
-                let current = world.memory.load(&self.key).await?.stored;
+                let current = self.memory.load(&self.key).await?.stored;
                 current.map_or(Precondition::Absent, |stored| Precondition::Matches(stored.etag))
             }
             asked @ (Precondition::Absent | Precondition::Matches(_)) => asked,
         };
-        let written = world.memory.store(&self.key, self.bytes.clone(), precondition).await;
+        let written = self.memory.store(&self.key, self.bytes.clone(), precondition).await;
         world.with(|state| {
+            // What lands under the name that the application had is no part of its state any more.
+            if !Arc::ptr_eq(&state.memory, &self.memory) {
+                return;
+            }
             let landed = written.is_ok();
             match (self.late, landed) {
                 (true, true) => state.coverage.saw("store: late write landed"),
@@ -179,9 +258,13 @@ fn unreachable(key: &StateKey) -> StoreError {
 }
 
 #[async_trait]
-impl StateStore for SimStore {
-    fn grain(&self) -> Duration {
-        self.world.plan.grain
+impl Way for SimStore {
+    fn world(&self) -> &World {
+        &self.world
+    }
+
+    fn memory(&self) -> &MemoryStore {
+        &self.memory
     }
 
     async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
@@ -205,7 +288,7 @@ impl StateStore for SimStore {
             ReadFate::Unreachable => return Err(unreachable(key)),
             ReadFate::Fine | ReadFate::Garbled | ReadFate::EtagMoved | ReadFate::DateOff(_) => {}
         }
-        let mut loaded = self.world.memory.load(key).await?;
+        let mut loaded = self.memory.load(key).await?;
         self.world.with(|state| {
             let began_at = state.slots[self.slot].began_at;
             if matches!(key, StateKey::Marker(_)) && state.marked_at > began_at {
@@ -214,7 +297,7 @@ impl StateStore for SimStore {
         });
         loaded.date = self.seen(loaded.date, true);
         if self.world.plan.broken == Some(Break::FastClock) {
-            loaded.date += Duration::from_secs(3) + 2 * self.grain();
+            loaded.date += Duration::from_secs(3) + 2 * self.world.plan.grain;
         }
         if let Some(stored) = &mut loaded.stored {
             stored.last_modified = self.seen(stored.last_modified, false);
@@ -265,6 +348,7 @@ impl StateStore for SimStore {
         });
         let request = Request {
             world: Arc::clone(&self.world),
+            memory: Arc::clone(&self.memory),
             tick,
             owner_id: self.owner_id.clone(),
             key: key.clone(),
@@ -278,7 +362,7 @@ impl StateStore for SimStore {
         if self.world.plan.broken == Some(Break::ForgetsEntries)
             && matches!(key, StateKey::Quarantined { .. })
         {
-            let date = self.world.memory.load(key).await?.date;
+            let date = self.memory.load(key).await?.date;
             return Ok(Written { etag: ETag("forgotten".to_owned()), date });
         }
         match fate {
@@ -309,33 +393,5 @@ impl StateStore for SimStore {
                 Ok(written)
             }
         }
-    }
-
-    async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
-        self.world.memory.list().await
-    }
-
-    fn location(&self, key: &StateKey) -> String {
-        self.world.memory.location(key)
-    }
-
-    async fn prepare(&self) -> Result<(), StoreError> {
-        self.world.memory.prepare().await
-    }
-
-    async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError> {
-        self.world.memory.list_counted().await
-    }
-
-    async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
-        self.world.memory.apps_with(key).await
-    }
-
-    fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
-        self.world.memory.of_app(app)
-    }
-
-    async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
-        self.world.memory.remove(key, etag).await
     }
 }

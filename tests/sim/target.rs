@@ -34,6 +34,11 @@ pub(crate) struct Target {
 }
 
 impl Target {
+    /// Returns the highest grant that it has accepted.
+    pub(crate) fn fence(&self) -> Fence {
+        self.fence
+    }
+
     fn is_down(&self) -> bool {
         self.down_until.is_some_and(|until| Instant::now() < until)
     }

@@ -29,7 +29,7 @@ use crate::operator;
 use crate::random::Random;
 use crate::script::{Break, Op, Plan, RETRY_MAX};
 use crate::source::{SimSource, Table};
-use crate::store::{Request, SimStore};
+use crate::store::{By, Request, SimStore};
 use crate::target::{SimHandler, SimStep, Target};
 
 pub(crate) const POLLER: &str = "orders";
@@ -73,6 +73,10 @@ impl Slot {
 /// Everything that changes.
 #[derive(Debug)]
 pub(crate) struct State {
+    /// The store as processes of the application see it that start now.
+    pub(crate) memory: Arc<MemoryStore>,
+    /// The names that the application had, and of which table each checkpoint was that had to be cloned.
+    pub(crate) left: Vec<(String, u64)>,
     pub(crate) random: Random,
     pub(crate) table: Table,
     pub(crate) target: Target,
@@ -92,6 +96,8 @@ pub(crate) struct State {
     running: BTreeSet<TickId>,
     /// Ticks that have ended since the last remedy since the source is another one.
     alarms: u64,
+    /// Whether a tick has reported that the target knows a higher grant than the document.
+    fence_ahead: bool,
     fault_percent: u64,
     latency_ms: u64,
     pace_ms: u64,
@@ -166,7 +172,6 @@ impl State {
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) plan: Plan,
-    pub(crate) memory: MemoryStore,
     /// The store's true time, which each machine's clock shows too.
     clock: TokioClock,
     pub(crate) journals: MemoryJournal,
@@ -176,7 +181,10 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(seed: u64, plan: Plan, history: History) -> Arc<Self> {
         let ttl_ms = u64::try_from(plan.terms.ttl.as_millis()).expect("at most a minute");
+        let clock = TokioClock::starting_at(datetime!(2026-01-01 0:00 UTC));
         let state = State {
+            memory: Arc::new(MemoryStore::with_clock(Arc::new(clock)).under_app(&app(0))),
+            left: Vec::new(),
             random: Random::of(seed, 3),
             table: Table::default(),
             target: Target::default(),
@@ -191,19 +199,22 @@ impl World {
             marked_at: None,
             running: BTreeSet::new(),
             alarms: 0,
+            fence_ahead: false,
             fault_percent: plan.fault_percent,
             latency_ms: plan.latency_ms,
             pace_ms: plan.pace_ms,
             slow_ms: 2 * ttl_ms,
         };
-        let clock = TokioClock::starting_at(datetime!(2026-01-01 0:00 UTC));
-        let memory = MemoryStore::with_clock(Arc::new(clock));
         let journals = MemoryJournal::default();
-        Arc::new(Self { plan, memory, clock, journals, state: Mutex::new(state) })
+        Arc::new(Self { plan, clock, journals, state: Mutex::new(state) })
     }
 
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         act(&mut self.state.lock().expect("no holder of this lock panics"))
+    }
+
+    pub(crate) fn memory(&self) -> Arc<MemoryStore> {
+        self.with(|state| Arc::clone(&state.memory))
     }
 
     /// Deletes the document, where it is to be made again.
@@ -216,16 +227,16 @@ impl World {
             let stored: serde_json::Value = serde_json::from_slice(bytes).expect("JSON");
             stored["generation"].as_u64().expect("a generation")
         };
-        let loaded = self.memory.load(&StateKey::Marker(POLLER.to_owned())).await;
+        let loaded = self.memory().load(&StateKey::Marker(POLLER.to_owned())).await;
         let marked = loaded.expect("memory answers").stored.map(|found| generation(&found.bytes));
-        let found = self.memory.load(&key).await.expect("memory answers").stored;
+        let found = self.memory().load(&key).await.expect("memory answers").stored;
         let found = found.map(|found| generation(&found.bytes));
         if self.plan.limits.on_missing_state != OnMissingState::Recreate
             || found.is_none_or(|generation| marked.is_none_or(|marked| generation > marked))
         {
             return;
         }
-        self.memory.lose(&key);
+        self.memory().lose(&key);
         self.with(|state| {
             let kind = if state.judge.is_held() { DELETED_HELD } else { DELETED };
             state.coverage.saw(kind);
@@ -244,7 +255,7 @@ impl World {
             sleep(self.plan.terms.ttl / 2).await;
         }
         let key = StateKey::Document(POLLER.to_owned());
-        let loaded = self.memory.load(&key).await.expect("memory answers");
+        let loaded = self.memory().load(&key).await.expect("memory answers");
         let Some(stored) = loaded.stored else { return false };
         let etag = stored.etag.clone();
         let snapshot = Snapshot::read(&key, stored, loaded.date).expect("our own document");
@@ -252,12 +263,17 @@ impl World {
         document.write_id = format!("operator#{}", self.with(|state| state.random.next()));
         self.plan.journal.number(event, &mut document);
         let bytes = encode(&document);
-        let written = self.memory.store(&key, bytes.clone(), Precondition::Matches(etag)).await;
+        let written = self.memory().store(&key, bytes.clone(), Precondition::Matches(etag)).await;
         let written = written.expect("nobody came between");
         self.with(|state| state.document_landed(None, &bytes));
         self.tell_of_operator(event, &document, written.date).await;
         true
     }
+}
+
+/// The name of the application after so many renames.
+fn app(renames: usize) -> String {
+    format!("app{renames}")
 }
 
 /// An instance in its place: when one dies, another with a new name and nothing in memory follows.
@@ -326,6 +342,15 @@ impl Player {
             Op::Recreate(rows) => self.change_table(|table| table.recreate(rows)),
             Op::Stage(rows) => self.change_table(|table| table.stage(rows)),
             Op::Swap => self.change_table(Table::swap),
+            Op::Truncate(rows) => self.change_table(|table| table.truncate(rows)),
+            Op::Retype => self.change_table(Table::retype),
+            Op::Column(added) => world.with(|state| {
+                state.table.has_extra = added;
+                state.coverage.saw("source: column added or dropped");
+            }),
+            Op::RenameApp => self.rename_app().await,
+            Op::LoseMarker => operator::lose_marker(&world).await,
+            Op::PutBack => self.put_back().await,
             Op::Track(on) => self.track(on),
             Op::Duplicate => world.with(|state| state.table.put_twins()),
             Op::RemoveTwins => world.with(|state| state.table.twins.clear()),
@@ -340,6 +365,8 @@ impl Player {
             Op::Resume => {
                 world.operate(Happened::Resumed, StateDocument::resume).await;
             }
+            // The command does nothing to a document that was never granted.
+            Op::BreakLease if world.with(|state| state.judge.is_elsewhere) => {}
             Op::BreakLease => {
                 let broken = |document: &StateDocument, _| document.break_lease().unwrap();
                 if world.operate(Happened::LeaseBroken, broken).await {
@@ -375,6 +402,46 @@ impl Player {
             state.judge.ever_renamed = true;
         });
         self.restart_idle();
+    }
+
+    /// Stops all instances, as before a deployment, and waits until nothing of theirs can land any more.
+    async fn stop_all(&mut self) {
+        for slot in 0..self.seats.len() {
+            self.kill(slot).await;
+            self.world.with(|state| state.slots[slot].is_dead = true);
+            self.collect(slot).await;
+        }
+        sleep(LANDS_WITHIN).await;
+    }
+
+    /// The instances come back under another name of the application, where no document is.
+    async fn rename_app(&mut self) {
+        self.stop_all().await;
+        let key = StateKey::Document(POLLER.to_owned());
+        let stored = self.world.memory().load(&key).await.expect("memory answers").stored;
+        self.world.with(|state| {
+            let renames = state.left.len();
+            let checkpoint_of = state.judge.checkpoint_of();
+            state.left.push((app(renames), checkpoint_of));
+            state.memory = Arc::new(state.memory.under_app(&app(renames + 1)));
+            state.creation = None;
+            state.copy = None;
+            let name = SourceFingerprint::of(&[("object", &format!("dbo.t{}", state.names))]);
+            let is_elsewhere = stored.is_some()
+                && state.judge.checkpoint > 0
+                && state.judge.fingerprint() == name.as_str();
+            state.judge.app_renamed(is_elsewhere);
+            state.coverage.saw("instance: another app name");
+        });
+        for slot in 0..self.seats.len() {
+            self.seats[slot].poller = poller(&self.world, slot, self.seats[slot].lives);
+        }
+    }
+
+    /// An older copy is put back, as storage itself restores one.
+    async fn put_back(&mut self) {
+        self.stop_all().await;
+        operator::put_back(&self.world).await;
     }
 
     fn restart_idle(&self) {
@@ -526,10 +593,17 @@ impl Player {
                 slot.hold.dies_in = None;
             }
         });
-        if world.with(|state| state.judge.has_vanished)
-            && let Err(error) = Box::pin(operator::reset(&world)).await
-        {
-            world.with(|state| state.judge.object(format!("a lost document stays lost: {error}")));
+        world.operate(Happened::Resumed, StateDocument::resume).await;
+        if world.with(|state| state.judge.has_vanished) {
+            let found = if world.with(|state| state.judge.is_elsewhere) {
+                Box::pin(operator::clone_from_before(&world)).await
+            } else {
+                Box::pin(operator::reset(&world)).await
+            };
+            if let Err(error) = found {
+                let text = format!("a lost document stays lost: {error}");
+                world.with(|state| state.judge.object(text));
+            }
         }
         world.operate(Happened::Resumed, StateDocument::resume).await;
         Box::pin(self.remedy()).await;
@@ -618,6 +692,10 @@ impl Player {
             let now = self.world.with(State::reached);
             idle_rounds = if now == reached { idle_rounds + 1 } else { 0 };
             reached = now;
+            if self.world.with(|state| std::mem::take(&mut state.fence_ahead)) {
+                let raised = Box::pin(operator::raise_above_fence(&self.world)).await;
+                self.world.with(|state| state.note(format_args!("remedy: {raised:?}")));
+            }
             let drained =
                 self.world.with(|state| state.table.all_delivered(state.judge.checkpoint));
             if drained {
@@ -656,6 +734,9 @@ const FROZEN: &str = "instance: frozen in a tick";
 const DELETED: &str = "operator: deleted the document";
 const DELETED_HELD: &str = "operator: deleted the document under a held lease";
 
+/// Longer than any request needs to land after it was given up.
+const LANDS_WITHIN: Duration = Duration::from_secs(300);
+
 /// The bound on progress: rounds of (ttl + longest back-off) / 4 without any, once faults have stopped and
 /// an operator has acted. In 400 worlds the longest took 13.
 const ROUNDS_MAX: u32 = 30;
@@ -693,8 +774,11 @@ impl State {
         let vanished = row.outcome == "state_vanished" && !self.judge.ever_vanished;
         let lost = row.outcome == "position_lost" && !self.judge.ever_replaced;
         let renamed = row.outcome == "fingerprint" && !self.judge.ever_renamed;
+        let elsewhere = row.outcome == "first_run_elsewhere" && !self.judge.ever_elsewhere;
+        let ahead = row.outcome == "fence_ahead" && !self.judge.ever_put_back;
+        self.fence_ahead |= row.outcome == "fence_ahead";
         self.alarms += u64::from(["position_lost", "fingerprint"].contains(&row.outcome));
-        if vanished || lost || renamed || row.outcome == "normalize_failed" {
+        if vanished || lost || renamed || elsewhere || ahead || row.outcome == "normalize_failed" {
             self.judge.object(format!("alarm without a cause: {}", report.summary));
         }
     }
@@ -712,7 +796,8 @@ pub(crate) fn handler(world: &Arc<World>, slot: usize) -> Arc<dyn Handler> {
 
 fn store(world: &Arc<World>, slot: usize, owner_id: &str) -> Arc<dyn StateStore> {
     let owner_id = owner_id.to_owned();
-    let store = Arc::new(SimStore { world: Arc::clone(world), slot, owner_id });
+    let memory = world.memory();
+    let store = Arc::new(By(SimStore { world: Arc::clone(world), memory, slot, owner_id }));
     if world.plan.broken == Some(Break::FastClock) {
         // Checked, that clock would do no harm.
         return store;
