@@ -154,6 +154,8 @@ struct State {
     rows_fit: Option<usize>,
     /// Whether it was said what is known of a view, or cannot be known of a query.
     told_of_origin: bool,
+    /// Whether a unique index covers cursor and key.
+    has_unique_key: bool,
 }
 
 impl Mssql {
@@ -213,6 +215,7 @@ impl Mssql {
             refused_at: None,
             rows_fit: None,
             told_of_origin: false,
+            has_unique_key: false,
         });
         Ok(Self {
             settings,
@@ -315,7 +318,7 @@ impl Mssql {
         &self,
         state: &'a mut State,
     ) -> Result<(Arc<Plan>, &'a mut Connection), FetchError> {
-        let State { connection, plan, told_of_origin, .. } = state;
+        let State { connection, plan, told_of_origin, has_unique_key, .. } = state;
         if let Some(known) = plan {
             return Ok((Arc::clone(known), connection));
         }
@@ -331,15 +334,15 @@ impl Mssql {
         if !std::mem::replace(told_of_origin, true) {
             match self.origin.table() {
                 None => self.say_key_not_checked("a query"),
-                Some(table) if tells => {
-                    if let Some(view) = self.bounded_view(choice.mode, &columns) {
+                Some(table) => {
+                    if tells && let Some(view) = self.bounded_view(choice.mode, &columns) {
                         self.warn_of_outside(connection, view).await;
                     }
-                    self.check_unique_key(connection, table, &made).await;
+                    *has_unique_key = self.check_unique_key(connection, table, &made, tells).await;
                 }
-                Some(_) => {}
             }
         }
+        let made = made.of_unique_key(*has_unique_key);
         Ok((Arc::clone(plan.insert(Arc::new(made))), connection))
     }
 

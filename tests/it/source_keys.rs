@@ -10,7 +10,7 @@ use highwater::source::mssql::{Mssql, SourceSettings};
 use highwater::source::{FetchWindow, Source as _};
 
 use crate::any_server::AnyServer;
-use crate::sql::{fetch, logged};
+use crate::sql::{events, fetch, logged};
 use crate::ticks::Ticks;
 
 const TIMED: &str =
@@ -165,4 +165,57 @@ async fn rowversions_are_unique_without_the_key() {
     .await;
     let source = Mssql::new(world.settings("t", RowVersion, "rv")).unwrap();
     assert_eq!(fetch(&source, None, 9).await.unwrap().rows.len(), 3);
+}
+
+/// Two keys each that differ in form, and not to the server.
+const EQUAL_KEYS: [(&str, &str, &str); 2] = [
+    ("datetimeoffset(7)", "'2020-01-01T10:00:00+00:00'", "'2020-01-01T12:00:00+02:00'"),
+    ("sql_variant", "CAST(7 AS int)", "CAST(7 AS bigint)"),
+];
+
+#[tokio::test]
+async fn keys_that_only_the_server_takes_for_equal_are_not_unique() {
+    for (key, one, other) in EQUAL_KEYS {
+        for (cursor, mode, at) in
+            [("datetime2(7)", TimestampPk, "'2020-01-01'"), ("int", IntegerPk, "1")]
+        {
+            let world = AnyServer::start(&format!(
+                "CREATE TABLE dbo.t (id {key} NOT NULL, at {cursor} NOT NULL, gone bit NOT NULL DEFAULT 0); \
+                 INSERT INTO dbo.t (id, at) VALUES ({one}, {at}); \
+                 INSERT INTO dbo.t (id, at) VALUES ({other}, {at})"
+            ))
+            .await;
+            let settings = world.settings("t", mode, "at");
+            let settings = SourceSettings { settle: Duration::ZERO, ..settings };
+            // The column that says so stands between two others then.
+            let gone = (mode == TimestampPk).then(|| "Gone".to_owned());
+            let deletes = SourceSettings { soft_delete: gone, ..settings.clone() };
+            for settings in [&settings, &deletes] {
+                let source = Mssql::new(settings.clone()).unwrap();
+                for rows_max in [1, 2] {
+                    let error = fetch(&source, None, rows_max).await.unwrap_err();
+                    assert!(error.reason.contains("is not unique"), "{key} by {rows_max}: {error}");
+                }
+                world.execute("UPDATE dbo.t SET gone = 1 WHERE gone = 0").await;
+            }
+            // Of one row alone, deleted or not, nothing is said.
+            world
+                .execute(&format!(
+                    "DELETE FROM dbo.t; INSERT INTO dbo.t (id, at) VALUES ({one}, {at})"
+                ))
+                .await;
+            let (rows, deleted) =
+                (Mssql::new(settings.clone()).unwrap(), Mssql::new(deletes.clone()).unwrap());
+            for source in [&rows, &deleted] {
+                let (found, _) = events(source, None, 2).await;
+                assert_eq!(source.current(&found[0].cursor).await.unwrap().rows.len(), 1, "{key}");
+            }
+            // With an index it cannot happen, and the server is not asked.
+            world.execute("CREATE UNIQUE INDEX ux ON dbo.t (id)").await;
+            for settings in [settings, deletes] {
+                let source = Mssql::new(settings).unwrap();
+                assert_eq!(fetch(&source, None, 1).await.unwrap().rows.len(), 1, "{key}");
+            }
+        }
+    }
 }

@@ -33,7 +33,9 @@
 //! in three of ten worlds one who resets the poller, restores an older copy of the document, or deletes it
 //! where ticks must fail until it is reset (`operator.rs`);
 //! in a third of the worlds a table that is recreated, swapped or not tracked for a while, whose key is not
-//! unique, or whose name changes in the settings (`source.rs`);
+//! unique, or whose name changes in the settings (`source.rs`); in as many a table that is truncated or whose key or
+//! columns change, a marker that is deleted, an application that gets another name, or an older copy of the document
+//! that is put back with the grants that it had;
 //! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`);
 //! in one of five a chain of two steps, in one of four a source that asks to have something kept. In two of
 //! three the next batch is read while the handler runs, over the one connection that each instance has; in one

@@ -35,6 +35,7 @@ impl Parser<'_> {
                 aggregate(&upper, &value)?
             }
             "IIF" => self.choice_call(scope)?,
+            "LAG" => return self.lag_call(scope),
             "DATEADD" | "DATEDIFF" | "DATEDIFF_BIG" => self.date_call(&upper, scope)?,
             _ => {
                 let arguments = self.arguments(scope)?;
@@ -71,6 +72,29 @@ impl Parser<'_> {
         let [yes, no] = results;
         let sql = format!("CASE WHEN {condition} THEN {} ELSE {} END", yes.sql, no.sql);
         Ok(Expression { collation, ..Expression::new(sql, ty) })
+    }
+
+    /// `LAG(value) OVER (ORDER BY …)`: the value of the row before, the only function of a window.
+    fn lag_call(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
+        let value = self.expression(scope)?;
+        self.expect_symbol(")")?;
+        self.expect("OVER")?;
+        self.expect_symbol("(")?;
+        self.expect("ORDER")?;
+        self.expect("BY")?;
+        let mut terms = Vec::new();
+        loop {
+            let term = self.expression(scope)?.ordered();
+            let direction = if self.eat("DESC") { " DESC" } else { "" };
+            self.eat("ASC");
+            terms.push(format!("{term}{direction}"));
+            if !self.eat_symbol(",") {
+                break;
+            }
+        }
+        self.expect_symbol(")")?;
+        let sql = format!("lag({}) OVER (ORDER BY {})", value.sql, terms.join(", "));
+        Ok(text_like(&value, sql, value.ty))
     }
 
     fn convert_call(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {

@@ -112,11 +112,13 @@ impl Plan {
             return Err(SqlError::new(ErrorKind::Internal, reason));
         }
         self.check_text(cells)?;
-        let position = self.value(cells, self.sizes_at() + self.guard.width());
+        let position_at = self.sizes_at() + self.guard.width();
+        let position = self.value(cells, position_at);
+        let is_same = self.asks_same && self.value(cells, position_at + 1) == Value::Int(1);
         let key: Vec<Value> = self.key_at.iter().map(|at| self.value(cells, *at)).collect();
         let before = answer.rows.last().filter(|_| answer.repeated.is_none());
-        if let Some(reason) = before.and_then(|before| self.repeated(before, &position, &key)) {
-            answer.repeated = Some(reason);
+        if before.is_some_and(|before| is_same || self.is_repeated(before, &position, &key)) {
+            answer.repeated = Some(self.repeated(&position, &key));
         }
         Ok(Place { position, key })
     }
@@ -187,8 +189,8 @@ impl Plan {
         self.forms.len()
     }
 
-    /// Adds a row of the table: its columns, the sizes of some, its position, and what happened to it where
-    /// that is told.
+    /// Adds a row of the table: its columns, the sizes of some, its position, whether that is the one of the row before where
+    /// the server is asked, and what happened to it where that is told.
     pub(super) fn read_cells(
         &self,
         cells: &TokenRow<'_>,

@@ -13,7 +13,7 @@ use crate::value::Value;
 use super::form::KeyValue;
 use super::limit::Cut;
 use super::plan::{Answer, Plan, unexpected};
-use super::query::operation;
+use super::query::{SAME_ALIAS, operation};
 use super::tracking::position;
 use super::zone::now;
 
@@ -40,10 +40,12 @@ impl Plan {
         let deleted = self.deleted.as_deref().map(operation);
         if let Some(read) = self.untracked() {
             let leading = read.leading_value();
+            let same =
+                if self.asks_same { format!(", 0 AS [{SAME_ALIAS}]") } else { String::new() };
             let op = deleted.map(|deleted| format!(", {deleted}")).unwrap_or_default();
             let sql = format!(
                 "SELECT CONVERT(NVARCHAR(33), {}, 126) AS [__now];\n\
-                 SELECT TOP ({ROWS_MAX}) {select}, {leading} AS [__cursor]{op}\n{rows}",
+                 SELECT TOP ({ROWS_MAX}) {select}, {leading} AS [__cursor]{same}{op}\n{rows}",
                 now(self.clock)
             );
             return Ok((sql, params));

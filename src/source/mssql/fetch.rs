@@ -170,6 +170,7 @@ impl Mssql {
             return Ok(());
         }
         let new = self.make_plan(described).inspect_err(|_| state.plan = None)?;
+        let new = new.of_unique_key(state.has_unique_key);
         let changes = new.schema.changes_from(&old.schema);
         let refusal = match window.after {
             Some(_) if !new.schema.orders_as(&old.schema) => Some(self.reordered(&changes)),

@@ -8,6 +8,7 @@ use crate::config::{Filter, SourceClock};
 use crate::cursor::{Cursor, CursorError, CursorMode, RowVersion, SourceState};
 use crate::error::ErrorKind;
 use crate::mssql::Param;
+use crate::mssql::ident::quote;
 use crate::partition::Partition;
 use crate::source::{Anchor, Columns, FetchError, FetchWindow, Lag, Remember, Row, Rows};
 use crate::value::Value;
@@ -52,8 +53,8 @@ pub(super) struct Plan {
     pub(super) key_at: Vec<usize>,
     /// How the columns of a row are read.
     pub(super) forms: Vec<CellForm>,
-    /// Cells of a row: columns, then the sizes of the guarded ones, the position and, where there are
-    /// deleted ones, what happened.
+    /// Cells of a row: columns, then the sizes of the guarded ones, the position, where the server is asked
+    /// whether it repeats, and, where there are deleted ones, what happened.
     pub(super) width: usize,
     pub(super) guard: Guard,
     /// All columns, as the server described them, and what matters of those that are read.
@@ -75,6 +76,10 @@ pub(super) struct Plan {
     pub(super) identify: Option<String>,
     /// The statements of fetches, as far as they have been made.
     statements: Mutex<BTreeMap<Bounds, Arc<str>>>,
+    /// The quoted names of all columns that statements read.
+    read: Vec<String>,
+    /// Whether each row says if the server considers its position equal to that of the row before.
+    pub(super) asks_same: bool,
     /// Set by tests that show what the upper bound is for.
     unbounded: bool,
 }
@@ -186,6 +191,12 @@ impl Plan {
         let forms = read.iter().map(CellForm::of_column).collect();
         let ordering: Vec<&Column> = cursor.iter().chain(&key).collect();
         let schema = Schema::of(&read, &ordering);
+        let gone = settings.soft_delete.as_deref();
+        let gone = gone.map(|name| find(Role::SoftDelete, name)).transpose()?;
+        let names_read = read.iter().chain(&cursor).chain(&gone);
+        let mut names_read: Vec<String> = names_read.map(|column| quote(&column.name)).collect();
+        names_read.sort_unstable();
+        names_read.dedup();
         Ok(Self {
             poller: settings.poller.clone(),
             table: origin.to_string(),
@@ -210,8 +221,19 @@ impl Plan {
             describe: origin.describe(),
             identify: identity::statement(origin, mode),
             statements: Mutex::default(),
+            read: names_read,
+            asks_same: false,
             unbounded: false,
         })
+    }
+
+    /// Has the server say which rows share a position, where no unique index does and only it can tell.
+    pub(super) fn of_unique_key(mut self, is_unique: bool) -> Self {
+        if !is_unique && self.cursor.is_some() && self.key.iter().any(Column::equates_loosely) {
+            self.asks_same = true;
+            self.width += 1;
+        }
+        self
     }
 
     /// Leaves the upper bound out of the statements.
@@ -298,6 +320,7 @@ impl Plan {
             partition: self.partition,
             clock: self.clock,
             bases: Bases::default(),
+            same_of: self.asks_same.then_some(self.read.as_slice()),
         })
     }
 

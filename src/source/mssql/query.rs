@@ -22,6 +22,9 @@ use super::zone::now;
 /// Name of the column with the leading part of a row's position.
 pub(super) const CURSOR_ALIAS: &str = "__cursor";
 
+/// Name of the column that says whether the server considers a row's position equal to that of the row before.
+pub(super) const SAME_ALIAS: &str = "__same";
+
 /// What is read, apart from the window.
 #[derive(Debug)]
 pub(super) struct Read<'a> {
@@ -41,6 +44,9 @@ pub(super) struct Read<'a> {
     pub(super) clock: SourceClock,
     /// The types of the bounds' key values.
     pub(super) bases: Bases,
+    /// The quoted names of all columns that are read, where each row is to say if the server considers its position
+    /// equal to that of the row before.
+    pub(super) same_of: Option<&'a [String]>,
 }
 
 /// Types that key values of bounds have of their own, in the order of the key; empty where columns have theirs.
@@ -110,16 +116,25 @@ impl Read<'_> {
         // A column may be in the order once only.
         let key = self.key.iter().filter(|column| *column != self.cursor);
         let key = key.map(|column| format!("t.{}", quote(&column.name)));
-        let order: Vec<String> = std::iter::once(cursor.clone()).chain(key).collect();
+        let sorted: Vec<String> = std::iter::once(cursor.clone()).chain(key).collect();
+        let (conditions, order) = (conditions.join("\nAND "), sorted.join(", "));
+        let rows = format!("{} AS t\nWHERE {conditions}\nORDER BY {order}", self.table);
+        // Rows are compared within the page, so that the server need not put all of them in order.
+        let (top, same, rows) = match self.same_of {
+            None => ("TOP (@P1) ", String::new(), rows),
+            Some(columns) => {
+                let columns: Vec<_> = columns.iter().map(|name| format!("t.{name}")).collect();
+                let page = format!("SELECT TOP (@P1) {}\nFROM {rows}", columns.join(", "));
+                let rows = format!("({page}) AS t\nORDER BY {order}");
+                ("", same_as_before(&sorted), rows)
+            }
+        };
         format!(
-            "{}\nSELECT TOP (@P1) {}, {} AS [{CURSOR_ALIAS}]{}\nFROM {} AS t\nWHERE {}\nORDER BY {};",
+            "{}\nSELECT {top}{}, {} AS [{CURSOR_ALIAS}]{same}{}\nFROM {rows};",
             self.head(),
             self.select.join(", "),
             self.cursor_value(&cursor),
             self.deleted.map(|deleted| format!(", {}", operation(deleted))).unwrap_or_default(),
-            self.table,
-            conditions.join("\nAND "),
-            order.join(", "),
         )
     }
 
@@ -247,6 +262,15 @@ impl Read<'_> {
         }
         format!("CAST({cursor} AS {})", self.cursor.declared())
     }
+}
+
+/// Returns the column that says whether the row before has the same values in `order`, by their collations and
+/// types.
+fn same_as_before(order: &[String]) -> String {
+    let over = format!("OVER (ORDER BY {})", order.join(", "));
+    let equal = order.iter().map(|column| format!("LAG({column}) {over} = {column}"));
+    let equal = equal.collect::<Vec<_>>().join(" AND ");
+    format!(", CASE WHEN {equal} THEN 1 ELSE 0 END AS [{SAME_ALIAS}]")
 }
 
 /// Returns the column that tells deleted rows from others.

@@ -193,6 +193,7 @@ mod tests {
             partition: None,
             clock: crate::config::SourceClock::Utc,
             bases: Bases::default(),
+            same_of: None,
         };
         let past = |after, upto| {
             let (conditions, order) = read.past(Bounds { after, upto }, 2);

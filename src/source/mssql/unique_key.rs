@@ -4,6 +4,9 @@
 //! read. The server orders equal positions next to each other: comparing each row with the one before it,
 //! the extra row after the page included, finds every such pair before anything is delivered. A row that
 //! is inserted after its twin was delivered cannot be found this way; only a unique index prevents it.
+//!
+//! Which texts are equal is up to the collation, and values of some types are equal in several forms. Where no
+//! unique index covers such a key, the server itself compares each row with the one before it.
 
 use crate::error::ErrorKind;
 use crate::mssql::ident::{QualifiedName, quote};
@@ -23,6 +26,13 @@ pub(super) const IS_VIEW: &str = "SELECT COUNT(*) AS n FROM sys.objects AS o \
      WHERE o.object_id = OBJECT_ID(@P1) AND o.type = N'V'";
 
 impl Column {
+    /// Whether the server may consider two values equal whose forms differ by more than [`Self::equates`] knows.
+    pub(super) fn equates_loosely(&self) -> bool {
+        let is_binary = self.collation.as_deref().is_some_and(|name| name.contains("_BIN"));
+        matches!(self.type_name.as_str(), "sql_variant" | "datetimeoffset")
+            || (self.is_text() && !is_binary)
+    }
+
     /// Whether the server considers two values of the column equal, as far as its collation's name tells.
     fn equates(&self, one: &Value, other: &Value) -> bool {
         match (one, other) {
@@ -60,17 +70,15 @@ impl Column {
 }
 
 impl Plan {
-    /// Returns the error of two adjacent rows at one position; `None` where the positions differ.
-    pub(super) fn repeated(&self, before: &Row, position: &Value, key: &[Value]) -> Option<String> {
-        let is_same = before.position == *position
-            && self
-                .key
-                .iter()
-                .zip(before.key.iter().zip(key))
-                .all(|(column, (one, other))| column.equates(one, other));
-        if !is_same {
-            return None;
-        }
+    /// Whether two adjacent rows are at one position.
+    pub(super) fn is_repeated(&self, before: &Row, position: &Value, key: &[Value]) -> bool {
+        let mut values = self.key.iter().zip(before.key.iter().zip(key));
+        before.position == *position
+            && values.all(|(column, (one, other))| column.equates(one, other))
+    }
+
+    /// Returns the error of two adjacent rows at one position.
+    pub(super) fn repeated(&self, position: &Value, key: &[Value]) -> String {
         // A cursor that is part of the key is shown once.
         let cursor = self.cursor.iter().filter(|cursor| !self.key.contains(cursor));
         let columns: Vec<&Column> = cursor.chain(&self.key).collect();
@@ -82,7 +90,7 @@ impl Plan {
             .collect();
         let quoted: Vec<String> = columns.iter().map(|column| quote(&column.name)).collect();
         let quoted = quoted.join(", ");
-        Some(format!(
+        format!(
             "the key of `{}` is not unique: two rows have {}. Paging would skip one of them, so nothing of \
              this page was delivered. List all such rows with `SELECT {quoted}, COUNT(*) AS n FROM {} AS t \
              GROUP BY {quoted} HAVING COUNT(*) > 1`; then remove the duplicates and add a unique index, or \
@@ -90,7 +98,7 @@ impl Plan {
             self.table,
             shown.join(", "),
             self.quoted,
-        ))
+        )
     }
 
     /// Returns the columns that identify a row: the cursor, then the key.
@@ -132,21 +140,40 @@ enum Uniqueness {
 }
 
 impl Mssql {
-    /// Warns where no unique index covers cursor and key. A catalogue that cannot be read must not stop
-    /// the poller.
+    /// Returns whether a unique index covers cursor and key. `warns` is for one of several parts, which warns where
+    /// none does. A catalogue that cannot be read must not stop the poller.
     pub(super) async fn check_unique_key(
         &self,
         connection: &mut Connection,
         table: &QualifiedName,
         plan: &Plan,
-    ) {
+        warns: bool,
+    ) -> bool {
         // Of the usual table, the description has told already.
         if plan.has_primary_key() {
-            return;
+            return true;
         }
+        let matters = plan.key.iter().any(Column::equates_loosely);
+        if !warns && !matters {
+            return false;
+        }
+        let found = self.uniqueness(connection, table, plan).await;
+        let is_unique = matches!(found, Ok(Some(Uniqueness::Guaranteed)));
+        if warns {
+            self.say_uniqueness(table, plan, found);
+        }
+        is_unique
+    }
+
+    fn say_uniqueness(
+        &self,
+        table: &QualifiedName,
+        plan: &Plan,
+        found: Result<Option<Uniqueness>, crate::mssql::SqlError>,
+    ) {
         let poller = self.settings.poller.as_str();
         let columns = plan.identity().join("`, `");
-        match self.uniqueness(connection, table, plan).await {
+        match found {
             Ok(Some(Uniqueness::Guaranteed)) => {}
             Ok(Some(Uniqueness::View)) => self.say_key_not_checked("a view"),
             Ok(Some(Uniqueness::NoIndex)) => tracing::warn!(

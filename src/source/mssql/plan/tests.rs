@@ -351,3 +351,18 @@ fn the_key_of_a_deleted_row_is_that_of_its_change_throughout() {
         assert!(!key.contains("t.["), "{key}");
     }
 }
+
+#[test]
+fn the_server_is_asked_for_equal_keys_only_where_no_index_rules_them_out() {
+    let by = |key: &str, is_unique: bool| {
+        let settings = listed(CursorMode::TimestampPk, "at");
+        let settings = SourceSettings { key: vec![key.to_owned()], ..settings };
+        let plan = plan(&settings).unwrap().of_unique_key(is_unique);
+        let after = Cursor::timestamp("2020-01-01T00:00:00.0000000", KeyValues::new()).unwrap();
+        let asks = plan.statement(window(&after, None)).unwrap().0.contains("LAG(");
+        assert_eq!(plan.width, 3 + usize::from(asks), "{key}");
+        asks
+    };
+    assert!(by("any", false) && !by("any", true));
+    assert!(!by("id", false), "its forms are as many as its values");
+}

@@ -42,6 +42,7 @@ fn rowversion_windows() {
         partition: None,
         clock: SourceClock::Utc,
         bases: Bases::default(),
+        same_of: None,
     };
     check(
         &read,
@@ -110,6 +111,7 @@ fn timestamp_windows_with_a_composite_key() {
         partition: None,
         clock: SourceClock::Utc,
         bases: Bases::default(),
+        same_of: None,
     };
     check(
         &read,
@@ -154,6 +156,7 @@ fn an_offset_is_read_as_utc() {
         partition: None,
         clock: SourceClock::Utc,
         bases: Bases::default(),
+        same_of: None,
     };
     check(
         &read,
@@ -167,6 +170,41 @@ fn an_offset_is_read_as_utc() {
         WHERE t.[at] >= CAST(@P3 AS datetimeoffset(3)) AND (t.[at] > CAST(@P3 AS datetimeoffset(3)) OR t.[id] > CAST(@P4 AS int))
         AND t.[at] < @hi
         ORDER BY t.[at], t.[id];"#]],
+    );
+}
+
+#[test]
+fn the_server_says_which_positions_repeat_where_it_is_asked() {
+    let cursor = column("at", "datetime2", 8, 7);
+    let key = [column("k", "sql_variant", 20, 0), cursor.clone()];
+    let select = ["t.[k]".to_owned()];
+    let columns = ["[k]", "[at]", "[gone]"].map(str::to_owned);
+    let read = Read {
+        table: "[dbo].[T]",
+        mode: CursorMode::TimestampPk,
+        cursor: &cursor,
+        key: &key,
+        select: &select,
+        deleted: Some("t.[gone] <> 0"),
+        filter: None,
+        partition: None,
+        clock: SourceClock::Utc,
+        bases: Bases::default(),
+        same_of: Some(&columns),
+    };
+    check(
+        &read,
+        Reach::Nothing,
+        false,
+        &expect![[r#"
+            DECLARE @hi datetime2(7) = DATEADD(MILLISECOND, -@P2, SYSUTCDATETIME());
+            SELECT CONVERT(NVARCHAR(33), SYSUTCDATETIME(), 126) AS [__now];
+            SELECT t.[k], CONVERT(NVARCHAR(33), t.[at], 126) AS [__cursor], CASE WHEN LAG(t.[at]) OVER (ORDER BY t.[at], t.[k]) = t.[at] AND LAG(t.[k]) OVER (ORDER BY t.[at], t.[k]) = t.[k] THEN 1 ELSE 0 END AS [__same], CASE WHEN t.[gone] <> 0 THEN N'D' ELSE N'U' END AS [__op]
+            FROM (SELECT TOP (@P1) t.[k], t.[at], t.[gone]
+            FROM [dbo].[T] AS t
+            WHERE t.[at] < @hi
+            ORDER BY t.[at], t.[k]) AS t
+            ORDER BY t.[at], t.[k];"#]],
     );
 }
 
@@ -186,6 +224,7 @@ fn integer_windows_end_at_the_settled_mark() {
         partition: None,
         clock: SourceClock::Utc,
         bases: Bases::default(),
+        same_of: None,
     };
     check(
         &read,
