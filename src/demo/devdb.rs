@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
 use super::{UNAVAILABLE, flights, progress::say};
-use crate::devdb::{Database, Databases, Options as ServerOptions, Server, SqlError};
+use crate::devdb::{Databases, Options as ServerOptions, Server, SqlError};
 use crate::event::counted;
 
 /// Names standard input among files.
@@ -52,16 +52,16 @@ async fn serve(options: Options) -> Result<(), String> {
     let listen = ServerOptions { port: options.port, ..ServerOptions::default() };
     let databases =
         Databases::with(&listen.database).map_err(|error| format!("make databases: {error}"))?;
-    let database = databases.find(&listen.database).ok_or("its database is missing")?;
-    fill(&database, &options)?;
-    let server = Server::start(databases, listen).await;
+    let name = listen.database.clone();
+    fill((&databases, &name), &options)?;
+    let server = Server::start(databases.clone(), listen).await;
     let server =
         server.map_err(|error| format!("listen on 127.0.0.1:{}: {error}", options.port))?;
     say("A development stand-in, not SQL Server. Ends with Ctrl+C, and all data with it.");
     tell(&server.connection_string());
     let asked = async {
         if options.sql.iter().any(|file| is_standard_input(file)) {
-            run_lines(&database).await;
+            run_lines(&databases, &name).await;
         }
         // Statements may end; the server goes on.
         std::future::pending::<()>().await;
@@ -76,17 +76,18 @@ async fn serve(options: Options) -> Result<(), String> {
 }
 
 /// Makes what is to be there before anybody connects.
-fn fill(database: &Database, options: &Options) -> Result<(), String> {
+fn fill((databases, name): (&Databases, &str), options: &Options) -> Result<(), String> {
     if let Some(rows) = options.flights {
+        let database = databases.find(name).ok_or("its database is missing")?;
         let rows = usize::try_from(rows).unwrap_or(usize::MAX);
         let flights = flights::read(rows).map_err(|error| format!("read the flights: {error}"))?;
-        flights::load(database, &flights).map_err(|error| format!("load the flights: {error}"))?;
+        flights::load(&database, &flights).map_err(|error| format!("load the flights: {error}"))?;
     }
     for file in options.sql.iter().filter(|file| !is_standard_input(file)) {
         let at = |error: &dyn std::fmt::Display| format!("run `{}`: {error}", file.display());
         let text = fs::read_to_string(file).map_err(|error| at(&error))?;
         for batch in batches(&text) {
-            database.execute(&batch).map_err(|error| at(&told(&error)))?;
+            databases.execute(name, &batch).map_err(|error| at(&told(&error)))?;
         }
     }
     Ok(())
@@ -112,15 +113,15 @@ fn batches(text: &str) -> Vec<String> {
 }
 
 /// Runs each line that is typed, and says what it did; a statement that fails is told, and no more.
-async fn run_lines(database: &Database) {
+async fn run_lines(databases: &Databases, name: &str) {
     let mut lines = typed();
     while let Some(line) = lines.recv().await {
         // What ends a batch elsewhere: here each line is one.
         if line.trim().is_empty() || is_go(&line) {
             continue;
         }
-        let database = database.clone();
-        let ran = spawn_blocking(move || database.execute(&line)).await;
+        let (databases, name) = (databases.clone(), name.to_owned());
+        let ran = spawn_blocking(move || databases.execute(&name, &line)).await;
         say(&match ran {
             Ok(Ok(rows)) => counted(rows, "row"),
             Ok(Err(error)) => told(&error),

@@ -53,6 +53,20 @@ impl Databases {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Runs a batch in the database of a name, or about databases. Returns how many rows it wrote or found.
+    ///
+    /// # Errors
+    /// As [`Database::execute`]; 911 where there is no such database.
+    pub fn execute(&self, database: &str, sql: &str) -> Result<u64, SqlError> {
+        if let Some(done) = self.run(sql) {
+            return done.map(|()| 0);
+        }
+        let found = self.find(database).ok_or_else(|| {
+            SqlError::new(911, 16, format!("Database '{database}' does not exist."))
+        })?;
+        found.execute(sql)
+    }
+
     /// Runs a batch that is about databases; [`None`] where it is about something else.
     fn run(&self, sql: &str) -> Option<Result<(), SqlError>> {
         let tokens = lexer::tokens(sql).ok()?;
@@ -156,6 +170,10 @@ mod tests {
         let mut master = databases.connect("master").unwrap();
         assert_eq!(error(&mut *master, "CREATE DATABASE [a b];"), None);
         assert_eq!(error(&mut *master, "CREATE DATABASE [A B]"), Some(1801));
+        assert_eq!(databases.execute("SHOP", "CREATE DATABASE other").unwrap(), 0);
+        databases.execute("other", "CREATE TABLE dbo.T (id int)").unwrap();
+        assert_eq!(databases.execute("other", "INSERT INTO dbo.T VALUES (1), (2)").unwrap(), 2);
+        assert_eq!(databases.execute("none", "SELECT 1").unwrap_err().number, 911);
         let snapshots =
             "ALTER DATABASE [a b] SET READ_COMMITTED_SNAPSHOT ON WITH ROLLBACK IMMEDIATE";
         assert_eq!(error(&mut *master, snapshots), None);

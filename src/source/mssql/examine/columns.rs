@@ -114,12 +114,13 @@ fn unique(table: &Table, indexes: &[Index]) -> Finding {
             format!("`{name}` lets no two rows have one place in the order"),
         );
     }
-    let key: Vec<String> = table.plan.key.iter().map(|column| quote(&column.name)).collect();
-    let (names, plain) = (columns.join("`, `"), key.join(", "));
+    // Several rows may have one key at different places: what must be unique is the place.
+    let quoted: Vec<String> = columns.iter().copied().map(quote).collect();
+    let (names, plain) = (columns.join("`, `"), quoted.join(", "));
     let found = format!("nothing keeps two rows from having the same `{names}`");
     let fix = format!(
         "name the primary key's columns as `SOURCE__KEY`, or run `ALTER TABLE {0} ADD UNIQUE ({plain})`; that fails \
-         while rows share a key, which `SELECT {plain}, COUNT(*) AS n FROM {0} AS t GROUP BY {plain} HAVING \
+         while rows share these values, which `SELECT {plain}, COUNT(*) AS n FROM {0} AS t GROUP BY {plain} HAVING \
          COUNT(*) > 1` lists: remove those first",
         table.plan.quoted
     );
