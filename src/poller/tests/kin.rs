@@ -157,8 +157,8 @@ async fn a_part_is_reset_while_keys_are_divided_anew_until_new_parts_begin() {
     let plan = own.plan_reset(ResetTo::Beginning, false).await.unwrap();
     own.reset(&plan, "replay-1".to_owned(), ann).await.unwrap();
     let document = stored(&world, "p__p0").await.unwrap();
-    assert_eq!((document.checkpoint.cursor, document.repartition.as_ref()), (None, Some(&record)));
-    assert!(document.paused.is_some());
+    assert_eq!(document.checkpoint.cursor, None);
+    assert!(document.paused.is_some() && document.repartition.is_some(), "it can be finished");
     own.note_repartition(&RepartitionRecord { caught_up: true, ..record }, ann).await.unwrap();
     let refused = own.plan_reset(ResetTo::Beginning, false).await.unwrap_err();
     assert!(matches!(refused, ResetError::Dividing { .. }), "{refused}");
