@@ -1,11 +1,15 @@
 //! Doubles for tests of the engine: a scripted source, a recording handler, a store that counts and
-//! breaks.
+//! breaks, and a [`World`] that puts them together around a poller.
 //!
 //! Behind the feature `test-util`; nothing here is stable.
 
 mod broken;
+mod journaled;
 mod pace;
+mod steady;
 mod store;
+mod watched;
+mod world;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -17,8 +21,15 @@ use async_trait::async_trait;
 use time::OffsetDateTime;
 
 pub use self::broken::{Fault, PanickingHandler};
+pub use self::journaled::Journaled;
 use self::pace::Pace;
+pub use self::steady::Steady;
 pub use self::store::{Call, Calls, FaultyStore};
+pub use self::watched::{Logged, Watched};
+pub use self::world::{
+    TTL, World, admin, break_lease, calls, document_in, killed_after, limits, rewrite, sleep,
+    take_over, tick, timed_tick,
+};
 use crate::cursor::{
     Cursor, CursorMode, KeyValues, RowVersion, SourceDefinition, SourceFingerprint, SourceState,
 };

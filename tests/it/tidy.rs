@@ -250,8 +250,22 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     ("devdb", &[], &["rcgen", "rusqlite", "rustls", "sha2", "tokio", "tokio_rustls", "uuid"]),
     (
         "testing",
-        &["cursor", "error", "event", "handler", "source", "state", "value"],
-        &["tokio::spawn"],
+        &[
+            "cursor",
+            "error",
+            "event",
+            "handler",
+            "journal",
+            "lease",
+            "metrics",
+            "policy",
+            "poller",
+            "quarantine",
+            "source",
+            "state",
+            "value",
+        ],
+        &["opentelemetry*", "tokio::spawn", "tracing_subscriber"],
     ),
 ];
 
