@@ -535,6 +535,3 @@ enum NotTaken {
     /// The lease is not held any more: nothing is written down.
     Lost(TickError),
 }
-
-#[cfg(test)]
-mod tests;

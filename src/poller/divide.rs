@@ -223,3 +223,63 @@ fn paused(base: &Snapshot, operator: Operator<'_>) -> Paused {
         extra: serde_json::Map::new(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cursor::{KeyValues, RowVersion};
+    use crate::partition::Partition;
+    use crate::poller::{ResetError, ResetTo, TickOutcome};
+    use crate::testing::{World, admin, tick};
+
+    fn part(world: &World, name: &str, partition: (u16, u16)) -> Poller {
+        let (index, count) = partition;
+        let poller = world.poller(name, name, world.source.clone());
+        poller.dividing(Some(Partition { index, count }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_part_is_reset_while_keys_are_divided_anew_until_new_parts_begin() {
+        let ann = Operator { by: "ann", reason: "repartition" };
+        let world = World::new();
+        world.source.put(1, "row");
+        let own = part(&world, "p__p0", (0, 2));
+        tick(&own).await.unwrap();
+        let record = RepartitionRecord {
+            from: 2,
+            to: 4,
+            begun_at: time::OffsetDateTime::UNIX_EPOCH,
+            upto: None,
+            caught_up: false,
+            after: None,
+        };
+        own.hold_for_repartition(Some(&record), ann).await.unwrap();
+        let admin = admin(&own);
+        let plan = admin.plan_reset(ResetTo::Beginning, false).await.unwrap();
+        admin.reset(&plan, "replay-1".to_owned(), ann).await.unwrap();
+        let document = world.document_of("p__p0").await.unwrap();
+        assert_eq!(document.checkpoint.cursor, None);
+        assert!(document.paused.is_some() && document.repartition.is_some(), "it can be finished");
+        own.note_repartition(&RepartitionRecord { caught_up: true, ..record }, ann).await.unwrap();
+        let refused = admin.plan_reset(ResetTo::Beginning, false).await.unwrap_err();
+        assert!(matches!(refused, ResetError::Dividing { .. }), "{refused}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_paused_part_is_run_up_to_its_bound_and_no_further() {
+        let world = World::new();
+        for id in 1..=6 {
+            world.source.put(id, "row");
+        }
+        let own = || part(&world, "p__p0", (0, 2));
+        admin(&own()).pause(Operator { by: "ann", reason: "repartition" }).await.unwrap();
+        assert!(matches!(tick(&own()).await, Ok(TickOutcome::Paused { .. })));
+        let upto = Cursor::row_version(RowVersion(4), KeyValues::new());
+        let bounded = own().up_to(upto);
+        while tick(&bounded).await.unwrap() != TickOutcome::Idle {}
+        assert_eq!(world.handler.ids(), [1, 2, 3, 4]);
+        let document = world.document_of("p__p0").await.unwrap();
+        assert!(document.paused.is_some() && document.lease.released_at.is_some());
+        assert!(matches!(tick(&own()).await, Ok(TickOutcome::Paused { .. })));
+    }
+}

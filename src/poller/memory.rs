@@ -477,3 +477,29 @@ pub(super) fn was_placed(document: &StateDocument) -> bool {
         || document.replay_id.is_some()
         || document.lease.fencing_token > FencingToken(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handler::HandlerError;
+    use crate::testing::{World, tick};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_backing_off_batch_waits_by_the_services_clock() {
+        let world = World::new();
+        let poller = world.seasoned("a").await;
+        world.source.put(1, "new");
+        world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+        tick(&poller).await.unwrap_err();
+        let key = StateKey::Document("p".to_owned());
+        let stored = world.stored(&key).await.unwrap();
+        let until = world.document().await.in_flight.unwrap().next_attempt_at.unwrap();
+        // By the date of the last answer, plus our monotonic time since.
+        let ahead = Snapshot::read(&key, stored.clone(), until).unwrap();
+        assert_eq!(poller.hindrance(&ahead), None);
+        let just_before = Snapshot::read(&key, stored, until - Duration::from_millis(1)).unwrap();
+        assert!(matches!(poller.hindrance(&just_before), Some(TickOutcome::BackingOff { .. })));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(poller.hindrance(&just_before), None);
+    }
+}

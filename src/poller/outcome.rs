@@ -417,3 +417,6 @@ impl TickError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

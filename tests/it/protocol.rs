@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Test binaries beside that of the library, as `cargo test --test` names them.
-const BINARIES: [&str; 6] = ["it", "host", "azurite", "sim", "demo", "telemetry"];
+const BINARIES: [&str; 7] = ["engine", "it", "host", "azurite", "sim", "demo", "telemetry"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -118,7 +118,7 @@ fn every_test_that_the_page_of_rules_names_exists() {
 
 #[test]
 fn the_page_of_failure_windows_names_tests_that_exist_and_all_of_them() {
-    assert_names_all(&page("failure-windows.md"), "poller::tests::windows::");
+    assert_names_all(&page("failure-windows.md"), "engine", "windows::");
 }
 
 #[test]
@@ -126,12 +126,12 @@ fn the_page_of_the_http_handler_names_all_tests_of_bad_input() {
     let page = page("http-handler.md");
     let (_, part) = page.split_once("\n### Bad input\n").unwrap();
     let (part, _) = part.split_once("\n## ").unwrap();
-    assert_names_all(part, "handler::http::tests::bad_input::");
+    assert_names_all(part, "lib", "handler::http::tests::bad_input::");
 }
 
 #[test]
 fn the_page_of_steps_names_tests_that_exist() {
-    let (library, it) = (tests_of("lib"), tests_of("it"));
+    let (library, engine, it) = (tests_of("lib"), tests_of("engine"), tests_of("it"));
     let page = page("steps.md");
     let (_, rules) = page.split_once("## The rules of durable checkpoints").unwrap();
     let rows = rows(rules);
@@ -139,17 +139,21 @@ fn the_page_of_steps_names_tests_that_exist() {
     for cells in rows {
         let [_, _, tests] = cells[..] else { panic!("rule, how it holds, tests: {cells:?}") };
         for (name, after) in quoted(tests) {
-            let known = if after.starts_with(" (it)") { &it } else { &library };
+            let known = match after {
+                _ if after.starts_with(" (engine)") => &engine,
+                _ if after.starts_with(" (it)") => &it,
+                _ => &library,
+            };
             assert!(known.contains(name), "the page names `{name}`, which is no test");
         }
     }
 }
 
 /// Each row of a page must name one test of a module in its last cell, and all rows all of them.
-fn assert_names_all(page: &str, module: &str) {
-    let library = tests_of("lib");
+fn assert_names_all(page: &str, binary: &str, module: &str) {
+    let known = tests_of(binary);
     let defined: BTreeSet<&str> =
-        library.iter().filter_map(|name| name.strip_prefix(module)).collect();
+        known.iter().filter_map(|name| name.strip_prefix(module)).collect();
     assert!(page.contains(&format!("`{module}`")), "the page says where its tests are");
     let mut named = BTreeSet::new();
     for cells in rows(page) {

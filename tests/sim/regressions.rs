@@ -75,7 +75,7 @@ const REGRESSIONS: &[Regression] = &[
 ];
 
 /// Failures that need a policy and certain rows, as the exact schedule: which rows are bad, what the
-/// policy is, and what happens. Each has a test among `poller::tests` besides. The first and the last
+/// policy is, and what happens. Each has a test in `tests/engine` besides. The first and the last
 /// were seen to fail with their rule taken out ("probe of many rows while processes die", "probe not
 /// written down"), as was the first document that another begins.
 struct Scenario {

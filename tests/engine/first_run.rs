@@ -1,7 +1,13 @@
 //! A poller's first start, and one that has run under another application.
 
-use super::windows::Watched;
-use super::*;
+use std::sync::Arc;
+
+use highwater::poller::{Init, Operator, ResetTo, TickError, TickOutcome};
+use highwater::source::Source;
+use highwater::state::{Precondition, StateDocument, StateKey, StateStore, encode};
+use highwater::testing::{
+    Call, Fault, FaultyStore, TableSource, Watched, World, admin, sleep, tick,
+};
 
 /// A world whose state is kept under another application in the same place.
 fn renamed(world: &World, app: &str) -> World {
@@ -33,8 +39,8 @@ async fn a_renamed_app_stops_at_its_first_tick_and_names_both_paths_and_commands
     let cli = slot.instance("cli");
     let operator = Operator { by: "ann", reason: "app renamed" };
     let there = cli.under_app("app").unwrap();
-    let cloned = Box::pin(there.clone_to(&cli, true, operator)).await.unwrap();
-    assert!(cloned.document.generation > world.document().await.generation);
+    let cloned = Box::pin(admin(&there).clone_to(&cli, true, operator)).await.unwrap();
+    assert!(cloned.document.generation > world.generation().await);
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
     assert_eq!(world.handler.ids(), [0, 1]);
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
@@ -63,7 +69,7 @@ async fn an_init_starts_a_slot_on_purpose() {
     let slot = renamed(&world, "slot");
     let poller = slot.instance("b");
     assert!(matches!(tick(&poller).await, Err(TickError::FirstRunElsewhere { .. })));
-    assert_eq!(slot.instance("cli").init().await.unwrap(), Init::Started { after: None });
+    assert_eq!(admin(&slot.instance("cli")).init().await.unwrap(), Init::Started { after: None });
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
     assert_eq!(world.handler.ids(), [0, 0], "as was asked for");
 }
@@ -140,14 +146,14 @@ async fn a_start_is_logged_again_for_a_document_that_was_made_anew() {
     let cli = watched.world.instance("cli");
     let operator = Operator { by: "ann", reason: "start again" };
     // A reset of a document that is there is no start.
-    let plan = Box::pin(cli.plan_reset(ResetTo::Beginning, false)).await.unwrap();
-    Box::pin(cli.reset(&plan, "reset-1".to_owned(), operator)).await.unwrap();
+    let plan = Box::pin(admin(&cli).plan_reset(ResetTo::Beginning, false)).await.unwrap();
+    Box::pin(admin(&cli).reset(&plan, "reset-1".to_owned(), operator)).await.unwrap();
     sleep(300).await;
     tick(&poller).await.unwrap();
     assert_eq!(watched.count_of("first_run"), 1);
     watched.world.memory.lose(&StateKey::Document("p".to_owned()));
-    let plan = Box::pin(cli.plan_reset(ResetTo::Beginning, false)).await.unwrap();
-    Box::pin(cli.reset(&plan, "reset-2".to_owned(), operator)).await.unwrap();
+    let plan = Box::pin(admin(&cli).plan_reset(ResetTo::Beginning, false)).await.unwrap();
+    Box::pin(admin(&cli).reset(&plan, "reset-2".to_owned(), operator)).await.unwrap();
     tick(&watched.world.instance("b")).await.unwrap();
     assert_eq!(watched.count_of("first_run"), 2);
 }
@@ -161,7 +167,7 @@ async fn of_several_apps_the_one_that_wrote_last_is_named() {
         sleep(1).await;
         let cli = renamed(&world, app).instance("cli");
         let there = cli.under_app("app").unwrap();
-        Box::pin(there.clone_to(&cli, true, operator)).await.unwrap();
+        Box::pin(admin(&there).clone_to(&cli, true, operator)).await.unwrap();
     }
     let error = tick(&renamed(&world, "slot").instance("b")).await.unwrap_err().to_string();
     assert!(error.contains("app `beta` has delivered"), "{error}");

@@ -1,13 +1,22 @@
 //! The next batch is read while the handler has the one before it.
 
-use async_trait::async_trait;
+use std::sync::Arc;
+use std::time::Duration;
 
-use super::*;
-use crate::cursor::SourceState;
-use crate::error::ErrorKind;
-use crate::policy::OnFailure;
-use crate::source::{FetchError, FetchWindow, Remember, Rows, SourceShape};
-use crate::value::Value;
+use async_trait::async_trait;
+use highwater::cursor::SourceState;
+use highwater::error::ErrorKind;
+use highwater::handler::HandlerError;
+use highwater::policy::{FailurePolicy, Flow, OnFailure};
+use highwater::poller::{Limits, Poller, StopSignal, TickOutcome, TickRequest};
+use highwater::source::{FetchError, FetchWindow, Remember, Rows, Source, SourceShape};
+use highwater::state::{MemoryStore, Paused, StateDocument, encode};
+use highwater::testing::{
+    TableSource, World, admin, calls, limits, rewrite, sleep, tick, timed_tick,
+};
+use highwater::value::Value;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 const READ: Duration = Duration::from_secs(3);
 const WORK: Duration = Duration::from_secs(5);
@@ -119,17 +128,13 @@ impl Source for OneConnection {
 }
 
 async fn pause(memory: &MemoryStore) {
-    let key = StateKey::Document("p".to_owned());
-    let stored = memory.load(&key).await.unwrap().stored.unwrap();
-    let document = decode("p", &stored.bytes).unwrap();
-    let paused = document.paused_by_holder(Paused {
+    let paused = Paused {
         by: "operator".to_owned(),
         reason: "maintenance".to_owned(),
         at: time::OffsetDateTime::UNIX_EPOCH,
         extra: serde_json::Map::new(),
-    });
-    let precondition = Precondition::Matches(stored.etag);
-    memory.store(&key, encode(&paused), precondition).await.unwrap();
+    };
+    rewrite(memory, |document| document.paused_by_holder(paused)).await;
 }
 
 async fn resume(world: &World) {
@@ -145,13 +150,7 @@ fn setting_aside_at_once() -> World {
         ..FailurePolicy::default()
     };
     let limits = Limits { batch_rows_max: 1, ..limits() };
-    World { policy, ..World::with(limits) }
-}
-
-async fn timed(poller: &Poller) -> (TickReport, Duration) {
-    let began_at = Instant::now();
-    let report = poller.tick(&TickRequest::default()).await;
-    (report, began_at.elapsed())
+    World::with(limits).with_policy(policy)
 }
 
 #[tokio::test(start_paused = true)]
@@ -166,7 +165,7 @@ async fn the_next_batch_is_read_while_the_handler_runs_at_no_call_more() {
             world.handler.then_take(WORK);
         }
         let before = world.source.fetches();
-        let (report, took) = timed(&poller).await;
+        let (report, took) = timed_tick(&poller).await;
         assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
         assert_eq!((report.rows, report.batches), (30, 3));
         let reads = if prefetch { READ } else { 3 * READ };
@@ -184,7 +183,7 @@ async fn a_read_that_fails_meanwhile_is_made_again_in_its_turn() {
     world.source.fill(20);
     world.source.fail_after(1, "connection reset");
     world.handler.then_take(WORK);
-    let (report, _) = timed(&poller).await;
+    let (report, _) = timed_tick(&poller).await;
     assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
     assert_eq!(report.rows, 20);
     assert_eq!(world.store.take_calls(), calls(0, 3, 0), "the lease was not given up for it");
@@ -219,7 +218,7 @@ async fn a_read_that_is_not_done_yet_is_waited_for_like_one_that_begins_then() {
     world.source.fill(20);
     world.source.delay(WORK);
     world.handler.then_take(READ);
-    let (report, took) = timed(&poller).await;
+    let (report, took) = timed_tick(&poller).await;
     assert_eq!(report.rows, 20);
     assert_eq!(took, WORK + WORK, "the second read began with the handler");
 }
@@ -329,7 +328,7 @@ async fn a_row_that_is_probed_for_does_not_wait_for_what_is_read_ahead() {
     });
     world.handler.then_take(WORK);
     world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
-    let (report, took) = timed(&poller).await;
+    let (report, took) = timed_tick(&poller).await;
     assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
     assert_eq!(world.handler.ids(), [1, 2, 1, 3, 4], "the probe, then the first again");
     assert!(took < Duration::from_secs(60), "{took:?}");
@@ -363,7 +362,7 @@ async fn what_follows_the_next_batch_is_read_beside_the_commit() {
         world.source.delay(READ);
         world.store.slow_down(5, COMMIT);
         let before = world.source.fetches();
-        let (report, took) = timed(&poller).await;
+        let (report, took) = timed_tick(&poller).await;
         assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
         // Behind the first batch nothing is asked for before its handler, which is done at once.
         let reads = if prefetch { 2 * READ } else { 4 * READ };
@@ -379,7 +378,7 @@ async fn a_read_that_failed_since_nobody_listened_to_it_is_made_again() {
     world.source.fill(40);
     world.source.delay(READ);
     let poller = world.instance_of("a", Arc::new(Impatient(world.source.clone())));
-    poller.init().await.unwrap();
+    admin(&poller).init().await.unwrap();
     world.store.slow_down(5, COMMIT);
     let before = world.source.fetches();
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
@@ -415,7 +414,7 @@ async fn nothing_is_asked_for_that_no_further_batch_would_take() {
         for _ in 0..batches {
             world.handler.then_take(work);
         }
-        poller.init().await.unwrap();
+        admin(&poller).init().await.unwrap();
         let before = world.source.fetches();
         let report = poller.tick(&TickRequest::default()).await;
         assert_eq!(report.batches, batches, "{limits:?}");
@@ -431,7 +430,7 @@ async fn rows_behind_a_batch_that_turns_out_shorter_come_once_and_in_order() {
         world.source.fill(40);
         world.source.delay(READ);
         let poller = world.instance_of("a", LongKeys::of(&world));
-        poller.init().await.unwrap();
+        admin(&poller).init().await.unwrap();
         let before = world.source.fetches();
         let report = poller.tick(&TickRequest::default()).await;
         assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
@@ -451,7 +450,7 @@ async fn a_read_knows_what_was_to_be_kept_of_all_before_it() {
         let source =
             Arc::new(Forgetful { table: world.source.clone(), told: std::sync::Mutex::default() });
         let poller = world.instance_of("a", source.clone());
-        poller.init().await.unwrap();
+        admin(&poller).init().await.unwrap();
         source.told.lock().unwrap().clear();
         assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
         assert_eq!(*source.told.lock().unwrap(), [-1, 0, 0, 2, 2], "{delay:?}");
@@ -469,7 +468,7 @@ async fn a_batch_behind_others_that_is_not_taken_does_not_wait_for_what_was_aske
     world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
     world.handler.then_take(Duration::ZERO);
     world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
-    let (report, took) = timed(&poller).await;
+    let (report, took) = timed_tick(&poller).await;
     assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
     assert_eq!(world.handler.ids(), [1, 2, 3, 4, 3, 5], "the probe, then the third again");
     assert!(took < Duration::from_secs(60), "{took:?}");

@@ -1,9 +1,13 @@
 //! What a source asks to have kept, and when it is written.
 
-use super::*;
-use crate::cursor::SourceState;
-use crate::policy::OnFailure;
-use crate::source::Remember;
+use std::time::Duration;
+
+use highwater::cursor::SourceState;
+use highwater::handler::HandlerError;
+use highwater::policy::{FailurePolicy, OnFailure};
+use highwater::poller::{Limits, Poller, TickOutcome};
+use highwater::source::Remember;
+use highwater::testing::{World, calls, limits, sleep, tick};
 
 fn state(mark: &str) -> SourceState {
     SourceState::from_iter([("mark".to_owned(), mark.into())])
@@ -21,7 +25,7 @@ async fn it_rides_on_the_commit_and_costs_no_write() {
     ask(&world, "1", true);
     tick(&poller).await.unwrap();
     assert_eq!(world.store.take_calls(), calls(0, 2, 0));
-    assert_eq!(world.document().await.source_state, state("1"));
+    assert_eq!(world.source_state().await, state("1"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -39,7 +43,7 @@ async fn it_waits_until_the_last_row_of_its_fetch_is_committed() {
     assert_eq!(document.source_state, SourceState::new());
     sleep(2).await;
     tick(&poller).await.unwrap();
-    assert_eq!(world.document().await.source_state, state("1"));
+    assert_eq!(world.source_state().await, state("1"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -49,9 +53,9 @@ async fn a_batch_that_was_cut_short_remembers_nothing() {
     world.source.fill(2);
     ask(&world, "1", false);
     tick(&poller).await.unwrap();
-    assert_eq!(world.document().await.source_state, SourceState::new());
+    assert_eq!(world.source_state().await, SourceState::new());
     tick(&poller).await.unwrap();
-    assert_eq!(world.document().await.source_state, state("1"));
+    assert_eq!(world.source_state().await, state("1"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,14 +68,14 @@ async fn what_positions_depend_on_is_kept_though_no_batch_is_delivered_whole() {
         world.source.anchor_positions(SourceState::from_iter([("table".to_owned(), 7.into())]));
         world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
         tick(&poller).await.unwrap_err();
-        let state = world.document().await.source_state;
+        let state = world.source_state().await;
         assert_eq!(serde_json::to_string(&state).unwrap(), r#"{"table":7}"#, "{lease_first}");
     }
 }
 
 fn bisecting(on_failure: OnFailure) -> World {
     let policy = FailurePolicy { on_failure, bisect_on_error: true, ..FailurePolicy::default() };
-    World { policy, ..World::new() }
+    World::new().with_policy(policy)
 }
 
 fn refuse(world: &World, bad: i64) {
@@ -95,7 +99,7 @@ async fn rows_before_a_bad_one_are_committed_without_it() {
     assert_eq!(document.source_state, SourceState::new());
     world.handler.judge_by(|_| Ok(()));
     tick(&poller).await.unwrap();
-    assert_eq!(world.document().await.source_state, state("1"));
+    assert_eq!(world.source_state().await, state("1"));
 }
 
 /// Ticks, and looks at each document that is written: only the one with the last row has a mark.
@@ -126,7 +130,7 @@ async fn a_row_that_is_set_aside_is_committed_without_it_unless_it_is_the_last()
         ask(&world, "1", true);
         refuse(&world, bad);
         tick_watched(&world, &poller, 8).await;
-        assert_eq!(world.document().await.source_state, state("1"), "row {bad}");
+        assert_eq!(world.source_state().await, state("1"), "row {bad}");
     }
 }
 
@@ -166,7 +170,7 @@ async fn a_range_that_is_read_again_says_nothing_of_what_lies_behind_it() {
     assert_eq!(document.checkpoint.cursor.unwrap().key["id"], 4, "no row behind the range");
     assert_eq!(document.source_state, SourceState::new());
     tick(&poller).await.unwrap();
-    assert_eq!(world.document().await.source_state, state("1"));
+    assert_eq!(world.source_state().await, state("1"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,7 +181,7 @@ async fn a_batch_that_failed_remembers_nothing() {
     ask(&world, "1", true);
     world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
     tick(&poller).await.unwrap_err();
-    assert_eq!(world.document().await.source_state, SourceState::new());
+    assert_eq!(world.source_state().await, SourceState::new());
 }
 
 #[tokio::test(start_paused = true)]
@@ -191,12 +195,12 @@ async fn an_idle_tick_writes_it_only_where_rows_wait_for_it() {
     world.source.ask_to_remember(None);
     world.source.fill(1);
     tick(&poller).await.unwrap();
-    assert_eq!(world.document().await.source_state, state("1"));
+    assert_eq!(world.source_state().await, state("1"));
     world.store.take_calls();
     ask(&world, "2", true);
     tick(&poller).await.unwrap();
     assert_eq!(world.store.take_calls(), calls(0, 1, 0));
-    assert_eq!(world.document().await.source_state, state("2"));
+    assert_eq!(world.source_state().await, state("2"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -204,12 +208,12 @@ async fn a_poller_that_never_ran_is_given_a_document_for_it() {
     let world = World::new();
     ask(&world, "1", true);
     tick(&world.instance("a")).await.unwrap();
-    assert_eq!(world.document().await.source_state, state("1"));
-    assert!(!world.document().await.marked);
+    assert_eq!(world.source_state().await, state("1"));
+    assert!(!world.is_marked().await);
     world.source.fill(1);
     tick(&world.instance("b")).await.unwrap();
     tick(&world.instance("c")).await.unwrap();
-    assert!(world.document().await.marked, "the marker comes with the first lease");
+    assert!(world.is_marked().await, "the marker comes with the first lease");
 }
 
 #[tokio::test(start_paused = true)]
@@ -219,5 +223,5 @@ async fn with_the_lease_first_it_rides_on_the_release() {
     ask(&world, "1", false);
     tick(&poller).await.unwrap();
     assert_eq!(world.store.take_calls(), calls(0, 2, 0));
-    assert_eq!(world.document().await.source_state, state("1"));
+    assert_eq!(world.source_state().await, state("1"));
 }

@@ -1,175 +1,25 @@
-use super::*;
-use crate::cursor::{Cursor, SourceFingerprint};
-use crate::error::chain;
-use crate::handler::Delivery;
-use crate::journal::Happened;
-use crate::normalize::NormalizeError;
-use crate::state::{MemoryStore, Paused, Precondition, Refusal, StateDocument, decode, encode};
-use crate::testing::{Call, Calls, Fault, FaultyStore, RecordingHandler, TableSource};
+//! Ticks: what they ask of storage, what they deliver, and how they end.
 
-mod aborts;
-mod accepted;
-mod ahead;
-mod audit;
-mod failures;
-mod first_run;
-mod follow;
-mod follow_up;
-mod init;
-mod journal;
-mod kin;
-mod leases;
-mod operate;
-mod outcomes;
-mod overlap;
-mod parts;
-mod range;
-mod remember;
-mod replay;
-mod reset;
-mod restore;
-mod retried;
-mod rules;
-mod size;
-mod standing;
-mod steps;
-mod time_over;
-mod windows;
+use std::sync::Arc;
+use std::time::Duration;
 
-const TTL: Duration = Duration::from_secs(30);
-
-fn limits() -> Limits {
-    Limits {
-        batch_rows_max: 10,
-        batch_bytes_max: 1 << 20,
-        batches_max: None,
-        tick_time_max: Duration::from_secs(240),
-        handler_stop_after: Duration::from_secs(285),
-        handler_stall_max: None,
-        state_refresh: Duration::from_secs(300),
-        status_interval: Duration::ZERO,
-        retry_delay_min: Duration::from_secs(1),
-        retry_delay_max: Duration::from_secs(300),
-        lease_first: false,
-        on_missing_state: OnMissingState::Stop,
-    }
-}
-
-struct World {
-    memory: Arc<MemoryStore>,
-    store: Arc<FaultyStore>,
-    source: Arc<TableSource>,
-    handler: Arc<RecordingHandler>,
-    limits: Limits,
-    policy: FailurePolicy,
-    metrics: Arc<Metrics>,
-}
-
-/// Lets every test's subscriber hear all log events.
-///
-/// A log event that a thread without a subscriber sends first counts as one that nobody hears, and a
-/// subscriber made at that moment never hears it (`tracing_core::callsite` computes the interest before
-/// it lists the event). With a subscriber of the process nothing counts as unheard.
-fn hear_everywhere() {
-    static EVERYWHERE: std::sync::Once = std::sync::Once::new();
-    EVERYWHERE.call_once(|| {
-        tracing::subscriber::set_global_default(tracing_subscriber::registry())
-            .expect("no other test of this crate sets the subscriber of the process");
-    });
-}
-
-impl World {
-    fn new() -> Self {
-        hear_everywhere();
-        let memory = Arc::new(MemoryStore::default());
-        Self {
-            store: Arc::new(FaultyStore::new(memory.clone())),
-            memory,
-            source: Arc::new(TableSource::new("p")),
-            handler: Arc::default(),
-            limits: limits(),
-            policy: FailurePolicy::default(),
-            metrics: Arc::default(),
-        }
-    }
-
-    fn with(limits: Limits) -> Self {
-        Self { limits, ..Self::new() }
-    }
-
-    /// The same world, reached through another store.
-    fn behind(&self, store: FaultyStore) -> Self {
-        Self {
-            memory: self.memory.clone(),
-            store: Arc::new(store),
-            source: self.source.clone(),
-            handler: self.handler.clone(),
-            limits: self.limits,
-            policy: self.policy,
-            metrics: self.metrics.clone(),
-        }
-    }
-
-    /// Another process: a poller with a memory and an owner id of its own.
-    fn instance(&self, owner_id: &str) -> Poller {
-        self.instance_of(owner_id, self.source.clone())
-    }
-
-    fn instance_of(&self, owner_id: &str, source: Arc<dyn Source>) -> Poller {
-        Poller::new(PollerParts {
-            name: "p".to_owned(),
-            source,
-            handler: self.handler.clone(),
-            store: self.store.clone(),
-            instance: Arc::new(Instance::new(owner_id).measured(Arc::clone(&self.metrics))),
-            terms: LeaseTerms::of(TTL),
-            limits: self.limits,
-            policy: self.policy,
-            metrics: self.metrics.clone(),
-        })
-    }
-
-    /// A poller that has delivered one row before, so that document and marker exist.
-    async fn seasoned(&self, owner_id: &str) -> Poller {
-        let poller = self.instance(owner_id);
-        self.source.put(0, "first");
-        assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
-        self.store.take_calls();
-        poller
-    }
-
-    /// Each row of the table was accepted as it is now.
-    fn assert_all_delivered(&self) {
-        assert_eq!(self.source.undelivered(&self.handler), []);
-    }
-
-    async fn document(&self) -> StateDocument {
-        let key = StateKey::Document("p".to_owned());
-        let stored = self.memory.load(&key).await.unwrap().stored.unwrap();
-        decode("p", &stored.bytes).unwrap()
-    }
-
-    async fn overwrite(&self, bytes: &[u8]) {
-        let key = StateKey::Document("p".to_owned());
-        let precondition = match self.memory.load(&key).await.unwrap().stored {
-            Some(stored) => Precondition::Matches(stored.etag),
-            None => Precondition::Absent,
-        };
-        self.memory.store(&key, bytes.to_vec(), precondition).await.unwrap();
-    }
-}
-
-async fn tick(poller: &Poller) -> Result<TickOutcome, TickError> {
-    poller.tick(&TickRequest::default()).await.result
-}
-
-async fn sleep(seconds: u64) {
-    tokio::time::sleep(Duration::from_secs(seconds)).await;
-}
-
-fn calls(gets: u64, puts: u64, refused: u64) -> Calls {
-    Calls { gets, puts, refused }
-}
+use highwater::error::chain;
+use highwater::handler::HandlerError;
+use highwater::journal::Happened;
+use highwater::lease::LeaseError;
+use highwater::normalize::NormalizeError;
+use highwater::poller::{
+    Limits, Operator, Skipped, StopSignal, TickError, TickOutcome, TickRequest, outcome_row,
+};
+use highwater::source::Source;
+use highwater::state::{
+    OnMissingState, Paused, Precondition, StateDocument, StateKey, StateStore, encode,
+};
+use highwater::testing::{
+    Call, Fault, TTL, TableSource, World, admin, break_lease, calls, killed_after, limits, sleep,
+    tick,
+};
+use tokio::time::Instant;
 
 // The table of storage calls, row by row.
 
@@ -328,7 +178,7 @@ async fn storage_calls_of_the_very_first_tick_add_a_blank_document_and_the_marke
     // more before it is written; other applications are listed once; blank document, acquire, marker, commit
     // are written.
     assert_eq!(world.store.take_calls(), calls(5 + 1, 4, 0));
-    assert!(world.document().await.marked);
+    assert!(world.is_marked().await);
 }
 
 // Delivery.
@@ -427,7 +277,7 @@ async fn a_stop_signal_ends_the_tick_after_the_batch_in_hand() {
     let report = poller.tick(&request).await;
     assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: true });
     assert_eq!(report.rows, 10);
-    assert!(world.document().await.lease.released_at.is_some());
+    assert!(world.is_released().await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -511,13 +361,13 @@ async fn a_row_that_changes_all_the_time_does_not_start_the_attempts_beside_it_o
         world.source.put(2, "hot");
         world.handler.then_fail(HandlerError::Rejected("422".to_owned()));
         tick(&poller).await.unwrap_err();
-        assert_eq!(world.document().await.in_flight.unwrap().attempt, attempt);
+        assert_eq!(world.in_flight().await.unwrap().attempt, attempt);
         sleep(300).await;
     }
     let attempts: Vec<_> = world.handler.received().iter().map(|call| call.attempt).collect();
     assert_eq!(attempts, [1, 2, 3, 4, 5]);
     tick(&poller).await.unwrap();
-    assert!(world.document().await.in_flight.is_none(), "ends when the checkpoint moves");
+    assert!(world.in_flight().await.is_none(), "ends when the checkpoint moves");
 }
 
 #[tokio::test(start_paused = true)]
@@ -625,7 +475,7 @@ async fn a_fetch_failure_between_batches_still_commits_the_batch_in_hand() {
     let report = poller.tick(&TickRequest::default()).await;
     assert!(matches!(report.result, Err(TickError::Fetch(_))));
     assert_eq!(report.rows, 10);
-    assert_eq!(world.document().await.checkpoint.metadata.row_count, 10);
+    assert_eq!(world.rows_committed_last().await, 10);
     tick(&poller).await.unwrap();
     assert_eq!(world.handler.ids(), (1..=20).collect::<Vec<_>>());
 }
@@ -639,7 +489,7 @@ async fn a_source_that_does_not_answer_is_given_up_at_the_end_of_time() {
         let began_at = Instant::now();
         assert!(matches!(tick(&poller).await, Err(TickError::Fetch(_))), "{lease_first}");
         assert_eq!(began_at.elapsed(), limits().handler_stop_after);
-        assert!(world.document().await.lease.released_at.is_some(), "no lease is left to lapse");
+        assert!(world.is_released().await, "no lease is left to lapse");
     }
 }
 
@@ -682,7 +532,7 @@ async fn a_commit_that_fails_for_good_delivers_the_batch_again() {
         Ok(())
     });
     assert!(matches!(tick(&poller).await, Err(TickError::Commit(_))));
-    let b = World { store: Arc::new(FaultyStore::new(world.memory.clone())), ..world };
+    let b = world.behind_working_store();
     sleep(40).await;
     tick(&b.instance("b")).await.unwrap();
     let received = b.handler.received();
@@ -697,8 +547,7 @@ async fn a_holder_that_died_is_taken_over_after_ttl_and_margin() {
     world.source.fill(2);
     world.handler.then_take(Duration::from_secs(10_000));
     // The future is dropped in mid-batch, as a kill would.
-    let killed = tokio::time::timeout(Duration::from_secs(5), tick(&poller)).await;
-    assert!(killed.is_err());
+    killed_after(5, &poller).await;
     let b = world.instance("b");
     assert!(matches!(tick(&b).await.unwrap(), TickOutcome::Skipped(Skipped::Held { .. })));
     sleep(27).await;
@@ -727,11 +576,7 @@ async fn a_stale_owner_commits_nothing_and_its_rows_come_again() {
     world.source.fill(2);
     let memory = world.memory.clone();
     world.handler.then(async move {
-        let key = StateKey::Document("p".to_owned());
-        let stored = memory.load(&key).await.unwrap().stored.unwrap();
-        let broken = decode("p", &stored.bytes).unwrap().break_lease().unwrap();
-        let precondition = Precondition::Matches(stored.etag);
-        memory.store(&key, encode(&broken), precondition).await.unwrap();
+        break_lease(&memory).await;
         Ok(())
     });
     assert!(matches!(tick(&a).await, Err(TickError::LeaseLost(_))));
@@ -764,28 +609,6 @@ async fn after_a_commit_found_landed_under_a_newer_lease_no_batch_is_begun() {
     assert_eq!(world.handler.ids()[1..], (1..=20).collect::<Vec<_>>(), "nothing came twice");
 }
 
-impl World {
-    /// Lets an operator pause the poller while the handler has the next batch.
-    fn pause_in_the_next_call(&self) {
-        let memory = self.memory.clone();
-        self.handler.then(async move {
-            let key = StateKey::Document("p".to_owned());
-            let stored = memory.load(&key).await.unwrap().stored.unwrap();
-            let paused = Paused {
-                by: "an operator".to_owned(),
-                reason: "maintenance".to_owned(),
-                at: stored.last_modified,
-                extra: serde_json::Map::new(),
-            };
-            let age = crate::state::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
-            let document = decode("p", &stored.bytes).unwrap().pause(paused, age);
-            let precondition = Precondition::Matches(stored.etag);
-            memory.store(&key, encode(&document), precondition).await.unwrap();
-            Ok(())
-        });
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_poller_that_is_paused_in_mid_tick_stops_after_the_batch_in_hand() {
     let world = World::new();
@@ -794,7 +617,7 @@ async fn a_poller_that_is_paused_in_mid_tick_stops_after_the_batch_in_hand() {
     world.pause_in_the_next_call();
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: true });
     assert_eq!(world.handler.ids()[1..], (1..=10).collect::<Vec<_>>());
-    assert!(world.document().await.lease.released_at.is_some());
+    assert!(world.is_released().await);
     assert!(matches!(tick(&poller).await.unwrap(), TickOutcome::Paused { .. }));
 }
 
@@ -815,7 +638,7 @@ async fn state_that_cannot_be_used_stops_the_tick_and_is_not_overwritten() {
         assert!(chain(&error).contains(expected), "{}", chain(&error));
         assert_eq!(outcome_row(&Err(error)).error, Some("LeaseAcquireError"));
         let key = StateKey::Document("p".to_owned());
-        assert_eq!(world.memory.load(&key).await.unwrap().stored.unwrap().bytes, bytes);
+        assert_eq!(world.stored(&key).await.unwrap().bytes, bytes);
         assert_eq!(world.handler.received(), []);
         assert_eq!(world.source.fetches(), 0);
     }
@@ -837,20 +660,18 @@ async fn a_checkpoint_of_another_source_stops_the_tick() {
 async fn a_state_that_vanished_is_never_silently_replayed() {
     let world = World::new();
     let poller = world.seasoned("a").await;
-    let generation = world.document().await.generation;
+    let generation = world.generation().await;
     world.memory.lose(&StateKey::Document("p".to_owned()));
     world.source.put(1, "later");
     let error = tick(&world.instance("b")).await.unwrap_err();
     assert!(matches!(error, TickError::StateVanished { .. }), "{error:?}");
     assert_eq!(world.handler.ids(), [0]);
     drop(poller);
-    let again = World {
-        limits: Limits { on_missing_state: OnMissingState::Recreate, ..limits() },
-        ..world
-    };
+    let again =
+        world.with_limits(Limits { on_missing_state: OnMissingState::Recreate, ..limits() });
     tick(&again.instance("c")).await.unwrap();
     assert_eq!(again.handler.ids(), [0, 0, 1]);
-    assert!(again.document().await.generation > generation);
+    assert!(again.generation().await > generation);
 }
 
 #[tokio::test(start_paused = true)]
@@ -873,14 +694,13 @@ async fn a_warm_process_stops_where_document_and_marker_are_both_gone() {
         assert_eq!(world.handler.ids(), [0], "nothing is delivered again");
         // What the error names: a copy is put back by another process.
         let cli = world.instance("cli");
-        let present = cli.present().await.unwrap();
+        let present = admin(&cli).present().await.unwrap();
         let operator = Operator { by: "ann", reason: "state was lost" };
-        cli.restore(&copy, &present, (Happened::Imported, operator)).await.unwrap();
+        admin(&cli).restore(&copy, &present, (Happened::Imported, operator)).await.unwrap();
         assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
         assert_eq!(world.handler.ids(), [0, 1]);
         assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
-        let key = StateKey::Marker("p".to_owned());
-        assert!(world.memory.load(&key).await.unwrap().stored.is_some(), "marked again");
+        assert!(world.marker().await.is_some(), "marked again");
     }
 }
 
@@ -901,7 +721,7 @@ async fn a_request_to_create_that_lands_after_a_deletion_grants_nothing_and_repe
     assert_eq!(grants.len(), 2);
     assert!(grants[1] > grants[0], "{grants:?}");
 
-    let stops = World { limits: limits(), ..world };
+    let stops = world.with_limits(limits());
     stops.memory.lose(&StateKey::Document("p".to_owned()));
     let blank = StateDocument::blank("p", stops.source.shape().fingerprint.clone());
     stops.overwrite(&encode(&blank)).await;
@@ -961,12 +781,11 @@ async fn a_marker_that_could_not_be_written_is_written_by_the_next_tick() {
         world.store.break_next(Call::Load, fault);
     }
     tick(&poller).await.unwrap();
-    assert!(!world.document().await.marked);
+    assert!(!world.is_marked().await);
     world.source.put(1, "later");
     tick(&poller).await.unwrap();
-    assert!(world.document().await.marked);
-    let key = StateKey::Marker("p".to_owned());
-    assert!(world.memory.load(&key).await.unwrap().stored.is_some());
+    assert!(world.is_marked().await);
+    assert!(world.marker().await.is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -976,14 +795,14 @@ async fn what_is_no_marker_is_not_overwritten_by_one() {
     let document = StateDocument { marked: false, ..world.document().await };
     world.overwrite(&encode(&document)).await;
     let key = StateKey::Marker("p".to_owned());
-    let marker = world.memory.load(&key).await.unwrap().stored.unwrap();
+    let marker = world.stored(&key).await.unwrap();
     let precondition = Precondition::Matches(marker.etag);
     world.memory.store(&key, b"precious".to_vec(), precondition).await.unwrap();
     drop(poller);
     world.source.put(1, "later");
     tick(&world.instance("b")).await.unwrap();
-    assert_eq!(world.memory.load(&key).await.unwrap().stored.unwrap().bytes, b"precious");
-    assert!(!world.document().await.marked);
+    assert_eq!(world.stored(&key).await.unwrap().bytes, b"precious");
+    assert!(!world.is_marked().await);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,11 +1,16 @@
 //! Documents that are put in the place of others, and histories that begin anew.
 
-use async_trait::async_trait;
+use std::sync::Arc;
 
-use super::journal::Journaled;
-use super::*;
-use crate::journal::{Appended, History, JournalMode, JournalStore, MemoryJournal, Part, Verdict};
-use crate::state::{Generation, Marker, StoreError, encode_marker};
+use async_trait::async_trait;
+use highwater::journal::{
+    Appended, Happened, History, JournalMode, JournalStore, MemoryJournal, Part, Verdict,
+};
+use highwater::poller::{Compacting, Operator, Poller, RestoreError};
+use highwater::state::{
+    Generation, Marker, Precondition, StateKey, StateStore, StoreError, encode, encode_marker,
+};
+use highwater::testing::{Call, Fault, Journaled, admin, tick};
 
 const EVE: Operator<'_> = Operator { by: "eve", reason: "it broke" };
 const REBUILT: (Happened, Operator<'_>) = (Happened::Rebuilt, EVE);
@@ -27,13 +32,13 @@ async fn a_holder_of_the_document_that_was_replaced_can_write_nothing_more() {
     journaled.world.source.fill(1);
     // While it runs its lease is held: only what is damaged can be replaced under it.
     journaled.world.handler.then(async move {
-        let present = other.present().await.unwrap();
-        let held = other.restore(&copy, &present, REBUILT).await.unwrap_err();
+        let present = admin(&other).present().await.unwrap();
+        let held = admin(&other).restore(&copy, &present, REBUILT).await.unwrap_err();
         assert!(matches!(held, RestoreError::Held { .. }), "{held}");
         let etag = store.load(&key).await.unwrap().stored.unwrap().etag;
         store.store(&key, b"{".to_vec(), Precondition::Matches(etag)).await.unwrap();
-        let present = other.present().await.unwrap();
-        other.restore(&copy, &present, REBUILT).await.unwrap();
+        let present = admin(&other).present().await.unwrap();
+        admin(&other).restore(&copy, &present, REBUILT).await.unwrap();
         Ok(())
     });
     tick(&poller).await.unwrap_err();
@@ -72,11 +77,11 @@ async fn the_generation_lies_above_all_that_are_known_of() {
         }
         journaled.world.overwrite(damaged.as_bytes()).await;
         let key = StateKey::Marker("p".to_owned());
-        let stored = journaled.world.memory.load(&key).await.unwrap().stored.unwrap();
+        let stored = journaled.world.stored(&key).await.unwrap();
         let precondition = Precondition::Matches(stored.etag);
         journaled.world.memory.store(&key, encode_marker(&marker), precondition).await.unwrap();
-        let present = poller.present().await.unwrap();
-        let restored = poller.restore(&copy, &present, REBUILT).await.unwrap();
+        let present = admin(&poller).present().await.unwrap();
+        let restored = admin(&poller).restore(&copy, &present, REBUILT).await.unwrap();
         assert!(restored.document.generation.0 > far, "{known}");
         let least = if known == "damaged" { 78 } else { copy.lease.fencing_token.0 + 1 };
         assert_eq!(restored.document.lease.fencing_token.0, least, "{known}");
@@ -90,19 +95,19 @@ async fn what_was_written_since_the_plan_stays_and_a_lost_answer_is_found_out() 
     let journaled = Journaled::new(JournalMode::Full);
     let poller = delivered(&journaled).await;
     let copy = journaled.world.document().await;
-    let present = poller.present().await.unwrap();
-    poller.pause(EVE).await.unwrap();
-    let moved = poller.restore(&copy, &present, REBUILT).await.unwrap_err();
+    let present = admin(&poller).present().await.unwrap();
+    admin(&poller).pause(EVE).await.unwrap();
+    let moved = admin(&poller).restore(&copy, &present, REBUILT).await.unwrap_err();
     assert!(matches!(moved, RestoreError::Moved), "{moved}");
-    assert!(journaled.world.document().await.paused.is_some());
+    assert!(journaled.world.is_paused().await);
 
-    let present = poller.present().await.unwrap();
+    let present = admin(&poller).present().await.unwrap();
     // The first write saves what is there.
     let store = &journaled.world.store;
     store.break_next(Call::Store, Fault::Unreachable);
-    let failed = poller.restore(&copy, &present, REBUILT).await.unwrap_err();
+    let failed = admin(&poller).restore(&copy, &present, REBUILT).await.unwrap_err();
     assert!(matches!(failed, RestoreError::Load(_)), "{failed}");
-    assert!(journaled.world.document().await.paused.is_some(), "nothing is replaced unsaved");
+    assert!(journaled.world.is_paused().await, "nothing is replaced unsaved");
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,17 +117,17 @@ async fn a_document_that_is_gone_is_made_again_but_not_over_one_that_was_begun_m
     let gone = journaled.world.document().await;
     let key = StateKey::Document("p".to_owned());
     journaled.world.memory.lose(&key);
-    let examined = poller.examine().await.unwrap();
+    let examined = admin(&poller).examine().await.unwrap();
     assert_eq!(examined.verdict, Verdict::NoDocument);
     let leads_to = examined.history().unwrap().clone();
     assert_eq!(leads_to, gone);
     journaled.world.overwrite(&encode(&gone)).await;
-    let moved = poller.restore(&leads_to, &examined.present, REBUILT).await.unwrap_err();
+    let moved = admin(&poller).restore(&leads_to, &examined.present, REBUILT).await.unwrap_err();
     assert!(matches!(moved, RestoreError::Moved), "{moved}");
     journaled.world.memory.lose(&key);
-    let restored = poller.restore(&leads_to, &examined.present, REBUILT).await.unwrap();
+    let restored = admin(&poller).restore(&leads_to, &examined.present, REBUILT).await.unwrap();
     assert_eq!((restored.saved, restored.document.checkpoint), (None, gone.checkpoint));
-    assert_eq!(poller.examine().await.unwrap().verdict, Verdict::Agrees);
+    assert_eq!(admin(&poller).examine().await.unwrap().verdict, Verdict::Agrees);
 }
 
 #[tokio::test(start_paused = true)]
@@ -133,10 +138,10 @@ async fn a_history_is_dropped_only_once_the_new_one_can_be_read() {
     // The other process records nothing: its document is written, and no line is appended.
     let mute = journaled.world.instance("b");
     let mute = mute.with_journal(JournalMode::Off, journaled.journal.clone(), None);
-    assert_eq!(mute.compact(EVE).await.unwrap(), Compacting::NotAppended);
+    assert_eq!(admin(&mute).compact(EVE).await.unwrap(), Compacting::NotAppended);
     assert_eq!(journaled.entries().await.len(), before);
 
-    let compacted = poller.compact(EVE).await.unwrap();
+    let compacted = admin(&poller).compact(EVE).await.unwrap();
     let Compacting::Compacted { dropped, kept, .. } = compacted else { panic!("{compacted:?}") };
     assert_eq!((dropped.len(), kept.len()), (1, 0));
     assert_eq!(journaled.events().await, [Happened::Compacted]);
@@ -191,7 +196,7 @@ async fn a_part_that_somebody_has_appended_to_meanwhile_is_kept() {
     delivered(&journaled).await;
     let busy = Arc::new(Busy(journaled.journal.clone()));
     let poller = journaled.world.instance("b").with_journal(JournalMode::Full, busy, None);
-    let compacted = poller.compact(EVE).await.unwrap();
+    let compacted = admin(&poller).compact(EVE).await.unwrap();
     let Compacting::Compacted { dropped, kept, .. } = compacted else { panic!("{compacted:?}") };
     assert_eq!((dropped.len(), kept.len()), (0, 1));
     assert_eq!(journaled.journal.list("p").await.unwrap().len(), 2);
@@ -201,8 +206,8 @@ async fn a_part_that_somebody_has_appended_to_meanwhile_is_kept() {
 async fn a_poller_without_a_document_has_no_history_to_begin() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = journaled.instance("a");
-    assert_eq!(poller.compact(EVE).await.unwrap(), Compacting::NoDocument);
-    let present = poller.present().await.unwrap();
+    assert_eq!(admin(&poller).compact(EVE).await.unwrap(), Compacting::NoDocument);
+    let present = admin(&poller).present().await.unwrap();
     assert!(present.bytes.is_none() && present.usable().is_none());
-    assert_eq!(poller.examine().await.unwrap().verdict, Verdict::NoHistory);
+    assert_eq!(admin(&poller).examine().await.unwrap().verdict, Verdict::NoHistory);
 }

@@ -1,17 +1,21 @@
 //! Rules of the protocol that no scenario of the other files is named after.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use super::*;
-use crate::state::{FencingToken, Generation, Marker, TOKEN_MAX, encode_marker};
-
-impl World {
-    /// Writes as somebody else, past the counting store.
-    async fn meddle(&self, change: impl FnOnce(StateDocument) -> StateDocument) {
-        let changed = change(self.document().await);
-        self.overwrite(&encode(&changed)).await;
-    }
-}
+use highwater::error::chain;
+use highwater::handler::{Delivery, Handler, HandlerError};
+use highwater::lease::LeaseError;
+use highwater::poller::{Limits, Operator, ResetTo, Skipped, TickError, TickOutcome, TickRequest};
+use highwater::state::{
+    FencingToken, Generation, Marker, OnMissingState, Precondition, Refusal, StateKey, StateStore,
+    TOKEN_MAX, decode, encode, encode_marker,
+};
+use highwater::testing::{
+    Call, Fault, FaultyStore, TTL, TableSource, World, admin, calls, killed_after, limits, sleep,
+    tick,
+};
+use tokio::time::Instant;
 
 #[tokio::test(start_paused = true)]
 async fn state_in_memory_is_read_again_once_it_is_old() {
@@ -30,7 +34,7 @@ async fn a_reset_elsewhere_is_seen_at_the_next_write_or_refresh_of_a_healthy_pro
         let world = World::new();
         let poller = world.seasoned("a").await;
         let before = world.handler.received()[0].batch_id.clone();
-        world.meddle(|document| document.reset(None, "replay-1".to_owned()).unwrap()).await;
+        world.rewrite(|document| document.reset(None, "replay-1".to_owned()).unwrap()).await;
         if with_new_row {
             // The row is read at the stale position, and the write under the stale tag is refused.
             world.source.put(1, "new");
@@ -53,7 +57,7 @@ async fn a_failing_process_sees_a_reset_elsewhere_at_its_next_tick() {
     let poller = world.seasoned("a").await;
     world.source.put(1, "new");
     for _ in 0..2 {
-        world.source.fail_with(crate::source::FetchError::position_lost("table was reseeded"));
+        world.source.fail_with(highwater::source::FetchError::position_lost("table was reseeded"));
         assert!(matches!(tick(&poller).await, Err(TickError::Fetch(_))));
         sleep(1).await;
     }
@@ -63,9 +67,9 @@ async fn a_failing_process_sees_a_reset_elsewhere_at_its_next_tick() {
         "the second tick reads the document again"
     );
     let cli = world.instance("cli");
-    let plan = cli.plan_reset(ResetTo::Beginning, false).await.unwrap();
+    let plan = admin(&cli).plan_reset(ResetTo::Beginning, false).await.unwrap();
     let operator = Operator { by: "ann", reason: "table was reseeded" };
-    cli.reset(&plan, "replay-1".to_owned(), operator).await.unwrap();
+    admin(&cli).reset(&plan, "replay-1".to_owned(), operator).await.unwrap();
     // The same process, well within `STATE_REFRESH`.
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
     assert_eq!(world.handler.ids(), [0, 0, 1]);
@@ -87,7 +91,7 @@ async fn a_tick_begins_anew_once_and_is_skipped_when_another_was_first_twice() {
         let somebody = async {
             for _ in 0..times {
                 sleep(5).await;
-                world.meddle(|document| document).await;
+                world.rewrite(|document| document).await;
                 sleep(5).await;
             }
         };
@@ -113,7 +117,7 @@ async fn lease_first_takes_the_lease_before_rows_are_read_and_gives_it_up_if_tha
     world.source.fail_next("database unreachable");
     assert!(matches!(tick(&poller).await, Err(TickError::Fetch(_))));
     assert_eq!(world.store.take_calls(), calls(0, 2, 0));
-    assert!(world.document().await.lease.released_at.is_some());
+    assert!(world.is_released().await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,8 +134,7 @@ async fn a_lease_that_cannot_be_given_up_fails_no_tick_and_is_reclaimed() {
     assert_eq!(outcome.unwrap(), TickOutcome::Idle, "giving up is best effort");
     assert!(world.document().await.lease.released_at.is_none());
     // Storage answers again: others still wait, the process itself does not.
-    let store = Arc::new(FaultyStore::new(world.memory.clone()));
-    let world = World { store, ..world };
+    let world = world.behind_working_store();
     world.source.delay(Duration::ZERO);
     world.source.put(1, "new");
     let other = tick(&world.instance("b")).await.unwrap();
@@ -205,16 +208,15 @@ async fn each_death_of_a_holder_is_counted_and_an_end_in_good_order_is_not() {
     for (number, owner_id) in ["b", "c", "d"].into_iter().enumerate() {
         world.handler.then_take(Duration::from_secs(10_000));
         let poller = world.instance(owner_id);
-        let killed = tokio::time::timeout(Duration::from_secs(5), tick(&poller)).await;
-        assert!(killed.is_err());
-        let crashes = world.document().await.in_flight.unwrap().crashes;
+        killed_after(5, &poller).await;
+        let crashes = world.in_flight().await.unwrap().crashes;
         assert_eq!(usize::try_from(crashes).unwrap(), number, "counted by whoever comes after");
         sleep(40).await;
     }
     world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
     tick(&world.instance("e")).await.unwrap_err();
     sleep(40).await;
-    let in_flight = world.document().await.in_flight.unwrap();
+    let in_flight = world.in_flight().await.unwrap();
     assert_eq!((in_flight.crashes, in_flight.attempt), (3, 1));
     tick(&world.instance("f")).await.unwrap();
     let attempts: Vec<_> = world.handler.received().iter().map(|call| call.attempt).collect();
@@ -250,9 +252,8 @@ async fn a_handler_that_never_reports_progress_is_left_to_its_own_time_out() {
     let handler_stall_max = Some(Duration::from_secs(20));
     let world = World::with(Limits { handler_stall_max, ..limits() });
     world.source.fill(1);
-    let mut poller = world.instance("a");
     let time_out = Duration::from_secs(100);
-    poller.handler = Arc::new(Mute(time_out));
+    let poller = world.with_handler(Arc::new(Mute(time_out))).instance("a");
     let began_at = Instant::now();
     let failed = tick(&poller).await;
     let own = |reason: &str| reason == "timed out";
@@ -262,7 +263,7 @@ async fn a_handler_that_never_reports_progress_is_left_to_its_own_time_out() {
     );
     assert_eq!(began_at.elapsed(), time_out, "not at the 20 s of the stall guard");
     sleep(2).await;
-    poller.handler = Arc::new(Silent(time_out));
+    let poller = world.with_handler(Arc::new(Silent(time_out))).instance("a");
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
 }
 
@@ -303,7 +304,7 @@ async fn sizing_is_advice_and_never_changed_silently() {
         tick(&poller).await.unwrap();
     }
     let document = world.document().await;
-    let advice = crate::doctor::sizing::Sizing::of(&document, TTL).unwrap();
+    let advice = highwater::doctor::sizing::Sizing::of(&document, TTL).unwrap();
     assert!(advice.suggested_ttl_seconds > TTL.as_secs(), "{advice:?}");
     assert_eq!(document.lease.ttl_seconds, TTL.as_secs(), "what was set holds");
     let sizes: Vec<_> = world.handler.received().iter().map(|call| call.ids.len()).collect();
@@ -315,7 +316,7 @@ async fn a_poller_whose_tokens_are_used_up_stops_and_says_what_to_do() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world
-        .meddle(|mut document| {
+        .rewrite(|mut document| {
             document.lease.fencing_token = FencingToken(TOKEN_MAX - 1);
             document
         })
@@ -357,12 +358,12 @@ async fn a_generation_is_the_services_time_and_always_above_the_markers() {
             world.memory.store(&key, bytes, Precondition::Absent).await.unwrap();
         }
         tick(&world.instance("a")).await.unwrap();
-        assert_eq!(world.document().await.generation, Generation(expected), "{marker:?}");
+        assert_eq!(world.generation().await, Generation(expected), "{marker:?}");
         assert_eq!(world.handler.received()[0].fence, (expected, 1));
         // The marker follows, so that the next document is above this one too.
         let key = StateKey::Marker("p".to_owned());
-        let stored = world.memory.load(&key).await.unwrap().stored.unwrap();
-        let found = crate::state::decode_marker("p", &stored.bytes).unwrap();
+        let stored = world.stored(&key).await.unwrap();
+        let found = highwater::state::decode_marker("p", &stored.bytes).unwrap();
         assert_eq!(found.generation, Generation(expected));
     }
 }
@@ -376,16 +377,9 @@ async fn a_marker_is_written_after_the_state_that_it_stands_for() {
     }
     assert!(matches!(tick(&world.instance("a")).await, Err(TickError::Acquire(_))));
     let marker = StateKey::Marker("p".to_owned());
-    assert_eq!(world.memory.load(&marker).await.unwrap().stored, None);
+    assert_eq!(world.stored(&marker).await, None);
     // Else this tick would have found a marker without state.
-    assert!(
-        tick(
-            &World { store: Arc::new(FaultyStore::new(world.memory.clone())), ..world }
-                .instance("b")
-        )
-        .await
-        .is_ok()
-    );
+    assert!(tick(&world.behind_working_store().instance("b")).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
@@ -398,17 +392,17 @@ async fn a_later_documents_marker_is_not_overwritten_by_a_stale_holder() {
         document.marked = false;
         world.overwrite(&encode(&document)).await;
         let key = StateKey::Marker("p".to_owned());
-        let stored = world.memory.load(&key).await.unwrap().stored.unwrap();
-        let mut marker = crate::state::decode_marker("p", &stored.bytes).unwrap();
+        let stored = world.stored(&key).await.unwrap();
+        let mut marker = highwater::state::decode_marker("p", &stored.bytes).unwrap();
         marker.generation = Generation(document.generation.0 + by);
         let bytes = encode_marker(&marker);
         let precondition = Precondition::Matches(stored.etag);
         let etag = world.memory.store(&key, bytes.clone(), precondition).await.unwrap().etag;
         world.source.put(1, "second");
         tick(&world.instance("b")).await.unwrap();
-        let stored = world.memory.load(&key).await.unwrap().stored.unwrap();
+        let stored = world.stored(&key).await.unwrap();
         assert_eq!((stored.bytes, stored.etag), (bytes, etag), "later: {later}");
-        assert!(world.document().await.marked);
+        assert!(world.is_marked().await);
     }
 }
 
@@ -419,8 +413,7 @@ async fn an_idle_tick_notes_nothing_over_a_lease_that_lapsed() {
     let poller = world.seasoned("a").await;
     world.source.put(1, "new");
     world.handler.then_take(Duration::from_secs(10_000));
-    let killed = tokio::time::timeout(Duration::from_secs(5), tick(&poller)).await;
-    assert!(killed.is_err());
+    killed_after(5, &poller).await;
     // The row is gone again, so that nothing is to be taken over.
     let emptied = Arc::new(TableSource::new("p"));
     sleep(1000).await;
@@ -436,11 +429,7 @@ async fn two_pollers_on_one_source_each_deliver_every_row() {
     let world = World::new();
     world.source.fill(15);
     let live = world.instance("a");
-    let other = Poller {
-        name: "q".to_owned(),
-        key: StateKey::Document("q".to_owned()),
-        ..world.instance("a")
-    };
+    let other = world.poller("q", "a", world.source.clone());
     let (first, second) = tokio::join!(tick(&live), tick(&other));
     assert_eq!(first.unwrap(), TickOutcome::Committed { more: false });
     assert_eq!(second.unwrap(), TickOutcome::Committed { more: false });
@@ -531,7 +520,7 @@ async fn a_crash_in_any_phase_leaves_the_checkpoint_or_has_moved_it_whole() {
         let killed = tokio::time::timeout(Duration::from_secs(5), tick(&world.instance("a"))).await;
         assert!(killed.is_err(), "{phase}");
         assert_eq!(world.handler.received().len(), 1 + calls, "{phase}");
-        let rows = world.document().await.checkpoint.metadata.row_count;
+        let rows = world.rows_committed_last().await;
         assert_eq!(rows, if committed { 3 } else { 1 }, "{phase}");
         sleep(40).await;
         world.source.delay(Duration::ZERO);
@@ -540,26 +529,6 @@ async fn a_crash_in_any_phase_leaves_the_checkpoint_or_has_moved_it_whole() {
         let times = calls + usize::from(!committed);
         assert_eq!(world.handler.ids(), [vec![0], [1, 2, 3].repeat(times)].concat(), "{phase}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_backing_off_batch_waits_by_the_services_clock() {
-    let world = World::new();
-    let poller = world.seasoned("a").await;
-    world.source.put(1, "new");
-    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
-    tick(&poller).await.unwrap_err();
-    let key = StateKey::Document("p".to_owned());
-    let loaded = world.memory.load(&key).await.unwrap();
-    let stored = loaded.stored.unwrap();
-    let until = world.document().await.in_flight.unwrap().next_attempt_at.unwrap();
-    // By the date of the last answer, plus our monotonic time since.
-    let ahead = Snapshot::read(&key, stored.clone(), until).unwrap();
-    assert_eq!(poller.hindrance(&ahead), None);
-    let just_before = Snapshot::read(&key, stored, until - Duration::from_millis(1)).unwrap();
-    assert!(matches!(poller.hindrance(&just_before), Some(TickOutcome::BackingOff { .. })));
-    tokio::time::sleep(Duration::from_millis(1)).await;
-    assert_eq!(poller.hindrance(&just_before), None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,70 +1,23 @@
 //! What a journal tells of ticks.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
-
-use super::accepted::{Steady, accepting};
-use super::windows::Watched;
-use super::*;
-use crate::handler::Step;
-use crate::handler::fanout::Fanout;
-use crate::journal::{
-    Appended, Entry, Folded, JournalMode, JournalStore, MemoryJournal, Part, Verdict, fold,
-    read_lines, verify,
+use highwater::handler::fanout::Fanout;
+use highwater::handler::{HandlerError, Step};
+use highwater::journal::{
+    Appended, Happened, JournalMode, JournalStore, MemoryJournal, Part, Verdict,
 };
-use crate::policy::OnFailure;
-use crate::state::{Fence, FencingToken, Generation, StaleWrite, StoreError};
-
-pub(super) struct Journaled {
-    pub(super) world: World,
-    pub(super) journal: Arc<MemoryJournal>,
-    mode: JournalMode,
-}
-
-impl Journaled {
-    pub(super) fn new(mode: JournalMode) -> Self {
-        Self { world: World::new(), journal: Arc::default(), mode }
-    }
-
-    pub(super) fn of(&self, poller: Poller) -> Poller {
-        poller.with_journal(self.mode, self.journal.clone(), None)
-    }
-
-    pub(super) fn instance(&self, owner_id: &str) -> Poller {
-        self.of(self.world.instance(owner_id))
-    }
-
-    pub(super) async fn entries(&self) -> Vec<Entry> {
-        let mut entries = Vec::new();
-        for part in self.journal.list("p").await.unwrap() {
-            let bytes = self.journal.read(&part, 0).await.unwrap();
-            let (read, findings) = read_lines(&part.to_string(), &bytes);
-            assert_eq!(findings, []);
-            entries.extend(read);
-        }
-        entries
-    }
-
-    pub(super) async fn events(&self) -> Vec<Happened> {
-        self.entries().await.iter().map(|entry| entry.event).collect()
-    }
-
-    async fn folded(&self) -> Folded {
-        fold(self.entries().await)
-    }
-
-    pub(super) async fn verdict(&self) -> Verdict {
-        verify(self.mode, &self.folded().await, Some(&self.world.document().await))
-    }
-
-    /// Says that the journal leads to exactly what is stored.
-    pub(super) async fn assert_tells_all(&self) {
-        let folded = self.folded().await;
-        assert_eq!(folded.findings, []);
-        assert_eq!(folded.document, Some(self.world.document().await));
-    }
-}
+use highwater::policy::{FailurePolicy, OnFailure};
+use highwater::poller::{Compacting, Limits, Operator, TickOutcome};
+use highwater::state::{Fence, FencingToken, Generation, StaleWrite, StoreError};
+use highwater::testing::{
+    Call, Fault, Journaled, Steady, TableSource, Watched, World, admin, break_lease, calls, limits,
+    sleep, tick,
+};
+use tokio::time::Instant;
 
 use Happened::{
     BatchComplete, ExecutionStarted, HandlerFailed, LeaseAcquired, LeaseReleased, RowQuarantined,
@@ -119,7 +72,9 @@ async fn storage_calls_with_a_journal_are_one_append_more_for_each_tick_that_did
 
     let step = |name: &str| Step { name: name.to_owned(), handler: world.handler.clone() };
     let chain = Fanout::new(vec![step("first"), step("second"), step("third")]);
-    let poller = Poller { handler: Arc::new(chain), ..poller };
+    let poller = journaled.of(world.with_handler(Arc::new(chain)).instance("a"));
+    tick(&poller).await.unwrap();
+    world.store.take_calls();
     world.source.fill(3);
     tick(&poller).await.unwrap();
     assert_eq!((world.store.take_calls(), journal.take_appends()), (calls(0, 4, 0), 1), "chain");
@@ -162,10 +117,10 @@ async fn the_journal_of_a_tick_that_is_killed_rebuilds_what_it_had_committed() {
     let before = journaled.world.document().await;
     journaled.world.overwrite(b"{").await;
     let b = journaled.instance("b");
-    let examined = b.examine().await.unwrap();
+    let examined = admin(&b).examine().await.unwrap();
     let operator = Operator { by: "eve@laptop", reason: "why" };
     let history = examined.history().unwrap();
-    b.restore(history, &examined.present, (Happened::Rebuilt, operator)).await.unwrap();
+    admin(&b).restore(history, &examined.present, (Happened::Rebuilt, operator)).await.unwrap();
     assert_eq!(journaled.world.document().await.checkpoint, before.checkpoint);
     tick(&b).await.unwrap();
     let ids = journaled.world.handler.ids();
@@ -195,7 +150,7 @@ async fn an_append_that_hangs_delays_no_renewal_and_no_commit() {
     assert_eq!(outcome.unwrap(), TickOutcome::Committed { more: false });
     assert_eq!(began_at.elapsed(), Duration::from_secs(20), "five batches of 4 s");
     // What was recorded meanwhile built on what is missing, so it was appended with a snapshot.
-    assert_eq!(poller.examine().await.unwrap().verdict, Verdict::Agrees);
+    assert_eq!(admin(&poller).examine().await.unwrap().verdict, Verdict::Agrees);
 }
 
 #[tokio::test(start_paused = true)]
@@ -209,7 +164,7 @@ async fn a_tick_that_is_dropped_during_an_append_leaves_no_gap_after_the_next_en
     assert!(tokio::time::timeout(HEARTBEAT + HEARTBEAT / 4, tick(&poller)).await.is_err());
     journal.hangs.store(false, Ordering::Relaxed);
     tick(&poller).await.unwrap();
-    assert_eq!(poller.examine().await.unwrap().verdict, Verdict::Agrees);
+    assert_eq!(admin(&poller).examine().await.unwrap().verdict, Verdict::Agrees);
 }
 
 /// A journal that takes nothing, or does not answer, while it is told to.
@@ -265,7 +220,7 @@ async fn an_append_that_fails_fails_no_tick_and_is_logged_counted_and_named() {
         journal.refuses.store(refuses, Ordering::Relaxed);
         world.source.fill(1);
         assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
-        ends.push(poller.examine().await.unwrap());
+        ends.push(admin(&poller).examine().await.unwrap());
     }
     let verdicts: Vec<_> = ends.iter().map(|examined| examined.verdict.clone()).collect();
     let behind = Verdict::Behind { from: 3, to: 4 };
@@ -274,7 +229,7 @@ async fn an_append_that_fails_fails_no_tick_and_is_logged_counted_and_named() {
     assert_eq!(watched.logged("journal_append_failed")["entries"], "3");
     let named: Vec<_> = ends[2].findings().iter().map(ToString::to_string).collect();
     assert!(named.len() == 1 && named[0].starts_with("writes 3 to 4 of generation"), "{named:?}");
-    let history = poller.history(None).await.unwrap();
+    let history = admin(&poller).history(None).await.unwrap();
     let snapshots = history.entries().filter(|entry| entry.document.is_some());
     assert_eq!(snapshots.map(|entry| entry.seq).collect::<Vec<_>>(), [1, 5]);
 }
@@ -286,13 +241,12 @@ fn noting(mode: JournalMode, source: TableSource) -> Journaled {
         state_refresh: Duration::from_secs(3_600),
         ..limits()
     };
-    let world = World { source: Arc::new(source), ..World::with(limits) };
-    Journaled { world, ..Journaled::new(mode) }
+    Journaled::in_world(World::with(limits).with_source(source), mode)
 }
 
 fn ask(world: &World, mark: &str, at_once: bool) {
-    let state = crate::cursor::SourceState::from_iter([("mark".to_owned(), mark.into())]);
-    world.source.ask_to_remember(Some(crate::source::Remember { state, at_once }));
+    let state = highwater::cursor::SourceState::from_iter([("mark".to_owned(), mark.into())]);
+    world.source.ask_to_remember(Some(highwater::source::Remember { state, at_once }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -306,7 +260,7 @@ async fn what_an_idle_tick_writes_for_its_source_is_told() {
         sleep(2).await;
         ask(&journaled.world, "1", at_once);
         tick(&poller).await.unwrap();
-        assert!(!journaled.world.document().await.source_state.is_empty(), "it is written");
+        assert!(!journaled.world.source_state().await.is_empty(), "it is written");
         journaled.assert_tells_all().await;
         assert_eq!(journaled.events().await[told..], [Happened::Noted], "at once: {at_once}");
         // A note of nothing new has no number and no line.
@@ -329,10 +283,10 @@ async fn what_a_note_takes_along_of_earlier_idle_ticks_is_told() {
     tick(&poller).await.unwrap();
     ask(&journaled.world, "1", false);
     tick(&poller).await.unwrap();
-    assert!(journaled.world.document().await.source_state.is_empty(), "not written yet");
+    assert!(journaled.world.source_state().await.is_empty(), "not written yet");
     sleep(2).await;
     tick(&poller).await.unwrap();
-    assert!(!journaled.world.document().await.source_state.is_empty());
+    assert!(!journaled.world.source_state().await.is_empty());
     journaled.assert_tells_all().await;
 }
 
@@ -450,7 +404,7 @@ async fn what_is_accepted_on_a_renewal_is_told_like_any_commit() {
     let journaled = Journaled::new(JournalMode::Full);
     journaled.world.source.fill(10);
     let handler = Arc::new(Steady::default());
-    let poller = journaled.of(accepting(&journaled.world, "a", &handler));
+    let poller = journaled.of(journaled.world.with_handler(handler.clone()).instance("a"));
     tick(&poller).await.unwrap();
     let told = journaled.events().await;
     assert!(told.iter().filter(|event| **event == BatchComplete).count() > 2, "{told:?}");
@@ -487,19 +441,19 @@ async fn a_first_tick_that_dies_or_fails_leaves_nothing_that_verify_cannot_expla
         assert!(tokio::time::timeout(Duration::from_secs(5), tick(&a)).await.is_err());
         drop(a);
         let b = journaled.instance("b");
-        let verdict = b.examine().await.unwrap().verdict;
+        let verdict = admin(&b).examine().await.unwrap().verdict;
         assert_eq!(verdict, Verdict::NotBegun { writes });
         assert!(verdict.is_explained());
         sleep(120).await;
         tick(&b).await.unwrap();
-        assert_eq!(b.examine().await.unwrap().verdict, Verdict::Agrees, "{mode:?}");
+        assert_eq!(admin(&b).examine().await.unwrap().verdict, Verdict::Agrees, "{mode:?}");
     }
     let journaled = Journaled::new(JournalMode::Commits);
     let poller = journaled.instance("a");
     journaled.world.source.fill(1);
     journaled.world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
     tick(&poller).await.unwrap_err();
-    let verdict = poller.examine().await.unwrap().verdict;
+    let verdict = admin(&poller).examine().await.unwrap().verdict;
     assert_eq!(verdict, Verdict::NotBegun { writes: 0 });
 }
 
@@ -522,12 +476,12 @@ async fn a_journal_that_was_removed_is_told_from_one_that_has_not_begun() {
         tick(&poller).await.unwrap();
         remove_all(&journaled).await;
         let writes = journaled.world.document().await.journal_seq;
-        let verdict = journaled.instance("b").examine().await.unwrap().verdict;
+        let verdict = admin(&journaled.instance("b")).examine().await.unwrap().verdict;
         assert_eq!(verdict, Verdict::Removed { writes }, "{mode:?}");
         assert!(!verdict.is_explained());
         // It begins anew, with the document as it is.
         let operator = Operator { by: "eve@laptop", reason: "why" };
-        let begun = journaled.instance("b").compact(operator).await.unwrap();
+        let begun = admin(&journaled.instance("b")).compact(operator).await.unwrap();
         assert!(matches!(begun, Compacting::Compacted { .. }), "{begun:?}");
         assert_eq!(journaled.verdict().await, Verdict::Agrees, "{mode:?}");
     }
@@ -575,7 +529,7 @@ async fn a_stale_owner_tells_that_it_was_refused() {
     let refused = StaleWrite { stale: Fence::default(), current };
     let memory = journaled.world.memory.clone();
     journaled.world.handler.then(async move {
-        windows::steal(&memory).await;
+        break_lease(&memory).await;
         Err(HandlerError::Fenced(refused))
     });
     tick(&poller).await.unwrap_err();
@@ -584,9 +538,9 @@ async fn a_stale_owner_tells_that_it_was_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn a_row_that_is_set_aside_is_told_with_its_reason() {
-    let journaled = Journaled::new(JournalMode::Full);
-    let mut poller = journaled.instance("a");
-    poller.policy.on_failure = OnFailure::Quarantine;
+    let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..FailurePolicy::default() };
+    let journaled = Journaled::in_world(World::new().with_policy(policy), JournalMode::Full);
+    let poller = journaled.instance("a");
     journaled.world.source.fill(1);
     journaled.world.handler.then_fail(HandlerError::Rejected("400".to_owned()));
     tick(&poller).await.unwrap();
@@ -604,9 +558,9 @@ async fn what_operators_do_is_told_between_ticks() {
     tick(&poller).await.unwrap();
     let by_hand = journaled.instance("operator");
     let operator = Operator { by: "eve@laptop", reason: "why" };
-    by_hand.pause(operator).await.unwrap();
+    admin(&by_hand).pause(operator).await.unwrap();
     journaled.assert_tells_all().await;
-    by_hand.resume(operator).await.unwrap();
+    admin(&by_hand).resume(operator).await.unwrap();
     journaled.assert_tells_all().await;
     journaled.world.source.fill(1);
     tick(&poller).await.unwrap();

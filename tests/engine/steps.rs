@@ -1,13 +1,19 @@
 //! A chain of handlers: which steps run again after what.
 
-use super::accepted::Steady;
-use super::*;
-use crate::handler::Step;
-use crate::handler::fanout::Fanout;
-use crate::journal::{
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater::handler::fanout::Fanout;
+use highwater::handler::{HandlerError, Step};
+use highwater::journal::{
     Entry, JournalMode, JournalStore, MemoryJournal, Verdict, fold, read_lines, verify,
 };
-use crate::policy::OnFailure;
+use highwater::policy::{FailurePolicy, OnFailure};
+use highwater::poller::{Poller, TickError, TickOutcome};
+use highwater::state::{StateKey, StateStore, encode};
+use highwater::testing::{
+    Call, Fault, Received, RecordingHandler, Steady, World, admin, calls, killed_after, sleep, tick,
+};
 
 const NAMES: [&str; 3] = ["first", "second", "third"];
 /// Longer than any test lets a tick live.
@@ -39,7 +45,7 @@ impl Chain {
             Step { name: (*name).to_owned(), handler: self.steps[index].clone() }
         };
         let handler = Arc::new(Fanout::new(names.iter().map(step).collect()));
-        Poller { handler, ..self.world.instance(owner_id) }
+        self.world.with_handler(handler).instance(owner_id)
     }
 
     /// Returns how often each step was called so far.
@@ -70,7 +76,7 @@ impl Chain {
     }
 
     async fn steps_kept(&self) -> Vec<String> {
-        let in_flight = self.world.document().await.in_flight;
+        let in_flight = self.world.in_flight().await;
         in_flight.into_iter().flat_map(|batch| batch.steps).map(|kept| kept.step).collect()
     }
 }
@@ -145,7 +151,7 @@ async fn after_a_death_anywhere_the_first_step_without_a_result_is_called_and_no
             for step in 0..3 {
                 let calls = chain.steps[step].received().split_off(1);
                 assert!(calls.iter().all(|call| call.ids == [1, 2, 3]), "{death:?} {heir}");
-                let same = |call: &&crate::testing::Received| {
+                let same = |call: &&Received| {
                     call.batch_id == calls[0].batch_id && call.started_at == calls[0].started_at
                 };
                 assert_eq!(calls.iter().filter(same).count(), calls.len(), "{death:?} {heir}");
@@ -207,7 +213,7 @@ async fn a_failed_step_is_tried_again_and_none_before_it() {
     chain.steps[1].then_fail(failed()).then_fail(failed());
     for attempt in 1..=2 {
         tick(&poller).await.unwrap_err();
-        let in_flight = chain.world.document().await.in_flight.unwrap();
+        let in_flight = chain.world.in_flight().await.unwrap();
         assert_eq!(in_flight.last_error.as_deref(), Some("step `second`: 503"));
         assert_eq!((in_flight.attempt, in_flight.steps.len()), (attempt, 1));
         sleep(10).await;
@@ -216,7 +222,7 @@ async fn a_failed_step_is_tried_again_and_none_before_it() {
     assert_eq!(chain.calls(), [2, 4, 2]);
     let calls = chain.steps[1].received().split_off(1);
     assert!(calls.iter().all(|call| call.started_at == calls[0].started_at));
-    assert!(chain.world.document().await.in_flight.is_none());
+    assert!(chain.world.in_flight().await.is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -230,7 +236,7 @@ async fn a_step_that_ran_into_the_end_of_time_has_the_next_tick_to_itself() {
     }
     for rows in [4, 2] {
         assert!(matches!(tick(&poller).await, Err(TickError::OutOfTime)));
-        assert_eq!(chain.world.document().await.in_flight.unwrap().rows, rows);
+        assert_eq!(chain.world.in_flight().await.unwrap().rows, rows);
         sleep(10).await;
     }
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
@@ -312,7 +318,7 @@ async fn what_the_last_step_took_in_part_is_committed() {
     let reason = "no 3".to_owned();
     chain.steps[2].then_fail(HandlerError::Partial { accepted: 2, reason });
     tick(&poller).await.unwrap_err();
-    assert_eq!(chain.world.document().await.checkpoint.metadata.row_count, 2);
+    assert_eq!(chain.world.rows_committed_last().await, 2);
     sleep(10).await;
     tick(&poller).await.unwrap();
     for step in 0..3 {
@@ -328,7 +334,7 @@ async fn what_a_step_accepts_as_it_goes_is_not_committed_before_the_chain() {
         Step { name: "first".to_owned(), handler: steady },
         Step { name: "third".to_owned(), handler: chain.steps[2].clone() },
     ];
-    let poller = Poller { handler: Arc::new(Fanout::new(steps)), ..chain.world.instance("a") };
+    let poller = chain.world.with_handler(Arc::new(Fanout::new(steps))).instance("a");
     chain.world.source.fill(10);
     let killed = tokio::time::timeout(Duration::from_secs(25), tick(&poller)).await;
     assert!(killed.is_err(), "it is renewed meanwhile, and accepts two rows");
@@ -348,7 +354,7 @@ async fn the_parts_of_a_batch_have_results_of_their_own() {
     tick(&poller).await.unwrap_err();
     assert_eq!(chain.ids(0)[1..], [vec![1, 2, 3, 4], vec![1, 2]], "once whole, and in part");
     assert_eq!(chain.steps_kept().await, ["first", "second"]);
-    assert_eq!(chain.world.document().await.in_flight.unwrap().rows, 2, "what they speak of");
+    assert_eq!(chain.world.in_flight().await.unwrap().rows, 2, "what they speak of");
     sleep(10).await;
     tick(&poller).await.unwrap();
     assert_eq!(chain.ids(0)[1..], [vec![1, 2, 3, 4], vec![1, 2], vec![3, 4]]);
@@ -364,7 +370,7 @@ async fn a_row_that_a_step_refuses_for_good_is_set_aside_and_the_rest_gets_to_al
             bisect_on_error: true,
             ..FailurePolicy::default()
         };
-        let chain = Chain::of(World { policy, ..World::new() });
+        let chain = Chain::of(World::new().with_policy(policy));
         let poller = chain.begin().await;
         chain.world.source.fill(8);
         let refused = || HandlerError::Rejected("422".to_owned());
@@ -377,7 +383,7 @@ async fn a_row_that_a_step_refuses_for_good_is_set_aside_and_the_rest_gets_to_al
             let all: std::collections::BTreeSet<i64> = (0..=8).filter(|id| *id != 5).collect();
             assert!(taken.is_superset(&all), "{bad_step} {step}: {taken:?}");
         }
-        assert_eq!(poller.quarantined().await.unwrap().len(), 1);
+        assert_eq!(admin(&poller).quarantined().await.unwrap().len(), 1);
     }
 }
 
@@ -412,8 +418,7 @@ async fn a_batch_has_the_same_beginning_at_each_attempt_and_another_than_the_nex
     world.handler.then_fail(failed()).then_take(NEVER);
     tick(&poller).await.unwrap_err();
     sleep(10).await;
-    let killed = tokio::time::timeout(Duration::from_secs(5), tick(&poller)).await;
-    assert!(killed.is_err());
+    killed_after(5, &poller).await;
     sleep(60).await;
     tick(&world.instance("b")).await.unwrap();
     world.source.put(3, "new");
@@ -477,7 +482,7 @@ async fn a_row_is_not_set_aside_by_a_slow_step_before_the_one_that_failed() {
         bisect_on_error: true,
         ..FailurePolicy::default()
     };
-    let chain = Chain::of(World { policy, ..World::new() });
+    let chain = Chain::of(World::new().with_policy(policy));
     let poller = chain.begin().await;
     chain.world.source.fill(2);
     // More than half of a tick, which is all that a row gets that is about to be set aside.
@@ -487,6 +492,6 @@ async fn a_row_is_not_set_aside_by_a_slow_step_before_the_one_that_failed() {
         sleep(600).await;
         drop(tick(&poller).await);
     }
-    assert_eq!(poller.quarantined().await.unwrap(), []);
+    assert_eq!(admin(&poller).quarantined().await.unwrap(), []);
     assert_eq!(chain.world.document().await.checkpoint.cursor.unwrap().key["id"], 2);
 }

@@ -1,9 +1,14 @@
 //! Seed 003's numbers on leases, each moved by what it counts; those of the controller move in
 //! `recovery::tests`.
 
-use super::windows::{Watched, steal};
-use super::*;
-use crate::state::Fence;
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater::poller::{Operator, Poller, TickError};
+use highwater::state::{Fence, Precondition, StateKey, StateStore, encode};
+use highwater::testing::{
+    Call, Fault, Watched, World, admin, break_lease, killed_after, sleep, tick,
+};
 
 fn watched() -> Watched {
     Watched::of(World::new())
@@ -57,7 +62,7 @@ async fn heartbeats_are_counted_with_how_they_ended() {
     world.handler.then_take(Duration::from_secs(25));
     let meddling = async {
         sleep(5).await;
-        steal(&world.memory).await;
+        break_lease(&world.memory).await;
     };
     let (result, ()) = tokio::join!(tick(&poller), meddling);
     assert!(result.is_err());
@@ -71,8 +76,7 @@ async fn an_expired_lease_counts_once_with_its_batch_and_the_time_since_its_hold
     let poller = world.seasoned("a").await;
     world.source.fill(3);
     world.handler.then_take(Duration::from_secs(1000));
-    let killed = tokio::time::timeout(Duration::from_secs(5), tick(&poller)).await;
-    assert!(killed.is_err());
+    killed_after(5, &poller).await;
     assert_eq!(watched.counted("highwater.lease.expirations", None), 0);
     sleep(35).await;
     tick(&world.instance("b")).await.unwrap();
@@ -91,22 +95,22 @@ async fn a_write_under_a_stale_token_counts_wherever_it_is_refused() {
     let poller = world.seasoned("a").await;
     let rejected = |by| watched.counted("highwater.fence.rejections", Some(("by", by)));
     world.source.put(1, "new");
-    let generation = world.document().await.generation;
-    let current = Fence { generation, token: crate::state::FencingToken(9) };
+    let generation = world.generation().await;
+    let current = Fence { generation, token: highwater::state::FencingToken(9) };
     world.handler.then(async move {
-        current.admit(generation, crate::state::FencingToken(2))?;
+        current.admit(generation, highwater::state::FencingToken(2))?;
         Ok(())
     });
     tick(&poller).await.unwrap_err();
     assert_eq!((rejected("target"), rejected("state")), (1, 0));
     // No tick takes a grant before an operator has raised them.
-    let admin = world.instance("admin");
-    let present = admin.present().await.unwrap();
+    let cli = world.instance("admin");
+    let present = admin(&cli).present().await.unwrap();
     let operator = Operator { by: "ann", reason: "older copy" };
-    assert!(admin.raise_above(current, &present, false, operator).await.unwrap().is_some());
+    assert!(admin(&cli).raise_above(current, &present, false, operator).await.unwrap().is_some());
     let memory = world.memory.clone();
     world.handler.then(async move {
-        steal(&memory).await;
+        break_lease(&memory).await;
         Ok(())
     });
     tick(&world.instance("b")).await.unwrap_err();
@@ -149,7 +153,7 @@ async fn a_copy_of_an_app_never_replaces_the_live_owner_however_often_it_ticks()
     let target = Arc::new(std::sync::Mutex::new(Fence::default()));
     let deliver = async |world: &World, poller: &Poller, row: i64| {
         let document = world.document().await;
-        let token = crate::state::FencingToken(document.lease.fencing_token.0 + 1);
+        let token = highwater::state::FencingToken(document.lease.fencing_token.0 + 1);
         let target = Arc::clone(&target);
         world.source.put(row, "new");
         world.handler.then(async move {

@@ -1,10 +1,27 @@
 //! Pausing and resuming by hand.
 
-use super::windows::Watched;
-use super::*;
+use std::time::Duration;
+
+use highwater::error::chain;
+use highwater::handler::HandlerError;
+use highwater::policy::FailurePolicy;
+use highwater::poller::{
+    Limits, LoadError, Operator, Pausing, Resuming, TickError, TickOutcome, TickRequest,
+};
+use highwater::source::Source;
+use highwater::state::{OnMissingState, StateDocument, StateKey, encode};
+use highwater::testing::{Call, Fault, Watched, World, admin, limits, sleep, tick};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tracing::Level;
 
 const ANN: Operator<'_> = Operator { by: "ann@host", reason: "the target moves" };
 const BOB: Operator<'_> = Operator { by: "bob@host", reason: "no idea" };
+
+/// A time as the state document has it.
+fn rfc3339(at: OffsetDateTime) -> String {
+    at.format(&Rfc3339).unwrap()
+}
 
 fn by(pausing: &Pausing) -> &str {
     match pausing {
@@ -16,12 +33,12 @@ fn by(pausing: &Pausing) -> &str {
 async fn a_pause_is_one_however_often_it_is_asked_for() {
     let world = World::new();
     let poller = world.seasoned("a").await;
-    let paused = world.instance("cli-1").pause(ANN).await.unwrap();
+    let paused = admin(&world.instance("cli-1")).pause(ANN).await.unwrap();
     assert!(matches!(&paused, Pausing::Paused { running: None, .. }), "{paused:?}");
     let before = world.document().await;
     assert_eq!(before.requires, ["paused"]);
     sleep(60).await;
-    let again = world.instance("cli-2").pause(BOB).await.unwrap();
+    let again = admin(&world.instance("cli-2")).pause(BOB).await.unwrap();
     assert!(matches!(&again, Pausing::PausedBefore(_)) && by(&again) == ANN.by, "{again:?}");
     assert_eq!(world.document().await, before, "nothing was written");
 
@@ -30,7 +47,7 @@ async fn a_pause_is_one_however_often_it_is_asked_for() {
         let outcome = tick(process).await.unwrap();
         assert!(matches!(&outcome, TickOutcome::Paused { reason, .. } if reason == ANN.reason));
     }
-    world.instance("cli-3").resume(BOB).await.unwrap();
+    admin(&world.instance("cli-3")).resume(BOB).await.unwrap();
     tick(&poller).await.unwrap();
     assert_eq!(world.handler.ids(), [0, 1]);
     let resumed = world.document().await.recent.into_iter().find(|tick| tick.outcome == "resumed");
@@ -44,37 +61,43 @@ async fn no_document_is_written_by_hand_in_the_place_of_one_that_vanished() {
     let key = StateKey::Document("p".to_owned());
     world.memory.lose(&key);
     let cli = world.instance("cli");
-    for error in [cli.pause(ANN).await.unwrap_err(), cli.resume(ANN).await.unwrap_err()] {
+    for error in
+        [admin(&cli).pause(ANN).await.unwrap_err(), admin(&cli).resume(ANN).await.unwrap_err()]
+    {
         assert!(matches!(error, TickError::StateVanished { .. }), "{error:?}");
         let text = chain(&error);
         assert!(text.contains("`highwater state import "), "{text}");
     }
-    assert!(world.memory.load(&key).await.unwrap().stored.is_none(), "nothing was written");
+    assert!(world.stored(&key).await.is_none(), "nothing was written");
 
     // A blank document hides no loss either.
     let blank = StateDocument::blank("p", world.source.shape().fingerprint.clone());
     world.overwrite(&encode(&blank)).await;
-    for error in [cli.pause(ANN).await.unwrap_err(), cli.resume(ANN).await.unwrap_err()] {
+    for error in
+        [admin(&cli).pause(ANN).await.unwrap_err(), admin(&cli).resume(ANN).await.unwrap_err()]
+    {
         assert!(matches!(error, TickError::StateVanished { .. }), "{error:?}");
     }
     assert_eq!(world.document().await, blank);
 
     // Ticks begin such a document again where the settings say so.
-    let again = World {
-        limits: Limits { on_missing_state: OnMissingState::Recreate, ..limits() },
-        ..world
-    };
-    again.instance("cli").pause(ANN).await.unwrap();
+    let again =
+        world.with_limits(Limits { on_missing_state: OnMissingState::Recreate, ..limits() });
+    admin(&again.instance("cli")).pause(ANN).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_poller_that_is_not_paused_has_nothing_to_resume() {
     let world = World::new();
     let cli = world.instance("cli");
-    assert_eq!(cli.resume(ANN).await.unwrap(), Resuming::NotPaused, "there is no state at all");
+    assert_eq!(
+        admin(&cli).resume(ANN).await.unwrap(),
+        Resuming::NotPaused,
+        "there is no state at all"
+    );
     world.seasoned("a").await;
     let before = world.document().await;
-    assert_eq!(cli.resume(ANN).await.unwrap(), Resuming::NotPaused);
+    assert_eq!(admin(&cli).resume(ANN).await.unwrap(), Resuming::NotPaused);
     assert_eq!(world.document().await, before, "nothing was written");
 }
 
@@ -86,14 +109,14 @@ async fn a_back_off_is_ended_by_hand_and_the_next_tick_of_any_process_tries_agai
     world.handler.then_fail(HandlerError::Retryable("down".to_owned()));
     tick(&poller).await.unwrap_err();
     assert!(matches!(tick(&poller).await.unwrap(), TickOutcome::BackingOff { .. }));
-    let until = world.document().await.in_flight.unwrap().next_attempt_at.unwrap();
-    let resumed = world.instance("cli-1").resume(ANN).await.unwrap();
+    let until = world.in_flight().await.unwrap().next_attempt_at.unwrap();
+    let resumed = admin(&world.instance("cli-1")).resume(ANN).await.unwrap();
     assert_eq!(resumed, Resuming::BackOffEnded { until });
     let document = world.document().await;
     let in_flight = document.in_flight.unwrap();
     assert_eq!((in_flight.next_attempt_at, in_flight.attempt), (None, 0));
     assert_eq!(document.recent.last().unwrap().extra["by"], ANN.by);
-    assert_eq!(world.instance("cli-2").resume(ANN).await.unwrap(), Resuming::NotPaused);
+    assert_eq!(admin(&world.instance("cli-2")).resume(ANN).await.unwrap(), Resuming::NotPaused);
     tick(&poller).await.unwrap();
     assert_eq!(world.handler.ids(), [0, 1, 1]);
 }
@@ -106,10 +129,10 @@ async fn a_change_by_hand_lands_whatever_happens_meanwhile() {
         let cli = world.instance("cli");
         world.store.break_next(Call::Load, Fault::Unreachable);
         world.store.break_next(Call::Store, fault);
-        let paused = cli.pause(ANN).await.unwrap();
+        let paused = admin(&cli).pause(ANN).await.unwrap();
         assert!(matches!(&paused, Pausing::Paused { .. }), "{fault:?}: {paused:?}");
         world.store.break_next(Call::Store, fault);
-        let resumed = cli.resume(ANN).await.unwrap();
+        let resumed = admin(&cli).resume(ANN).await.unwrap();
         assert!(matches!(&resumed, Resuming::Resumed { .. }), "{fault:?}: {resumed:?}");
         assert_eq!(world.document().await.paused, None);
     }
@@ -126,7 +149,7 @@ async fn a_change_by_hand_lands_whatever_happens_meanwhile() {
         sleep(1).await;
         // Each commit comes between the read and the write.
         world.store.break_next(Call::Load, Fault::Slow(Duration::from_millis(1_500)));
-        cli.pause(ANN).await.unwrap()
+        admin(&cli).pause(ANN).await.unwrap()
     });
     assert_eq!(outcome.unwrap(), TickOutcome::Committed { more: true });
     assert!(matches!(&paused, Pausing::Paused { running: Some(owner), .. } if owner == "a"));
@@ -140,11 +163,12 @@ async fn a_store_that_stays_away_is_given_up_after_a_while() {
     for _ in 0..100 {
         world.store.break_next(Call::Load, Fault::Unreachable);
     }
-    let error = world.instance("cli").pause(ANN).await.unwrap_err();
-    let unreachable = TickError::Load(LoadError::Store(crate::state::StoreError::Unreachable {
-        key: String::new(),
-        reason: String::new(),
-    }));
+    let error = admin(&world.instance("cli")).pause(ANN).await.unwrap_err();
+    let unreachable =
+        TickError::Load(LoadError::Store(highwater::state::StoreError::Unreachable {
+            key: String::new(),
+            reason: String::new(),
+        }));
     assert_eq!(std::mem::discriminant(&error), std::mem::discriminant(&unreachable), "{error:?}");
 }
 
@@ -153,11 +177,11 @@ async fn a_poller_without_state_is_paused_without_its_source() {
     let world = World::new();
     world.source.put(0, "first");
     world.source.fail_next("database unreachable");
-    world.instance("cli-1").pause(ANN).await.unwrap();
+    admin(&world.instance("cli-1")).pause(ANN).await.unwrap();
     assert_eq!(world.source.fetches(), 0);
     let poller = world.instance("a");
     assert!(matches!(tick(&poller).await.unwrap(), TickOutcome::Paused { .. }));
-    world.instance("cli-2").resume(ANN).await.unwrap();
+    admin(&world.instance("cli-2")).resume(ANN).await.unwrap();
     tick(&poller).await.unwrap_err();
     tick(&poller).await.unwrap();
     assert_eq!(world.handler.ids(), [0]);
@@ -167,9 +191,9 @@ async fn a_poller_without_state_is_paused_without_its_source() {
 async fn a_document_that_cannot_be_read_is_not_overwritten() {
     let world = World::new();
     world.overwrite(b"{\"version\": 2}").await;
-    let error = world.instance("cli").pause(ANN).await.unwrap_err();
+    let error = admin(&world.instance("cli")).pause(ANN).await.unwrap_err();
     assert!(chain(&error).contains("has version `2`"), "{}", chain(&error));
-    assert!(world.instance("cli").resume(ANN).await.is_err());
+    assert!(admin(&world.instance("cli")).resume(ANN).await.is_err());
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,21 +203,22 @@ async fn who_resumes_is_told_what_had_stopped_the_poller() {
         (HandlerError::Rejected("422: no".to_owned()), "failure policy of `p`"),
     ] {
         let policy = FailurePolicy {
-            on_failure: crate::policy::OnFailure::Stop,
+            on_failure: highwater::policy::OnFailure::Stop,
             ..FailurePolicy::default()
         };
-        let world = World { policy, ..World::new() };
+        let world = World::new().with_policy(policy);
         let poller = world.seasoned("a").await;
         world.source.put(1, "new");
         let reason = error.to_string();
         world.handler.then_fail(error);
         tick(&poller).await.unwrap_err();
         assert!(matches!(tick(&poller).await.unwrap(), TickOutcome::Paused { .. }));
-        let Resuming::Resumed { was } = world.instance("cli").resume(ANN).await.unwrap() else {
+        let Resuming::Resumed { was } = admin(&world.instance("cli")).resume(ANN).await.unwrap()
+        else {
             panic!("it was paused");
         };
         assert!(was.by == expected && was.reason.contains(&reason), "{was:?}");
-        let in_flight = world.document().await.in_flight;
+        let in_flight = world.in_flight().await;
         assert_eq!(in_flight.map_or(0, |batch| batch.attempt), 0);
         assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
         assert_eq!(world.handler.ids(), [0, 1, 1], "at once");
@@ -209,12 +234,12 @@ async fn a_pause_names_who_when_why_and_the_command_and_is_told_once_and_then_ea
         let world = &watched.world;
         let poller = world.seasoned("a").await;
         world.source.put(1, "new");
-        world.instance("cli").pause(operator).await.unwrap();
+        admin(&world.instance("cli")).pause(operator).await.unwrap();
         let since = world.document().await.paused.unwrap().at;
         let expected = format!(
             "poller `p`: paused by {} since {}: the target moves (`highwater resume p` lets it run) (0 ms)",
             operator.by,
-            outcome::rfc3339(since)
+            rfc3339(since)
         );
         for (seconds, level) in
             [(0, level), (60, "DEBUG"), (3539, "DEBUG"), (1, level), (1, "DEBUG")]
@@ -227,10 +252,10 @@ async fn a_pause_names_who_when_why_and_the_command_and_is_told_once_and_then_ea
         // Another process tells it, too; and this one, once it has run in between.
         let other = world.instance("b").tick(&TickRequest::default()).await;
         assert_eq!(other.level.as_str(), level);
-        world.instance("cli-2").resume(BOB).await.unwrap();
+        admin(&world.instance("cli-2")).resume(BOB).await.unwrap();
         tick(&poller).await.unwrap();
         world.source.put(2, "new");
-        world.instance("cli-3").pause(operator).await.unwrap();
+        admin(&world.instance("cli-3")).pause(operator).await.unwrap();
         let again = poller.tick(&TickRequest::default()).await;
         assert_eq!(again.level.as_str(), level);
     }
@@ -250,8 +275,7 @@ async fn a_backoff_names_its_cause_and_is_told_at_each_failure() {
     for (number, attempts) in [(1, ""), (2, ", 2 attempts")] {
         world.handler.then_fail(HandlerError::Retryable(format!("HTTP 50{number}")));
         report().await.result.unwrap_err();
-        let batch = world.document().await.in_flight.unwrap();
-        let rfc3339 = outcome::rfc3339;
+        let batch = world.in_flight().await.unwrap();
         let told = report().await;
         let expected = format!(
             "poller `p`: backing off until {}, failing since {}{attempts}: ",

@@ -1,6 +1,9 @@
 //! The first start of a poller, where it has to be asked for.
 
-use super::*;
+use highwater::poller::{Init, TickError};
+use highwater::source::Source;
+use highwater::state::{StateDocument, encode};
+use highwater::testing::{World, admin, calls, tick};
 
 async fn put_blank(world: &World, change: impl FnOnce(&mut StateDocument)) {
     let fingerprint = world.source.shape().fingerprint.clone();
@@ -19,7 +22,7 @@ async fn a_blank_document_is_no_start_but_a_position_in_it_is() {
     put_blank(&world, |_| {}).await;
     assert!(matches!(tick(&poller).await, Err(TickError::NotStarted { .. })));
     put_blank(&world, |blank| blank.replay_id = Some("again".to_owned())).await;
-    assert_eq!(poller.init().await.unwrap(), Init::StartedBefore, "it stays as it is");
+    assert_eq!(admin(&poller).init().await.unwrap(), Init::StartedBefore, "it stays as it is");
     tick(&poller).await.unwrap();
     assert_eq!(world.handler.ids(), [1, 2]);
 }
@@ -28,15 +31,15 @@ async fn a_blank_document_is_no_start_but_a_position_in_it_is() {
 async fn a_start_creates_a_blank_document_and_begins_it_under_its_tag() {
     let world = World::new();
     let poller = world.instance("a");
-    assert_eq!(poller.init().await.unwrap(), Init::Started { after: None });
+    assert_eq!(admin(&poller).init().await.unwrap(), Init::Started { after: None });
     // Document, marker; both again once the blank one is there.
     assert_eq!(world.store.take_calls(), calls(4, 2, 0));
     let document = world.document().await;
     assert!(!document.is_blank() && !document.marked);
-    assert_eq!(poller.init().await.unwrap(), Init::StartedBefore);
+    assert_eq!(admin(&poller).init().await.unwrap(), Init::StartedBefore);
     // One that died between the two writes may be repeated.
     put_blank(&world, |_| {}).await;
-    assert_eq!(poller.init().await.unwrap(), Init::Started { after: None });
+    assert_eq!(admin(&poller).init().await.unwrap(), Init::Started { after: None });
     assert!(!world.document().await.is_blank());
     world.source.fill(1);
     tick(&poller.starting_now()).await.unwrap();

@@ -1,10 +1,14 @@
 //! What each end of a tick means outside, as the table beside [`TickOutcome`] says.
 
-use super::windows::Watched;
-use super::*;
 use crate::error::ErrorKind;
+use crate::handler::HandlerError;
+use crate::lease::LeaseError;
+use crate::normalize::NormalizeError;
+use crate::poller::observe::Observation;
+use crate::poller::{LoadError, Skipped, TickError, TickOutcome, TickRequest, outcome_row};
 use crate::source::FetchError;
-use crate::state::{Fence, StaleWrite, StoreError};
+use crate::state::{Fence, Paused, StaleWrite, StoreError};
+use crate::testing::{Watched, World};
 
 type Ended = Result<TickOutcome, TickError>;
 

@@ -1,9 +1,15 @@
 //! Looking back at closed windows: what came late is delivered, and nothing else.
 
-use super::accepted::{Steady, accepting};
-use super::windows::Watched;
-use super::*;
-use crate::policy::OnFailure;
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater::handler::HandlerError;
+use highwater::policy::{FailurePolicy, OnFailure};
+use highwater::poller::{Limits, Poller, StopSignal, TickError, TickOutcome, TickRequest};
+use highwater::state::{StateDocument, encode};
+use highwater::testing::{
+    Call, Fault, Steady, TableSource, Watched, World, calls, killed_after, limits, sleep, tick,
+};
 
 /// How long after its commit a window is read again.
 const WAIT: u64 = 120;
@@ -13,7 +19,7 @@ fn timed() -> World {
 }
 
 fn timed_with(limits: Limits) -> World {
-    World { source: Arc::new(TableSource::new("p").by_time()), ..World::with(limits) }
+    World::with(limits).with_source(TableSource::new("p").by_time())
 }
 
 fn auditing(world: &World, owner_id: &str) -> Poller {
@@ -55,10 +61,7 @@ async fn exactly_the_late_rows_are_delivered_with_two_writes_and_the_checkpoint_
 
 #[tokio::test(start_paused = true)]
 async fn a_window_as_delivered_costs_no_call_and_is_read_once() {
-    let world = World {
-        limits: Limits { state_refresh: Duration::from_secs(9000), ..limits() },
-        ..timed()
-    };
+    let world = timed_with(Limits { state_refresh: Duration::from_secs(9000), ..limits() });
     let (poller, _) = with_open_transaction(&world).await;
     let fetches = world.source.fetches();
     sleep(WAIT).await;
@@ -189,8 +192,7 @@ async fn the_window_stays_due_while_its_rows_are_in_hand() {
     world.source.put_late(7, open);
     world.handler.then_take(Duration::from_secs(3600));
     sleep(WAIT).await;
-    let killed = tokio::time::timeout(Duration::from_secs(5), tick(&poller)).await;
-    assert!(killed.is_err());
+    killed_after(5, &poller).await;
     let document = world.document().await;
     assert!(document.in_flight.as_ref().is_some_and(|batch| batch.late));
     assert_eq!(document.audit.windows.len(), 1);
@@ -229,7 +231,7 @@ async fn a_late_row_that_is_refused_is_set_aside_by_the_policy() {
         bisect_on_error: true,
         ..FailurePolicy::default()
     };
-    let watched = Watched::of(World { policy, ..timed() });
+    let watched = Watched::of(timed().with_policy(policy));
     let world = &watched.world;
     let poller = auditing(world, "a");
     let open = [7, 8, 9].map(|id| (id, world.source.reserve()));
@@ -255,7 +257,7 @@ async fn a_late_row_that_is_refused_is_set_aside_by_the_policy() {
 #[tokio::test(start_paused = true)]
 async fn behind_rows_that_were_not_taken_and_are_gone_the_window_is_read_on() {
     let policy = FailurePolicy { bisect_on_error: true, ..FailurePolicy::default() };
-    let world = World { policy, ..timed() };
+    let world = timed().with_policy(policy);
     let poller = auditing(&world, "a");
     let open = [7, 8, 9].map(|id| (id, world.source.reserve()));
     world.source.put(1, "first");
@@ -413,7 +415,7 @@ async fn other_modes_and_pollers_that_were_not_asked_close_no_windows() {
 async fn rows_accepted_in_part_are_known_and_their_windows_exact() {
     let watched = Watched::of(timed());
     let world = &watched.world;
-    let poller = accepting(world, "a", &Arc::new(Steady::default()));
+    let poller = world.with_handler(Arc::new(Steady::default())).instance("a");
     let poller = poller.auditing(Duration::from_secs(WAIT));
     world.source.fill(6);
     tick(&poller).await.unwrap();

@@ -1,12 +1,14 @@
 //! A read that follows finished work within a tick: the work is written down before anything waits.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
-
-use super::*;
-use crate::error::ErrorKind;
-use crate::source::{FetchError, FetchWindow, Rows, SourceShape};
+use highwater::error::ErrorKind;
+use highwater::poller::{Limits, TickError, TickOutcome, TickRequest};
+use highwater::source::{FetchError, FetchWindow, Rows, Source, SourceShape};
+use highwater::state::{MemoryStore, StateKey, StateStore, decode};
+use highwater::testing::{TableSource, World, limits};
 
 /// How long the source waits before it tries again.
 const PAUSE: Duration = Duration::from_secs(8);
@@ -79,7 +81,7 @@ async fn finished_work_is_committed_before_a_read_is_waited_for() {
         assert_eq!(source.waited_behind(), [10, 10], "the first batch stood before each pause");
         assert_eq!((report.rows, report.batches), (20, 2));
         assert_eq!(world.handler.ids(), (1..=20).collect::<Vec<_>>());
-        assert!(world.document().await.lease.released_at.is_some());
+        assert!(world.is_released().await);
     }
 }
 

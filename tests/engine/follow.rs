@@ -1,7 +1,15 @@
 //! A tick that has run out of rows looks for new ones, where it may.
 
-use super::*;
-use crate::policy::Follow;
+use std::time::Duration;
+
+use highwater::handler::HandlerError;
+use highwater::policy::{Flow, Follow};
+use highwater::poller::{
+    Limits, Poller, StopSignal, TickError, TickOutcome, TickReport, TickRequest,
+};
+use highwater::state::{Paused, encode};
+use highwater::testing::{World, calls, limits, sleep, tick};
+use tokio::time::Instant;
 
 const INTERVAL: Duration = Duration::from_millis(200);
 

@@ -1,7 +1,13 @@
 //! Where a poller stands, as numbers.
 
-use super::windows::Watched;
-use super::*;
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater::handler::HandlerError;
+use highwater::policy::Flow;
+use highwater::poller::{Limits, Skipped, TickOutcome, TickRequest};
+use highwater::state::StateKey;
+use highwater::testing::{Watched, World, limits, sleep, tick};
 
 #[tokio::test(start_paused = true)]
 async fn a_tick_tells_size_position_and_age() {
@@ -9,7 +15,7 @@ async fn a_tick_tells_size_position_and_age() {
     let world = &watched.world;
     let poller = world.seasoned("a").await;
     let key = StateKey::Document("p".to_owned());
-    let stored = world.memory.load(&key).await.unwrap().stored.unwrap();
+    let stored = world.stored(&key).await.unwrap();
     let number = |n: usize| f64::from(u32::try_from(n).unwrap());
     assert_eq!(watched.gauge("highwater.state.bytes"), Some(number(stored.bytes.len())));
     let first = watched.gauge("highwater.checkpoint.position").unwrap();
@@ -152,8 +158,10 @@ async fn a_poller_that_has_read_all_is_not_behind_though_other_tables_are_writte
 #[tokio::test(start_paused = true)]
 async fn rows_that_a_tick_that_follows_could_not_deliver_are_written_down() {
     let world = World::new();
-    let follow =
-        crate::policy::Follow { time: Duration::from_secs(100), interval: Duration::from_secs(1) };
+    let follow = highwater::policy::Follow {
+        time: Duration::from_secs(100),
+        interval: Duration::from_secs(1),
+    };
     let flow = Flow { follow: Some(follow), ..Flow::default() };
     let poller = world.seasoned("a").await.flowing(flow);
     let (result, ()) = tokio::join!(tick(&poller), async {

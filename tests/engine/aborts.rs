@@ -1,8 +1,10 @@
 //! Handler calls that are aborted, since the process stops and they take too long for that.
 
-use super::accepted::{Steady, accepting};
-use super::windows::Watched;
-use super::*;
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater::poller::{Poller, StopSignal, TickError, TickOutcome, TickReport, TickRequest};
+use highwater::testing::{Steady, Watched, World, sleep, tick};
 
 /// Runs a tick that is asked to stop after some seconds, and to abort after some more.
 async fn aborted(poller: &Poller, stop_after: u64, abort_after: u64) -> TickReport {
@@ -61,12 +63,12 @@ async fn what_an_aborted_call_has_accepted_is_committed() {
     drop(world.seasoned("z").await);
     world.source.fill(10);
     let handler = Arc::new(Steady::default());
-    let poller = accepting(&world, "a", &handler);
+    let poller = world.with_handler(handler.clone()).instance("a");
     // Four seconds for each row: two went with a renewal at 10 s, the third goes with the abort.
     let report = aborted(&poller, 5, 8).await;
     assert!(matches!(report.result, Err(TickError::Aborted)), "{report:?}");
     assert_eq!((report.rows, report.batches), (3, 1));
-    let in_flight = world.document().await.in_flight.unwrap();
+    let in_flight = world.in_flight().await.unwrap();
     assert_eq!((in_flight.rows, in_flight.attempt), (7, 0));
     tick(&world.instance("b")).await.unwrap();
     assert_eq!(world.handler.ids()[1..], (4..=10).collect::<Vec<_>>());
@@ -81,9 +83,9 @@ async fn a_read_is_aborted_too_and_what_was_taken_before_it_is_committed() {
     let report = aborted(&poller, 1, 2).await;
     assert!(matches!(report.result, Err(TickError::Aborted)), "{report:?}");
     assert_eq!(report.duration, Duration::from_secs(3));
-    assert!(world.document().await.in_flight.is_none(), "no lease was asked for");
+    assert!(world.in_flight().await.is_none(), "no lease was asked for");
     // The first read takes a minute, the read behind the first batch is aborted.
     let report = aborted(&poller, 1, 62).await;
     assert!(matches!(report.result, Ok(TickOutcome::Committed { more: true })), "{report:?}");
-    assert!(world.document().await.lease.released_at.is_some());
+    assert!(world.is_released().await);
 }

@@ -1,9 +1,19 @@
 //! The next handler is called while the commit of the batch before it is on its way.
 
-use super::journal::Journaled;
-use super::*;
-use crate::journal::{JournalMode, Verdict};
-use crate::policy::OnFailure;
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater::handler::HandlerError;
+use highwater::journal::{Happened, JournalMode, Verdict};
+use highwater::lease::LeaseError;
+use highwater::policy::{FailurePolicy, Flow, OnFailure};
+use highwater::poller::{Limits, Poller, StopSignal, TickError, TickOutcome, TickRequest};
+use highwater::state::{StateKey, StateStore, decode};
+use highwater::testing::{
+    Call, Fault, FaultyStore, Journaled, World, break_lease, calls, killed_after, limits, sleep,
+    tick, timed_tick,
+};
+use tokio::time::Instant;
 
 /// How long each commit takes here.
 const COMMIT: Duration = Duration::from_secs(4);
@@ -23,12 +33,6 @@ fn then_first(world: &World, before: impl FnOnce(&FaultyStore) + Send + 'static)
     });
 }
 
-async fn timed(poller: &Poller) -> (TickReport, Duration) {
-    let began_at = Instant::now();
-    let report = poller.tick(&TickRequest::default()).await;
-    (report, began_at.elapsed())
-}
-
 /// Returns the ids of all deliveries but the seasoning one.
 fn calls_of(world: &World) -> Vec<Vec<i64>> {
     world.handler.received().into_iter().skip(1).map(|call| call.ids).collect()
@@ -36,20 +40,6 @@ fn calls_of(world: &World) -> Vec<Vec<i64>> {
 
 fn ids(range: std::ops::RangeInclusive<i64>) -> Vec<i64> {
     range.collect()
-}
-
-/// Ends a tick as a kill would, after so many seconds.
-async fn kill_after(poller: &Poller, seconds: u64) {
-    let killed = tokio::time::timeout(Duration::from_secs(seconds), tick(poller)).await;
-    assert!(killed.is_err(), "{killed:?}");
-}
-
-async fn break_lease(memory: &MemoryStore) {
-    let key = StateKey::Document("p".to_owned());
-    let stored = memory.load(&key).await.unwrap().stored.unwrap();
-    let broken = decode("p", &stored.bytes).unwrap().break_lease().unwrap();
-    let precondition = Precondition::Matches(stored.etag);
-    memory.store(&key, encode(&broken), precondition).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,7 +56,7 @@ async fn a_commit_goes_on_beside_the_next_handler_at_no_call_more() {
             Ok(())
         });
         world.handler.then_take(WORK).then_take(WORK);
-        let (report, took) = timed(&poller).await;
+        let (report, took) = timed_tick(&poller).await;
         assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
         assert_eq!((report.rows, report.batches), (30, 3));
         let commits = if overlap { COMMIT } else { 3 * COMMIT };
@@ -93,7 +83,7 @@ async fn a_commit_leaves_only_once_the_one_before_it_is_confirmed() {
         assert_eq!((in_flight.rows, in_flight.attempt), (10, 0), "the second is announced");
         Ok(())
     });
-    let (report, took) = timed(&poller).await;
+    let (report, took) = timed_tick(&poller).await;
     assert_eq!(report.rows, 30);
     assert_eq!(took, Duration::from_secs(1) + 3 * COMMIT);
     assert_eq!(world.store.take_calls(), calls(0, 4, 0));
@@ -111,7 +101,7 @@ async fn a_commit_that_is_refused_drops_the_next_handler_at_once() {
         Ok(())
     });
     world.handler.then_take(Duration::from_secs(10));
-    let (report, took) = timed(&a).await;
+    let (report, took) = timed_tick(&a).await;
     assert!(matches!(report.result, Err(TickError::LeaseLost(LeaseError::Lost(_)))), "{report:?}");
     assert_eq!((report.rows, took), (0, COMMIT));
     assert_eq!(world.handler.finished(), 2, "the second batch's call was dropped");
@@ -131,7 +121,7 @@ async fn a_result_is_not_committed_where_the_commit_before_it_failed() {
         store.break_next(Call::Load, Fault::Slow(WORK));
         store.break_next(Call::Store, Fault::Refused);
     });
-    let (report, _) = timed(&a).await;
+    let (report, _) = timed_tick(&a).await;
     assert!(matches!(report.result, Err(TickError::Commit(_))), "{report:?}");
     assert_eq!((report.rows, world.handler.finished()), (0, 3), "both were handled");
     sleep(40).await;
@@ -200,7 +190,7 @@ async fn after_a_commit_found_landed_under_a_newer_lease_the_next_handler_is_dro
         sleep(100).await;
         Ok(())
     });
-    let (report, took) = timed(&poller).await;
+    let (report, took) = timed_tick(&poller).await;
     assert!(matches!(report.result, Err(TickError::LeaseLost(LeaseError::Lost(_)))), "{report:?}");
     assert_eq!(report.rows, 10, "the checkpoint did move");
     assert_eq!((took, world.handler.finished()), (Duration::from_secs(1) + WORK, 2));
@@ -215,7 +205,7 @@ async fn a_handler_that_fails_meanwhile_is_answered_once_the_commit_is_made() {
     world.source.fill(20);
     then_first(&world, |store| store.slow_down(1, COMMIT));
     world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
-    let (report, took) = timed(&poller).await;
+    let (report, took) = timed_tick(&poller).await;
     assert!(matches!(report.result, Err(TickError::Handler(_))), "{report:?}");
     assert_eq!((report.rows, report.batches), (10, 1));
     assert_eq!(took, Duration::from_secs(1) + COMMIT);
@@ -265,7 +255,7 @@ async fn after_a_stop_the_commit_and_the_batch_in_hand_are_ended_and_no_other_is
     let report = poller.tick(&TickRequest { stop, ..TickRequest::default() }).await;
     assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: true });
     assert_eq!((report.rows, report.batches), (20, 2));
-    assert!(world.document().await.lease.released_at.is_some());
+    assert!(world.is_released().await);
     assert_eq!(calls_of(&world).len(), 2);
 }
 
@@ -278,7 +268,7 @@ async fn at_the_end_of_time_the_handler_is_dropped_and_the_commit_is_waited_for(
     world.source.fill(20);
     then_first(&world, |store| store.slow_down(1, COMMIT));
     world.handler.then_take(seconds(100));
-    let (report, took) = timed(&poller).await;
+    let (report, took) = timed_tick(&poller).await;
     assert!(matches!(report.result, Err(TickError::OutOfTime)), "{report:?}");
     assert_eq!(took, seconds(1) + COMMIT);
     assert_eq!((report.rows, world.handler.finished()), (10, 2));
@@ -299,7 +289,7 @@ async fn after_a_death_at_most_two_batches_come_again_the_first_of_them_alone() 
         store.break_next(Call::Store, Fault::LostRequest);
         store.break_next(Call::Load, Fault::Slow(Duration::from_secs(100)));
     });
-    kill_after(&overlapping(a), 10).await;
+    killed_after(10, &overlapping(a)).await;
     assert_eq!(calls_of(&world), [ids(1..=10), ids(11..=20), ids(21..=30)]);
     sleep(40).await;
     then_first(&world, |store| store.slow_down(1, COMMIT));
@@ -326,7 +316,7 @@ async fn a_row_that_kills_is_set_aside_and_not_the_one_whose_commit_it_kept_from
         crashes_max: 2,
         ..FailurePolicy::default()
     };
-    let world = World { policy, ..World::with(limits) };
+    let world = World::with(limits).with_policy(policy);
     world.seasoned("s").await;
     world.source.fill(3);
     // A row that kills whoever handles it: the call never ends, and the process does.
@@ -336,7 +326,7 @@ async fn a_row_that_kills_is_set_aside_and_not_the_one_whose_commit_it_kept_from
         store.break_next(Call::Load, Fault::Slow(Duration::from_secs(100)));
     });
     hang();
-    kill_after(&overlapping(world.instance("a")), 5).await;
+    killed_after(5, &overlapping(world.instance("a"))).await;
     assert_eq!(calls_of(&world), [[1], [2]]);
     for owner_id in ["b", "c"] {
         sleep(40).await;
@@ -344,7 +334,7 @@ async fn a_row_that_kills_is_set_aside_and_not_the_one_whose_commit_it_kept_from
             world.handler.then_take(Duration::from_secs(1));
         }
         hang();
-        kill_after(&overlapping(world.instance(owner_id)), 5).await;
+        killed_after(5, &overlapping(world.instance(owner_id))).await;
     }
     assert_eq!(calls_of(&world), [[1], [2], [1], [2], [2]]);
     sleep(40).await;
@@ -358,12 +348,12 @@ async fn a_row_that_kills_is_set_aside_and_not_the_one_whose_commit_it_kept_from
 #[tokio::test(start_paused = true)]
 async fn where_one_crash_may_set_rows_aside_no_commit_is_overlapped() {
     let policy = FailurePolicy { crashes_max: 1, ..FailurePolicy::default() };
-    let world = World { policy, ..World::new() };
+    let world = World::new().with_policy(policy);
     let poller = overlapping(world.seasoned("a").await);
     world.source.fill(20);
     then_first(&world, |store| store.slow_down(2, COMMIT));
     world.handler.then_take(WORK);
-    let (_, took) = timed(&poller).await;
+    let (_, took) = timed_tick(&poller).await;
     assert_eq!(took, Duration::from_secs(1) + COMMIT + WORK + COMMIT);
 }
 
@@ -377,7 +367,7 @@ async fn the_commit_of_rows_that_failed_before_is_not_overlapped() {
     sleep(2).await;
     then_first(&world, |store| store.slow_down(2, COMMIT));
     world.handler.then_take(WORK);
-    let (_, took) = timed(&poller).await;
+    let (_, took) = timed_tick(&poller).await;
     assert_eq!(took, Duration::from_secs(1) + COMMIT + WORK + COMMIT);
 }
 
@@ -389,7 +379,7 @@ async fn a_pause_that_the_commit_meets_lets_the_batch_in_hand_end_and_no_other_b
     world.pause_in_the_next_call();
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: true });
     assert_eq!(calls_of(&world), [ids(1..=10), ids(11..=20)]);
-    assert!(world.document().await.lease.released_at.is_some());
+    assert!(world.is_released().await);
     assert!(matches!(tick(&poller).await.unwrap(), TickOutcome::Paused { .. }));
 }
 
@@ -400,7 +390,7 @@ async fn a_batch_whose_commit_is_on_its_way_counts_among_those_of_the_tick() {
     world.source.fill(40);
     world.handler.then_take(WORK).then_take(WORK);
     let before = world.source.fetches();
-    let (report, _) = timed(&poller).await;
+    let (report, _) = timed_tick(&poller).await;
     assert_eq!((report.rows, report.batches), (20, 2));
     assert_eq!(world.source.fetches() - before, 2, "and nothing was read in vain");
 }

@@ -1,11 +1,17 @@
 //! What becomes of rows that the handler does not take.
 
-use tokio::sync::Notify;
+use std::sync::Arc;
+use std::time::Duration;
 
-use super::*;
-use crate::event::{ChangeEvent, EventId};
-use crate::policy::OnFailure;
-use crate::quarantine::{self, Entry, Reason};
+use highwater::error::chain;
+use highwater::event::ChangeEvent;
+use highwater::handler::{Delivery, Handler, HandlerError};
+use highwater::policy::{FailurePolicy, OnFailure};
+use highwater::poller::{Limits, Poller, TickError, TickOutcome};
+use highwater::quarantine::Reason;
+use highwater::state::{StateKey, StateStore, encode};
+use highwater::testing::{Call, Fault, RecordingHandler, World, killed_after, limits, sleep, tick};
+use tokio::sync::Notify;
 
 fn refused() -> HandlerError {
     HandlerError::Rejected("422".to_owned())
@@ -27,7 +33,7 @@ fn policy(on_failure: OnFailure, bisect_on_error: bool) -> FailurePolicy {
 
 fn world(policy: FailurePolicy, rows: usize) -> World {
     let limits = Limits { batch_rows_max: rows, batch_bytes_max: 8 << 20, ..limits() };
-    World { policy, ..World::with(limits) }
+    World::with(limits).with_policy(policy)
 }
 
 /// Makes the handler fail each call that has one of `bad` among its rows.
@@ -45,29 +51,6 @@ fn calls_made(world: &World) -> Vec<Vec<i64>> {
 fn taken(world: &World, bad: &[i64]) -> Vec<i64> {
     let good = |ids: &Vec<i64>| !ids.iter().any(|id| bad.contains(id));
     calls_made(world).into_iter().filter(good).flatten().collect()
-}
-
-impl World {
-    /// Returns the quarantine's entries of rows whose events the handler has seen.
-    async fn quarantine(&self) -> Vec<(i64, Entry)> {
-        let mut seen = std::collections::BTreeMap::new();
-        for call in self.handler.received() {
-            seen.extend(call.ids.into_iter().zip(call.event_ids));
-        }
-        let mut entries = Vec::new();
-        for (id, event) in seen {
-            let event: EventId = serde_json::from_value(event.into()).unwrap();
-            let key = StateKey::Quarantined { poller: "p".to_owned(), event };
-            if let Some(stored) = self.memory.load(&key).await.unwrap().stored {
-                entries.push((id, quarantine::decode(&key, &stored.bytes).unwrap()));
-            }
-        }
-        entries
-    }
-
-    async fn quarantined(&self) -> Vec<i64> {
-        self.quarantine().await.into_iter().map(|(id, _)| id).collect()
-    }
 }
 
 /// Ticks until nothing is left, past every back-off.
@@ -139,7 +122,7 @@ async fn several_refused_rows_are_each_set_aside_and_the_others_keep_their_order
         assert_eq!((entry.reason, entry.error.as_str()), (Reason::Refused, "422"));
         assert!(entry.events[0].get().contains(&format!(r#""pk":{{"id":{id}}}"#)));
     }
-    assert!(world.document().await.in_flight.is_none());
+    assert!(world.in_flight().await.is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,7 +136,7 @@ async fn an_outage_of_the_target_sets_nothing_aside_however_long() {
         tick(&poller).await.unwrap_err();
     }
     assert_eq!(world.quarantined().await, Vec::<i64>::new());
-    assert_eq!(world.document().await.checkpoint.metadata.row_count, 1, "nothing is passed");
+    assert_eq!(world.rows_committed_last().await, 1, "nothing is passed");
     // It ends: everything arrives, in order.
     let calls_before = calls_made(&world).len();
     world.handler.judge_by(|_| Ok(()));
@@ -240,14 +223,13 @@ async fn crashes_before_a_failure_that_was_told_of_do_not_count_against_a_row() 
     for owner_id in ["b", "c"] {
         world.handler.then(std::future::pending());
         let poller = world.instance(owner_id);
-        let killed = tokio::time::timeout(Duration::from_secs(5), tick(&poller)).await;
-        assert!(killed.is_err());
+        killed_after(5, &poller).await;
         sleep(60).await;
         world.handler.then_fail(failed());
         tick(&world.instance("survivor")).await.unwrap_err();
         sleep(60).await;
     }
-    assert_eq!(world.document().await.in_flight.unwrap().crashes, 2, "the limit, in all");
+    assert_eq!(world.in_flight().await.unwrap().crashes, 2, "the limit, in all");
     drain(&world.instance("d"), 3).await;
     assert_eq!(world.quarantined().await, Vec::<i64>::new());
 }
@@ -268,7 +250,7 @@ async fn the_age_of_a_failure_begins_with_the_first_counted_attempt() {
     world.handler.judge_by(|_| Err(failed()));
     sleep(600).await;
     tick(&poller).await.unwrap_err();
-    assert!(world.document().await.paused.is_none());
+    assert!(!world.is_paused().await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -317,7 +299,7 @@ async fn wrong_settings_and_back_pressure_count_no_attempt() {
             sleep(600).await;
             tick(&poller).await.unwrap_err();
         }
-        assert_eq!(world.document().await.in_flight.unwrap().attempt, 0);
+        assert_eq!(world.in_flight().await.unwrap().attempt, 0);
         assert_eq!(calls_made(&world).len(), 20, "no halving either");
     }
 }
@@ -345,7 +327,7 @@ async fn stop_pauses_the_poller_at_the_row_until_it_is_resumed() {
     assert_eq!(taken(&world, &[5]), [1, 2, 3, 4]);
     // Mended and resumed.
     world.handler.judge_by(|_| Ok(()));
-    let age = crate::state::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
+    let age = highwater::state::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
     let resumed = world.document().await.resume(age);
     world.overwrite(&encode(&resumed)).await;
     drain(&world.instance("b"), 3).await;
@@ -362,7 +344,7 @@ async fn stop_without_halving_pauses_after_the_attempts() {
     for attempts in 1..=3 {
         sleep(600).await;
         tick(&poller).await.unwrap_err();
-        assert_eq!(world.document().await.paused.is_some(), attempts == 3);
+        assert_eq!(world.is_paused().await, attempts == 3);
     }
     assert_eq!(calls_made(&world).len(), 3);
 }
@@ -378,11 +360,11 @@ async fn rows_that_fail_for_too_long_count_as_exhausted() {
     world.handler.judge_by(|_| Err(failed()));
     for _ in 0..6 {
         tick(&poller).await.unwrap_err();
-        assert!(world.document().await.paused.is_none());
+        assert!(!world.is_paused().await);
         sleep(600).await;
     }
     tick(&poller).await.unwrap_err();
-    assert!(world.document().await.paused.is_some());
+    assert!(world.is_paused().await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -426,7 +408,7 @@ async fn rows_that_were_accepted_before_a_named_one_are_never_set_aside() {
     world.source.fill(8);
     world.handler.then_fail(HandlerError::Partial { accepted: 4, reason: "row 5".to_owned() });
     tick(&poller).await.unwrap_err();
-    assert_eq!(world.document().await.checkpoint.metadata.row_count, 4);
+    assert_eq!(world.rows_committed_last().await, 4);
     drain(&poller, 3).await;
     assert_eq!(world.quarantined().await, Vec::<i64>::new());
     assert_eq!(calls_made(&world), [vec![1, 2, 3, 4, 5, 6, 7, 8], vec![5, 6, 7, 8]]);
@@ -443,7 +425,7 @@ async fn a_row_that_cannot_be_written_down_is_not_passed() {
     world.store.break_next(Call::Store, Fault::Refused);
     let error = tick(&poller).await.unwrap_err();
     assert!(chain(&error).contains("could not be set aside"), "{}", chain(&error));
-    assert_eq!(world.document().await.in_flight.unwrap().attempt, 1);
+    assert_eq!(world.in_flight().await.unwrap().attempt, 1);
     drain(&poller, 3).await;
     assert_eq!(world.quarantined().await, [1]);
 }
@@ -460,7 +442,7 @@ async fn a_row_set_aside_before_a_crash_is_one_entry() {
     }
     let killed = tokio::time::timeout(Duration::from_secs(5), tick(&a)).await;
     assert!(killed.is_err(), "{killed:?}");
-    assert_eq!(world.document().await.in_flight.unwrap().rows, 2, "the row is not passed");
+    assert_eq!(world.in_flight().await.unwrap().rows, 2, "the row is not passed");
     assert_eq!(world.quarantined().await, [2]);
     sleep(60).await;
     drain(&world.instance("b"), 3).await;
@@ -506,8 +488,7 @@ async fn run_process(
 ) -> Option<Result<TickOutcome, TickError>> {
     let has_killed = Notify::new();
     let handler = Arc::new(Killing { inner: world.handler.clone(), deadly, has_killed });
-    let mut poller = world.instance(owner_id);
-    poller.handler = handler.clone();
+    let poller = world.with_handler(handler.clone()).instance(owner_id);
     tokio::select! {
         biased;
         () = handler.has_killed.notified() => None,

@@ -1,9 +1,12 @@
 //! Delivering a part of the past again, beside the poller.
 
-use super::*;
-use crate::cursor::{KeyValues, RowVersion};
-use crate::policy::OnFailure;
-use crate::state::{Fence, FencingToken, RangeRecord, Stored};
+use highwater::cursor::{Cursor, KeyValues, RowVersion};
+use highwater::error::chain;
+use highwater::handler::HandlerError;
+use highwater::policy::{FailurePolicy, OnFailure};
+use highwater::poller::{Poller, RangeBegun, RangeEnd, StopSignal, TickError};
+use highwater::state::{Fence, FencingToken, RangeRecord, StateKey, Stored};
+use highwater::testing::{TableSource, World, admin, tick};
 
 const NAME: &str = "p.replay.one";
 
@@ -36,32 +39,19 @@ async fn delivered(rows: i64) -> (World, Vec<String>) {
     (world, received.into_iter().flat_map(|call| call.event_ids).collect())
 }
 
-impl World {
-    fn range(&self, owner_id: &str) -> Poller {
-        Poller::new(PollerParts {
-            name: NAME.to_owned(),
-            source: self.source.clone(),
-            handler: self.handler.clone(),
-            store: self.store.clone(),
-            instance: Arc::new(Instance::new(owner_id)),
-            terms: LeaseTerms::of(TTL),
-            limits: self.limits,
-            policy: self.policy,
-            metrics: self.metrics.clone(),
-        })
-        .again_for("p")
-    }
+fn range_of(world: &World, owner_id: &str) -> Poller {
+    world.poller(NAME, owner_id, world.source.clone()).again_for("p")
+}
 
-    async fn begun(&self, owner_id: &str, record: &RangeRecord) -> Poller {
-        let range = self.range(owner_id);
-        assert_eq!(range.begin_range(record, "replay-one").await.unwrap(), RangeBegun::Begun);
-        range
-    }
+async fn begun(world: &World, owner_id: &str, record: &RangeRecord) -> Poller {
+    let range = range_of(world, owner_id);
+    let answer = admin(&range).begin_range(record, "replay-one").await.unwrap();
+    assert_eq!(answer, RangeBegun::Begun);
+    range
+}
 
-    async fn stored(&self) -> Stored {
-        let key = StateKey::Document("p".to_owned());
-        self.memory.load(&key).await.unwrap().stored.unwrap()
-    }
+async fn stored(world: &World) -> Stored {
+    world.stored(&StateKey::Document("p".to_owned())).await.unwrap()
 }
 
 async fn deliver(range: &Poller) -> Result<RangeEnd, TickError> {
@@ -71,9 +61,9 @@ async fn deliver(range: &Poller) -> Result<RangeEnd, TickError> {
 #[tokio::test(start_paused = true)]
 async fn a_range_delivers_its_rows_once_with_their_ids_and_touches_nothing_of_the_poller() {
     let (world, ids) = delivered(40).await;
-    let before = world.stored().await;
+    let before = stored(&world).await;
     let earlier = world.handler.received();
-    let range = world.begun("cli", &record(Some(5), 33)).await;
+    let range = begun(&world, "cli", &record(Some(5), 33)).await;
     assert_eq!(deliver(&range).await.unwrap(), RangeEnd::Done);
     let again = world.handler.received().split_off(earlier.len());
     let rows: Vec<i64> = again.iter().flat_map(|call| call.ids.clone()).collect();
@@ -86,12 +76,12 @@ async fn a_range_delivers_its_rows_once_with_their_ids_and_touches_nothing_of_th
             "known to no target"
         );
     }
-    assert_eq!(world.stored().await, before);
+    assert_eq!(stored(&world).await, before);
     let record = range.range().await.unwrap().unwrap();
     assert!(record.done_at.is_some());
     assert_eq!(record.rows, 28);
     // It is over, in whatever process.
-    assert_eq!(deliver(&world.range("other")).await.unwrap(), RangeEnd::Done);
+    assert_eq!(deliver(&range_of(&world, "other")).await.unwrap(), RangeEnd::Done);
     assert_eq!(world.handler.received().len(), earlier.len() + again.len());
 }
 
@@ -99,7 +89,7 @@ async fn a_range_delivers_its_rows_once_with_their_ids_and_touches_nothing_of_th
 async fn a_range_that_was_stopped_goes_on_where_it_was_under_another_owner() {
     let (world, _) = delivered(40).await;
     let earlier = world.handler.ids().len();
-    let range = world.begun("one", &record(None, 35)).await;
+    let range = begun(&world, "one", &record(None, 35)).await;
     let stop = StopSignal::new();
     let asked = stop.clone();
     world.handler.then(async move {
@@ -109,7 +99,7 @@ async fn a_range_that_was_stopped_goes_on_where_it_was_under_another_owner() {
     let ended = range.deliver_range(&stop, &mut |_| {}).await.unwrap();
     assert_eq!(ended, RangeEnd::Stopped);
     assert_eq!(world.handler.ids().len(), earlier + 10, "one batch");
-    assert_eq!(deliver(&world.range("two")).await.unwrap(), RangeEnd::Done);
+    assert_eq!(deliver(&range_of(&world, "two")).await.unwrap(), RangeEnd::Done);
     assert_eq!(world.handler.ids().split_off(earlier), (1..=35).collect::<Vec<_>>());
 }
 
@@ -117,7 +107,7 @@ async fn a_range_that_was_stopped_goes_on_where_it_was_under_another_owner() {
 async fn rows_that_have_changed_since_are_the_pollers_own_to_deliver() {
     let (world, _) = delivered(20).await;
     let earlier = world.handler.ids().len();
-    let range = world.begun("cli", &record(None, 20)).await;
+    let range = begun(&world, "cli", &record(None, 20)).await;
     world.source.put(7, "newer");
     assert_eq!(deliver(&range).await.unwrap(), RangeEnd::Done);
     let rows = world.handler.ids().split_off(earlier);
@@ -128,7 +118,7 @@ async fn rows_that_have_changed_since_are_the_pollers_own_to_deliver() {
 async fn without_its_document_a_range_delivers_nothing() {
     let (world, _) = delivered(3).await;
     let earlier = world.handler.received().len();
-    let range = world.range("cli");
+    let range = range_of(&world, "cli");
     assert!(matches!(deliver(&range).await, Err(TickError::NotStarted { .. })));
     assert!(matches!(tick(&range).await, Err(TickError::NotStarted { .. })));
     assert_eq!(world.handler.received().len(), earlier);
@@ -138,10 +128,11 @@ async fn without_its_document_a_range_delivers_nothing() {
 async fn a_range_is_begun_once_and_not_after_somebody_gave_it_up() {
     let (world, _) = delivered(3).await;
     let earlier = world.handler.received().len();
-    let range = world.begun("cli", &record(None, 3)).await;
-    let again = world.range("other").begin_range(&record(None, 2), "replay-one").await.unwrap();
+    let range = begun(&world, "cli", &record(None, 3)).await;
+    let again =
+        range_of(&world, "other").begin_range(&record(None, 2), "replay-one").await.unwrap();
     assert!(matches!(again, RangeBegun::BegunBefore(begun) if begun.upto == at(3)));
-    range.cancel_range().await.unwrap();
+    admin(&range).cancel_range().await.unwrap();
     assert_eq!(deliver(&range).await.unwrap(), RangeEnd::Cancelled);
     assert_eq!(world.handler.received().len(), earlier);
 }
@@ -150,10 +141,10 @@ async fn a_range_is_begun_once_and_not_after_somebody_gave_it_up() {
 async fn a_range_that_is_given_up_ends_after_the_batch_in_hand() {
     let (world, _) = delivered(40).await;
     let earlier = world.handler.ids().len();
-    let range = world.begun("cli", &record(None, 40)).await;
-    let other = world.range("other");
+    let range = begun(&world, "cli", &record(None, 40)).await;
+    let other = range_of(&world, "other");
     world.handler.then(async move {
-        other.cancel_range().await.unwrap();
+        admin(&other).cancel_range().await.unwrap();
         Ok(())
     });
     assert_eq!(deliver(&range).await.unwrap(), RangeEnd::Cancelled);
@@ -165,32 +156,28 @@ async fn a_row_of_a_range_that_is_refused_is_set_aside_as_one_of_the_pollers() {
     let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..FailurePolicy::default() };
     let policy = FailurePolicy { bisect_on_error: true, ..policy };
     let (world, ids) = delivered(4).await;
-    let world = World { policy, ..world };
-    let range = world.begun("cli", &record(None, 4)).await;
+    let world = world.with_policy(policy);
+    let range = begun(&world, "cli", &record(None, 4)).await;
     world.handler.judge_by(|ids| {
         if ids.contains(&3) { Err(HandlerError::Rejected("422".to_owned())) } else { Ok(()) }
     });
     assert_eq!(deliver(&range).await.unwrap(), RangeEnd::Done);
-    let set_aside = world.instance("live").quarantined().await.unwrap();
+    let set_aside = admin(&world.instance("live")).quarantined().await.unwrap();
     assert_eq!(set_aside.iter().map(ToString::to_string).collect::<Vec<_>>(), [ids[2].clone()]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_range_of_another_source_is_refused() {
     let (world, _) = delivered(3).await;
-    world.begun("cli", &record(None, 3)).await;
-    let other = World {
-        source: Arc::new(TableSource::with_fingerprint("p", "dbo.other")),
-        store: world.store.clone(),
-        ..World::new()
-    };
-    assert!(matches!(deliver(&other.range("cli")).await, Err(TickError::Fingerprint { .. })));
+    begun(&world, "cli", &record(None, 3)).await;
+    let other = world.with_source(TableSource::with_fingerprint("p", "dbo.other"));
+    assert!(matches!(deliver(&range_of(&other, "cli")).await, Err(TickError::Fingerprint { .. })));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_target_that_stays_down_ends_a_range_that_can_be_asked_for_again() {
     let (world, _) = delivered(3).await;
-    let range = world.begun("cli", &record(None, 3)).await;
+    let range = begun(&world, "cli", &record(None, 3)).await;
     world.handler.judge_by(|_| Err(HandlerError::Retryable("503".to_owned())));
     assert!(matches!(deliver(&range).await, Err(TickError::Handler(_))));
     world.handler.judge_by(|_| Ok(()));
@@ -200,8 +187,8 @@ async fn a_target_that_stays_down_ends_a_range_that_can_be_asked_for_again() {
 #[tokio::test(start_paused = true)]
 async fn a_range_whose_target_is_ahead_takes_no_further_grant() {
     let (world, _) = delivered(3).await;
-    let range = world.begun("cli", &record(None, 3)).await;
-    let generation = range.look().await.unwrap().document.generation;
+    let range = begun(&world, "cli", &record(None, 3)).await;
+    let generation = world.document_of(NAME).await.unwrap().generation;
     let fence = Fence { generation, token: FencingToken(9) };
     world.handler.then(async move {
         fence.admit(generation, FencingToken(1))?;
@@ -213,7 +200,7 @@ async fn a_range_whose_target_is_ahead_takes_no_further_grant() {
         assert!(matches!(error, TickError::FenceAhead { .. }), "{error:?}");
         assert!(chain(&error).contains("`highwater replay p --cancel one`"), "{}", chain(&error));
         assert_eq!(world.handler.received().len(), calls, "the target is asked once");
-        let document = range.look().await.unwrap().document;
+        let document = world.document_of(NAME).await.unwrap();
         assert_eq!(document.lease.fencing_token, FencingToken(1));
     }
 }

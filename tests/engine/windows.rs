@@ -4,218 +4,20 @@
 //! W1–W7 and 5.1–5.10 are of seed 001 §4 and §5, `seed_000_…` of seed 000 §11, `seed_003_…` of the
 //! failure modes and orphans of seed 003. `docs/failure-windows.md` maps each to its test here.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use opentelemetry::metrics::MeterProvider as _;
-use opentelemetry_sdk::metrics::data::{
-    AggregatedMetrics, HistogramDataPoint, MetricData, ScopeMetrics, SumDataPoint,
+use highwater::error::chain;
+use highwater::handler::HandlerError;
+use highwater::lease::LeaseError;
+use highwater::policy::{FailurePolicy, OnFailure};
+use highwater::poller::{Limits, Operator, Poller, Skipped, TickError, TickOutcome, outcome_row};
+use highwater::state::{Fence, FencingToken, StateKey, StateStore};
+use highwater::testing::{
+    Call, Calls, Fault, TTL, Watched, World, admin, break_lease, killed_after, limits, sleep,
+    take_over, tick,
 };
-use opentelemetry_sdk::metrics::{InMemoryMetricExporter, SdkMeterProvider};
-use tracing::field::{Field, Visit};
-use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
-
-use super::*;
-use crate::policy::OnFailure;
-use crate::state::{Acquire, Fence, FencingToken, LeaseAge};
-
-/// One log event: its fields by name, with its level.
-pub(super) type Logged = BTreeMap<String, String>;
-
-#[derive(Clone, Default)]
-struct Capture(Arc<Mutex<Vec<Logged>>>);
-
-struct Fields<'a>(&'a mut Logged);
-
-impl Visit for Fields<'_> {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.0.insert(field.name().to_owned(), format!("{value:?}"));
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.insert(field.name().to_owned(), value.to_owned());
-    }
-}
-
-impl<S: tracing::Subscriber> Layer<S> for Capture {
-    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
-        let mut logged = Logged::new();
-        event.record(&mut Fields(&mut logged));
-        logged.insert("level".to_owned(), event.metadata().level().to_string());
-        self.0.lock().unwrap().push(logged);
-    }
-}
-
-/// Counters of what is delivered again, and of stale writes.
-const COMES_AGAIN: [&str; 3] =
-    ["highwater.recovery.takeovers", "highwater.rows.redelivered", "highwater.fence.rejections"];
-
-/// A world whose logs and metrics are watched.
-pub(super) struct Watched {
-    pub(super) world: World,
-    capture: Capture,
-    exporter: InMemoryMetricExporter,
-    provider: SdkMeterProvider,
-    /// Counters of what comes again that have been asked for; of a failure window, the others stay at 0.
-    asked: Option<Mutex<BTreeSet<String>>>,
-    _guard: tracing::subscriber::DefaultGuard,
-}
-
-impl Watched {
-    fn new() -> Self {
-        Self::with(limits())
-    }
-
-    fn with(limits: Limits) -> Self {
-        let mut watched = Self::of(World::with(limits));
-        watched.asked = Some(Mutex::default());
-        watched
-    }
-
-    pub(super) fn of(world: World) -> Self {
-        let exporter = InMemoryMetricExporter::default();
-        let provider = SdkMeterProvider::builder().with_periodic_exporter(exporter.clone()).build();
-        let metrics = Arc::new(Metrics::new(&provider.meter("highwater")));
-        let capture = Capture::default();
-        let subscriber = tracing_subscriber::registry().with(capture.clone());
-        let guard = tracing::subscriber::set_default(subscriber);
-        let world = World { metrics, ..world };
-        Self { world, capture, exporter, provider, asked: None, _guard: guard }
-    }
-
-    /// Returns the last log event of this name.
-    pub(super) fn logged(&self, event: &str) -> Logged {
-        let logged = self.capture.0.lock().unwrap();
-        let named =
-            logged.iter().rev().find(|logged| logged.get("event").is_some_and(|e| e == event));
-        named.cloned().unwrap_or_else(|| panic!("no log event `{event}` in {logged:#?}"))
-    }
-
-    pub(super) fn count_of(&self, event: &str) -> usize {
-        let logged = self.capture.0.lock().unwrap();
-        logged.iter().filter(|logged| logged.get("event").is_some_and(|e| e == event)).count()
-    }
-
-    /// Returns the sum of a counter over the points that have `attribute`, or over all.
-    pub(super) fn counted(&self, metric: &str, attribute: Option<(&str, &str)>) -> u64 {
-        if let Some(asked) = &self.asked {
-            asked.lock().unwrap().insert(metric.to_owned());
-        }
-        self.provider.force_flush().unwrap();
-        let Some(last) = self.exporter.get_finished_metrics().unwrap().pop() else { return 0 };
-        let metrics = last.scope_metrics().flat_map(ScopeMetrics::metrics);
-        let mut total = 0;
-        for found in metrics.filter(|found| found.name() == metric) {
-            let AggregatedMetrics::U64(MetricData::Sum(sum)) = found.data() else { continue };
-            let matching = sum.data_points().filter(|point| {
-                attribute.is_none_or(|(key, value)| {
-                    point.attributes().any(|a| a.key.as_str() == key && a.value.as_str() == value)
-                })
-            });
-            total += matching.map(SumDataPoint::value).sum::<u64>();
-        }
-        total
-    }
-
-    /// Returns how often a histogram of seconds was told something, and the sum of it.
-    pub(super) fn measured(&self, metric: &str) -> (u64, f64) {
-        self.provider.force_flush().unwrap();
-        let Some(last) = self.exporter.get_finished_metrics().unwrap().pop() else {
-            return (0, 0.0);
-        };
-        let metrics = last.scope_metrics().flat_map(ScopeMetrics::metrics);
-        let mut total = (0, 0.0);
-        for found in metrics.filter(|found| found.name() == metric) {
-            let AggregatedMetrics::F64(MetricData::Histogram(told)) = found.data() else {
-                continue;
-            };
-            for point in told.data_points() {
-                total = (total.0 + point.count(), total.1 + point.sum());
-            }
-        }
-        total
-    }
-
-    /// Returns how often a histogram of seconds was told something with this attribute.
-    pub(super) fn timed(&self, metric: &str, (key, value): (&str, &str)) -> u64 {
-        self.provider.force_flush().unwrap();
-        let Some(last) = self.exporter.get_finished_metrics().unwrap().pop() else { return 0 };
-        let metrics = last.scope_metrics().flat_map(ScopeMetrics::metrics);
-        let mut total = 0;
-        for found in metrics.filter(|found| found.name() == metric) {
-            let AggregatedMetrics::F64(MetricData::Histogram(told)) = found.data() else {
-                continue;
-            };
-            let matching = told.data_points().filter(|point| {
-                point.attributes().any(|a| a.key.as_str() == key && a.value.as_str() == value)
-            });
-            total += matching.map(HistogramDataPoint::count).sum::<u64>();
-        }
-        total
-    }
-
-    /// Returns what a counter that goes up and down stands at.
-    pub(super) fn stands_at(&self, metric: &str) -> i64 {
-        self.provider.force_flush().unwrap();
-        let Some(last) = self.exporter.get_finished_metrics().unwrap().pop() else { return 0 };
-        let metrics = last.scope_metrics().flat_map(ScopeMetrics::metrics);
-        let mut total = 0;
-        for found in metrics.filter(|found| found.name() == metric) {
-            let AggregatedMetrics::I64(MetricData::Sum(sum)) = found.data() else { continue };
-            total += sum.data_points().map(SumDataPoint::value).sum::<i64>();
-        }
-        total
-    }
-
-    /// Returns what a gauge tells, in whatever kind of number.
-    pub(super) fn gauge(&self, metric: &str) -> Option<f64> {
-        self.provider.force_flush().unwrap();
-        let last = self.exporter.get_finished_metrics().unwrap().pop()?;
-        let metrics = last.scope_metrics().flat_map(ScopeMetrics::metrics);
-        let mut told = metrics.filter(|found| found.name() == metric).map(|found| {
-            match found.data() {
-                AggregatedMetrics::F64(data) => text(data),
-                AggregatedMetrics::U64(data) => text(data),
-                AggregatedMetrics::I64(data) => text(data),
-            }
-            .and_then(|text| text.parse().ok())
-        });
-        told.next().flatten()
-    }
-
-    pub(super) fn failures(&self, error: &str) -> u64 {
-        self.counted("failures_total", Some(("error.type", error)))
-    }
-
-    /// Checks that a failed tick is one ERROR or WARN line and one failure, by these names.
-    fn assert_failed_once(&self, event: &str, level: &str, error: &str) {
-        assert_eq!(self.count_of(event), 1, "one log event");
-        let logged = self.logged(event);
-        assert_eq!(logged["level"], level);
-        assert_eq!(logged["error.type"], error);
-        assert_eq!(self.failures(error), 1, "one failure");
-        let poller = Some(("poller.name", logged["poller.name"].as_str()));
-        assert_eq!(self.counted("failures_total", poller), 1, "one name in logs and metrics");
-        assert_eq!(self.counted("failures_total", None), 1, "and no other");
-    }
-}
-
-/// What a line of the page does not name stayed where it was.
-impl Drop for Watched {
-    fn drop(&mut self) {
-        let Some(asked) = self.asked.take().filter(|_| !std::thread::panicking()) else { return };
-        let asked = asked.into_inner().unwrap();
-        for metric in COMES_AGAIN.into_iter().filter(|metric| !asked.contains(*metric)) {
-            assert_eq!(self.counted(metric, None), 0, "{metric}");
-        }
-    }
-}
-
-/// Returns the first number that a gauge tells.
-fn text<T: Copy + ToString>(data: &MetricData<T>) -> Option<String> {
-    let MetricData::Gauge(gauge) = data else { return None };
-    gauge.data_points().next().map(|point| point.value().to_string())
-}
+use tokio::time::Instant;
 
 /// Makes the store unreachable for writes from within the handler: the commit fails, and the release.
 fn break_commits(world: &World) {
@@ -228,15 +30,21 @@ fn break_commits(world: &World) {
     });
 }
 
-/// Another process on the same state, behind a store that works.
-fn elsewhere(world: &World, owner_id: &str) -> Poller {
-    world.behind(FaultyStore::new(world.memory.clone())).instance(owner_id)
+/// Checks that a failed tick is one ERROR or WARN line and one failure, by these names.
+fn assert_failed_once(watched: &Watched, event: &str, level: &str, error: &str) {
+    assert_eq!(watched.count_of(event), 1, "one log event");
+    let logged = watched.logged(event);
+    assert_eq!(logged["level"], level);
+    assert_eq!(logged["error.type"], error);
+    assert_eq!(watched.failures(error), 1, "one failure");
+    let poller = Some(("poller.name", logged["poller.name"].as_str()));
+    assert_eq!(watched.counted("failures_total", poller), 1, "one name in logs and metrics");
+    assert_eq!(watched.counted("failures_total", None), 1, "and no other");
 }
 
-/// Runs a tick and drops it after some seconds, as a kill would.
-async fn killed_after(seconds: u64, poller: &Poller) {
-    let killed = tokio::time::timeout(Duration::from_secs(seconds), tick(poller)).await;
-    assert!(killed.is_err(), "the tick was to be killed while it runs");
+/// Another process on the same state, behind a store that works.
+fn elsewhere(world: &World, owner_id: &str) -> Poller {
+    world.behind_working_store().instance(owner_id)
 }
 
 /// The last two deliveries were of the same batch, and so of the same events.
@@ -274,7 +82,7 @@ fn assert_refused(watched: &Watched, by_target: u64, by_state: u64) {
 /// Nothing failed, so nothing is logged above INFO.
 fn assert_quiet(watched: &Watched) {
     assert_eq!(watched.counted("failures_total", None), 0);
-    let logged = watched.capture.0.lock().unwrap();
+    let logged = watched.lines();
     let loud: Vec<_> = logged
         .iter()
         .filter(|logged| logged.contains_key("event"))
@@ -291,8 +99,8 @@ async fn w1_handler_success_commit_failure() {
     world.source.fill(3);
     break_commits(world);
     assert!(matches!(tick(&poller).await, Err(TickError::Commit(_))));
-    watched.assert_failed_once("commit_failed", "ERROR", "CommitError");
-    assert_eq!(world.document().await.checkpoint.metadata.row_count, 1, "not advanced");
+    assert_failed_once(&watched, "commit_failed", "ERROR", "CommitError");
+    assert_eq!(world.rows_committed_last().await, 1, "not advanced");
     sleep(40).await;
     tick(&elsewhere(world, "b")).await.unwrap();
     assert_whole_batch_again(world);
@@ -347,42 +155,18 @@ async fn w4_lease_lost_during_processing() {
     world.source.fill(3);
     let memory = world.memory.clone();
     world.handler.then(async move {
-        steal(&memory).await;
+        break_lease(&memory).await;
         tokio::time::sleep(Duration::from_secs(1000)).await;
         Ok(())
     });
     assert!(matches!(tick(&poller).await, Err(TickError::LeaseLost(LeaseError::Lost(_)))));
-    watched.assert_failed_once("lease_lost", "WARN", "LostLeaseError");
+    assert_failed_once(&watched, "lease_lost", "WARN", "LostLeaseError");
     assert_eq!(world.handler.finished(), 1, "the handler was stopped; only the first tick's ended");
-    assert_eq!(world.document().await.checkpoint.metadata.row_count, 1);
+    assert_eq!(world.rows_committed_last().await, 1);
     tick(&world.instance("b")).await.unwrap();
     assert_whole_batch_again(world);
     assert_again(&watched, 0, 0);
     assert_refused(&watched, 0, 1);
-}
-
-/// Grants the lease to somebody else, who gives it up at once.
-pub(super) async fn steal(memory: &MemoryStore) {
-    let key = StateKey::Document("p".to_owned());
-    let stored = memory.load(&key).await.unwrap().stored.unwrap();
-    let broken = decode("p", &stored.bytes).unwrap().break_lease().unwrap();
-    memory.store(&key, encode(&broken), Precondition::Matches(stored.etag)).await.unwrap();
-}
-
-/// Grants a lease that looks lapsed to another instance, which dies with it.
-pub(super) async fn take_over(memory: &MemoryStore) {
-    let key = StateKey::Document("p".to_owned());
-    let loaded = memory.load(&key).await.unwrap();
-    let stored = loaded.stored.unwrap();
-    let request = Acquire {
-        owner_id: "dead",
-        ttl: TTL,
-        age: LeaseAge { since_write: 10 * TTL, grain: Duration::ZERO },
-        now: loaded.date,
-        in_flight: None,
-    };
-    let taken = decode("p", &stored.bytes).unwrap().acquire(request).unwrap();
-    memory.store(&key, encode(&taken), Precondition::Matches(stored.etag)).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -403,7 +187,7 @@ async fn w5_commit_response_timeout() {
             Ok(())
         });
         assert!(matches!(tick(&poller).await, Err(TickError::Commit(_))));
-        watched.assert_failed_once("commit_failed", "ERROR", "CommitError");
+        assert_failed_once(&watched, "commit_failed", "ERROR", "CommitError");
         sleep(40).await;
         let outcome = tick(&elsewhere(world, "b")).await.unwrap();
         let deliveries = world.handler.received().len();
@@ -477,7 +261,7 @@ async fn s5_2_checkpoint_blob_load_fails() {
     world.store.break_next(Call::Load, Fault::Refused);
     assert!(matches!(tick(&world.instance("a")).await, Err(TickError::Load(_))));
     // In this design 5.2 and 5.10 meet: one read serves lease and checkpoint.
-    watched.assert_failed_once("lease_acquire_failed", "ERROR", "LeaseAcquireError");
+    assert_failed_once(&watched, "lease_acquire_failed", "ERROR", "LeaseAcquireError");
     assert_eq!(world.handler.received(), []);
     tick(&world.instance("a")).await.unwrap();
     assert_eq!(world.handler.ids(), [1], "the next tick tries again, and nothing comes twice");
@@ -491,7 +275,7 @@ async fn s5_3_source_fetch_fails() {
     world.source.fill(1);
     world.source.fail_next("database unreachable");
     assert!(matches!(tick(&poller).await, Err(TickError::Fetch(_))));
-    watched.assert_failed_once("fetch_failed", "ERROR", "FetchError");
+    assert_failed_once(&watched, "fetch_failed", "ERROR", "FetchError");
     assert_eq!(world.handler.received().len(), 1);
     tick(&poller).await.unwrap();
     assert_eq!(world.handler.ids(), [0, 1], "the next tick reads from the same position");
@@ -505,7 +289,7 @@ async fn s5_4_record_normalization_fails() {
     world.source.fill(1);
     world.source.break_keys();
     assert!(matches!(tick(&poller).await, Err(TickError::Normalize(_))));
-    watched.assert_failed_once("normalize_failed", "ERROR", "SerializationError");
+    assert_failed_once(&watched, "normalize_failed", "ERROR", "SerializationError");
     assert_eq!(world.handler.received(), []);
     assert!(matches!(tick(&poller).await, Err(TickError::Normalize(_))), "and so does the next");
     assert_eq!(watched.failures("SerializationError"), 2);
@@ -520,7 +304,7 @@ async fn s5_5_handler_raises() {
     world.source.fill(3);
     world.handler.then_fail(HandlerError::Retryable("sink is down".to_owned()));
     assert!(matches!(tick(&poller).await, Err(TickError::Handler(_))));
-    watched.assert_failed_once("handler_failed", "ERROR", "HandlerError");
+    assert_failed_once(&watched, "handler_failed", "ERROR", "HandlerError");
     let document = world.document().await;
     assert_eq!(document.checkpoint.metadata.row_count, 1, "not advanced");
     assert!(document.lease.released_at.is_some(), "released");
@@ -538,11 +322,11 @@ async fn s5_6_checkpoint_commit_fails_lease_lost() {
     world.source.fill(3);
     let memory = world.memory.clone();
     world.handler.then(async move {
-        steal(&memory).await;
+        break_lease(&memory).await;
         Ok(())
     });
     assert!(matches!(tick(&poller).await, Err(TickError::LeaseLost(LeaseError::Lost(_)))));
-    watched.assert_failed_once("lease_lost", "WARN", "LostLeaseError");
+    assert_failed_once(&watched, "lease_lost", "WARN", "LostLeaseError");
     tick(&world.instance("b")).await.unwrap();
     assert_whole_batch_again(world);
     assert_again(&watched, 0, 0);
@@ -561,7 +345,7 @@ async fn s5_7_checkpoint_commit_fails_other() {
         Ok(())
     });
     assert!(matches!(tick(&poller).await, Err(TickError::Commit(_))));
-    watched.assert_failed_once("commit_failed", "ERROR", "CommitError");
+    assert_failed_once(&watched, "commit_failed", "ERROR", "CommitError");
     // This process reclaims its own lease at once.
     tick(&poller).await.unwrap();
     assert_whole_batch_again(world);
@@ -599,7 +383,7 @@ async fn s5_9_poison_batch() {
         sleep(10).await;
     }
     // Nothing is skipped by itself; the count and the reason are in the document.
-    let in_flight = world.document().await.in_flight.unwrap();
+    let in_flight = world.in_flight().await.unwrap();
     assert_eq!((in_flight.attempt, in_flight.last_error.as_deref()), (3, Some("422")));
     assert_eq!(watched.failures("HandlerError"), 3);
     assert_eq!(watched.counted("failures_total", None), 3, "one each attempt, and no other");
@@ -612,7 +396,7 @@ async fn s5_9_poison_batch() {
     );
     let received = world.handler.received();
     assert!(received.iter().all(|call| call.batch_id == received[0].batch_id), "{received:?}");
-    let lines = watched.capture.0.lock().unwrap();
+    let lines = watched.lines();
     let commits =
         lines.iter().filter(|logged| logged.get("event").is_some_and(|e| e == "batch_complete"));
     assert_eq!(commits.count(), 0, "the position has not moved");
@@ -653,7 +437,7 @@ async fn s5_9_poison_batch_that_stops_the_poller() {
     let (watched, poller) = poisoned(OnFailure::Stop).await;
     let world = &watched.world;
     assert!(matches!(tick(&poller).await, Err(TickError::Handler(_))));
-    watched.assert_failed_once("handler_failed", "ERROR", "HandlerError");
+    assert_failed_once(&watched, "handler_failed", "ERROR", "HandlerError");
     let document = world.document().await;
     assert!(document.paused.unwrap().reason.contains("422"));
     assert_eq!(document.in_flight.unwrap().rows, 1, "the row at fault");
@@ -663,7 +447,7 @@ async fn s5_9_poison_batch_that_stops_the_poller() {
     assert_eq!(world.handler.received().len(), calls_before, "nothing comes until it is resumed");
     world.handler.judge_by(|_| Ok(()));
     let operator = Operator { by: "ann@host", reason: "mended" };
-    world.instance("cli").resume(operator).await.unwrap();
+    admin(&world.instance("cli")).resume(operator).await.unwrap();
     tick(&world.instance("b")).await.unwrap();
     let received = world.handler.received();
     assert_eq!(received[calls_before].ids, [2], "then the row comes again");
@@ -680,7 +464,7 @@ async fn s5_10_storage_unavailability() {
         world.store.break_next(Call::Store, Fault::Unreachable);
     }
     assert!(matches!(tick(&poller).await, Err(TickError::Acquire(_))));
-    watched.assert_failed_once("lease_acquire_failed", "ERROR", "LeaseAcquireError");
+    assert_failed_once(&watched, "lease_acquire_failed", "ERROR", "LeaseAcquireError");
     assert_eq!(world.handler.received().len(), 1, "no handler call");
     world.store.mend();
     tick(&poller).await.unwrap();
@@ -713,8 +497,8 @@ async fn seed_000_handler_succeeds_cas_write_fails() {
         Ok(())
     });
     assert!(matches!(tick(&poller).await, Err(TickError::Commit(_))));
-    watched.assert_failed_once("commit_failed", "ERROR", "CommitError");
-    assert_eq!(world.document().await.checkpoint.metadata.row_count, 1, "unconfirmed");
+    assert_failed_once(&watched, "commit_failed", "ERROR", "CommitError");
+    assert_eq!(world.rows_committed_last().await, 1, "unconfirmed");
     drop(poller);
     sleep(40).await;
     tick(&world.instance("b")).await.unwrap();
@@ -745,7 +529,7 @@ async fn seed_000_cas_write_response_timeout() {
             assert_quiet(&watched);
         } else {
             assert!(matches!(first, Err(TickError::Commit(LeaseError::Store(_)))));
-            watched.assert_failed_once("commit_failed", "ERROR", "CommitError");
+            assert_failed_once(&watched, "commit_failed", "ERROR", "CommitError");
         }
         assert_eq!(tick(&elsewhere(world, "b")).await.unwrap(), TickOutcome::Idle);
         assert_eq!(world.handler.ids(), [0, 1, 2, 3], "it had persisted: nothing comes again");
@@ -775,7 +559,7 @@ async fn seed_000_lease_expires_and_another_instance_takes_over() {
     assert!(matches!(stale, Err(TickError::LeaseLost(LeaseError::Lost(_)))), "{stale:?}");
     let Calls { puts, refused, .. } = world.store.take_calls();
     assert_eq!((puts, refused), (1, 1), "it was granted the lease, and its commit was refused");
-    watched.assert_failed_once("lease_lost", "WARN", "LostLeaseError");
+    assert_failed_once(&watched, "lease_lost", "WARN", "LostLeaseError");
     assert_refused(&watched, 0, 1);
     assert_whole_batch_again(world);
     assert_again(&watched, 1, 3);
@@ -805,11 +589,11 @@ async fn seed_000_lease_expires_while_its_holder_is_cut_off() {
         tick(&other).await.unwrap();
     });
     assert!(matches!(stale, Err(TickError::LeaseLost(LeaseError::Lapsed))), "{stale:?}");
-    watched.assert_failed_once("lease_lost", "WARN", "LostLeaseError");
+    assert_failed_once(&watched, "lease_lost", "WARN", "LostLeaseError");
     assert_whole_batch_again(world);
     assert_again(&watched, 1, 3);
     assert_refused(&watched, 0, 0);
-    assert_eq!(world.document().await.checkpoint.metadata.row_count, 3, "the new owner's");
+    assert_eq!(world.rows_committed_last().await, 3, "the new owner's");
 }
 
 #[tokio::test(start_paused = true)]
@@ -821,13 +605,13 @@ async fn seed_000_heartbeat_cas_failure() {
     let memory = world.memory.clone();
     world.handler.then(async move {
         tokio::time::sleep(Duration::from_secs(5)).await;
-        steal(&memory).await;
+        break_lease(&memory).await;
         tokio::time::sleep(Duration::from_secs(1000)).await;
         Ok(())
     });
     world.store.take_calls();
     assert!(tick(&poller).await.is_err());
-    watched.assert_failed_once("lease_lost", "WARN", "LostLeaseError");
+    assert_failed_once(&watched, "lease_lost", "WARN", "LostLeaseError");
     let Calls { puts, refused, .. } = world.store.take_calls();
     assert_eq!(
         (puts, refused),
@@ -848,7 +632,7 @@ async fn seed_003_split_execution() {
     let poller = world.seasoned("a").await;
     world.source.fill(3);
     // The target has accepted a newer grant while this holder was away.
-    let generation = world.document().await.generation;
+    let generation = world.generation().await;
     let memory = world.memory.clone();
     world.handler.then(async move {
         take_over(&memory).await;
@@ -858,7 +642,7 @@ async fn seed_003_split_execution() {
     });
     let result = tick(&poller).await;
     assert!(matches!(result, Err(TickError::Handler(HandlerError::Fenced(_)))), "{result:?}");
-    watched.assert_failed_once("stale_write_blocked", "WARN", "LostLeaseError");
+    assert_failed_once(&watched, "stale_write_blocked", "WARN", "LostLeaseError");
     let logged = watched.logged("stale_write_blocked");
     assert_eq!((logged["stale_token"].as_str(), logged["current_token"].as_str()), ("2", "3"));
     assert_eq!(logged["reason"], "token_mismatch");
@@ -876,7 +660,7 @@ async fn an_older_copy_of_the_state_is_reported_blocks_nobody_and_is_raised_by_a
     let world = &watched.world;
     let poller = world.seasoned("a").await;
     world.source.fill(3);
-    let generation = world.document().await.generation;
+    let generation = world.generation().await;
     let fence = Fence { generation, token: FencingToken(9) };
     let before = world.document().await.checkpoint;
     world.handler.then(async move {
@@ -888,15 +672,7 @@ async fn an_older_copy_of_the_state_is_reported_blocks_nobody_and_is_raised_by_a
         "`highwater lease break p --above {generation}.9 --reason \"state document is an older copy\"`"
     );
     // More ticks than the tokens between the copy's and the target's, by several instances and orders.
-    let lease_first = World {
-        memory: world.memory.clone(),
-        store: world.store.clone(),
-        source: world.source.clone(),
-        handler: world.handler.clone(),
-        limits: Limits { lease_first: true, ..world.limits },
-        policy: world.policy,
-        metrics: world.metrics.clone(),
-    };
+    let lease_first = world.with_limits(Limits { lease_first: true, ..world.limits });
     let instances = [poller, world.instance("b"), lease_first.instance("d")];
     for number in 0..12 {
         world.store.take_calls();
@@ -922,10 +698,10 @@ async fn an_older_copy_of_the_state_is_reported_blocks_nobody_and_is_raised_by_a
     assert_eq!(watched.failures("LostLeaseError"), 0, "nothing was lost");
     assert_refused(&watched, 12, 0);
 
-    let admin = world.instance("c");
-    let present = admin.present().await.unwrap();
+    let cli = world.instance("c");
+    let present = admin(&cli).present().await.unwrap();
     let operator = Operator { by: "eve", reason: "restored a backup" };
-    let raised = admin.raise_above(fence, &present, false, operator).await.unwrap().unwrap();
+    let raised = admin(&cli).raise_above(fence, &present, false, operator).await.unwrap().unwrap();
     assert_eq!(raised.document.lease.fencing_token, FencingToken(10));
     assert_eq!((raised.document.generation, &raised.document.checkpoint), (generation, &before));
     assert!(raised.saved.is_some());
@@ -936,8 +712,8 @@ async fn an_older_copy_of_the_state_is_reported_blocks_nobody_and_is_raised_by_a
         Ok(())
     });
     assert_eq!(tick(&world.instance("d")).await.unwrap(), TickOutcome::Committed { more: false });
-    let present = admin.present().await.unwrap();
-    let again = admin.raise_above(fence, &present, false, operator).await.unwrap();
+    let present = admin(&cli).present().await.unwrap();
+    let again = admin(&cli).raise_above(fence, &present, false, operator).await.unwrap();
     assert_eq!(again, None, "the next grant is high enough");
 }
 
@@ -947,7 +723,7 @@ async fn a_refused_write_is_a_stale_one_where_the_state_cannot_be_read_again() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(3);
-    let generation = world.document().await.generation;
+    let generation = world.generation().await;
     let store = world.store.clone();
     world.handler.then(async move {
         store.break_next(Call::Load, Fault::Refused);
@@ -983,7 +759,7 @@ async fn a_stale_holder_whose_successor_committed_the_same_batch_reports_the_los
         assert_eq!(tick(&successor).await.unwrap(), TickOutcome::Committed { more: false });
     });
     assert!(matches!(result, Err(TickError::LeaseLost(LeaseError::Lost(_)))), "{result:?}");
-    watched.assert_failed_once("lease_lost", "WARN", "LostLeaseError");
+    assert_failed_once(&watched, "lease_lost", "WARN", "LostLeaseError");
     assert_whole_batch_again(world);
     assert_refused(&watched, 0, 1);
     assert_again(&watched, 1, 3);
@@ -1019,11 +795,11 @@ async fn seed_003_split_execution_while_a_renewal_is_in_the_air() {
     let world = &watched.world;
     let poller = world.seasoned("a").await;
     world.source.fill(3);
-    let generation = world.document().await.generation;
+    let generation = world.generation().await;
     let (memory, store) = (world.memory.clone(), world.store.clone());
     world.handler.then(async move {
         sleep(5).await;
-        steal(&memory).await;
+        break_lease(&memory).await;
         // The heartbeat at 10 s is refused, and learns why only after the target has answered.
         store.break_next(Call::Load, Fault::Slow(Duration::from_secs(3)));
         sleep(6).await;
@@ -1034,7 +810,7 @@ async fn seed_003_split_execution_while_a_renewal_is_in_the_air() {
     world.store.take_calls();
     let result = tick(&poller).await;
     assert!(matches!(result, Err(TickError::Handler(HandlerError::Fenced(_)))), "{result:?}");
-    watched.assert_failed_once("stale_write_blocked", "WARN", "LostLeaseError");
+    assert_failed_once(&watched, "stale_write_blocked", "WARN", "LostLeaseError");
     assert_eq!(watched.count_of("lease_lost"), 0, "the same loss, told once");
     let Calls { puts, refused, .. } = world.store.take_calls();
     assert_eq!((puts, refused), (1, 1), "nothing is tried after a loss");
@@ -1080,8 +856,8 @@ async fn seed_003_zombie_worker() {
     let began_at = Instant::now();
     assert!(matches!(tick(&poller).await, Err(TickError::Handler(HandlerError::Stalled(_)))));
     assert_eq!(began_at.elapsed(), Duration::from_secs(20));
-    watched.assert_failed_once("handler_failed", "ERROR", "HandlerError");
-    assert!(world.document().await.lease.released_at.is_some(), "another may take it over at once");
+    assert_failed_once(&watched, "handler_failed", "ERROR", "HandlerError");
+    assert!(world.is_released().await, "another may take it over at once");
     sleep(2).await;
     tick(&world.instance("b")).await.unwrap();
     assert_whole_batch_again(world);
@@ -1126,7 +902,7 @@ async fn seed_003_double_completion() {
     let completed = world.document().await;
     sleep(100).await;
     assert_eq!(world.document().await, completed, "the late commit of the first never lands");
-    watched.assert_failed_once("commit_failed", "ERROR", "CommitError");
+    assert_failed_once(&watched, "commit_failed", "ERROR", "CommitError");
     // The second took its lapsed, unreleased lease over: both delivered, and one completed.
     assert_whole_batch_again(world);
     assert_again(&watched, 1, 3);
@@ -1141,10 +917,10 @@ async fn seed_003_orphan_no_lease_but_running() {
     world.handler.then_take(Duration::from_secs(1000));
     killed_after(5, &poller).await;
     // The lease was broken by hand: a batch in flight that nobody holds.
-    steal(&world.memory).await;
-    assert!(world.document().await.in_flight.is_some());
+    break_lease(&world.memory).await;
+    assert!(world.in_flight().await.is_some());
     assert_eq!(tick(&world.instance("b")).await.unwrap(), TickOutcome::Committed { more: false });
-    assert!(world.document().await.in_flight.is_none());
+    assert!(world.in_flight().await.is_none());
     assert_whole_batch_again(world);
     assert_again(&watched, 0, 0);
     assert_quiet(&watched);
@@ -1166,7 +942,7 @@ async fn seed_003_orphan_timer_that_was_never_stored() {
         Err(HandlerError::Retryable("503".to_owned()))
     });
     assert!(tick(&poller).await.is_err());
-    watched.assert_failed_once("handler_failed", "ERROR", "HandlerError");
+    assert_failed_once(&watched, "handler_failed", "ERROR", "HandlerError");
     assert_eq!(watched.count_of("lease_release_failed"), 1);
     sleep(40).await;
     tick(&elsewhere(world, "b")).await.unwrap();
@@ -1188,7 +964,7 @@ async fn seed_003_orphan_completed_but_not_appended() {
     });
     killed_after(5, &poller).await;
     assert_eq!(world.handler.finished(), 2, "it was completed");
-    assert_eq!(world.document().await.checkpoint.metadata.row_count, 1, "and nobody knows");
+    assert_eq!(world.rows_committed_last().await, 1, "and nobody knows");
     sleep(40).await;
     tick(&world.instance("b")).await.unwrap();
     assert_whole_batch_again(world);

@@ -1,7 +1,11 @@
 //! Rows that take longer than a tick has time.
 
-use super::*;
-use crate::policy::OnFailure;
+use std::time::Duration;
+
+use highwater::handler::HandlerError;
+use highwater::policy::{FailurePolicy, OnFailure};
+use highwater::poller::{Limits, Poller, TickError};
+use highwater::testing::{World, admin, limits, sleep, tick};
 
 /// Longer than any tick.
 const FOR_EVER: Duration = Duration::from_secs(10_000);
@@ -14,7 +18,7 @@ fn world(on_failure: OnFailure, rows: usize) -> World {
         bisect_on_error: on_failure == OnFailure::Quarantine,
         ..FailurePolicy::default()
     };
-    World { policy, ..World::with(limits) }
+    World::with(limits).with_policy(policy)
 }
 
 /// Ticks until the rows up to `last` are behind the checkpoint, and returns how many ticks it took.
@@ -26,7 +30,7 @@ async fn until(world: &World, poller: &Poller, last: i64) -> u32 {
             return ticks;
         }
     }
-    panic!("row {last} is not reached: {:?}", world.document().await.in_flight);
+    panic!("row {last} is not reached: {:?}", world.in_flight().await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -63,9 +67,9 @@ async fn a_row_that_never_ends_is_set_aside_once_another_row_is_taken() {
     world.source.fill(20);
     world.handler.take_by(|ids| if ids.contains(&5) { FOR_EVER } else { Duration::ZERO });
     until(&world, &poller, 20).await;
-    let events = poller.quarantined().await.unwrap();
+    let events = admin(&poller).quarantined().await.unwrap();
     assert_eq!(events.len(), 1);
-    let entry = poller.entry(&events[0]).await.unwrap().unwrap().entry.unwrap();
+    let entry = admin(&poller).entry(&events[0]).await.unwrap().unwrap().entry.unwrap();
     assert_eq!(entry.row_key().unwrap()["id"], 5);
     assert!(entry.attempts >= 3, "{}", entry.attempts);
 }
@@ -80,10 +84,10 @@ async fn a_target_that_never_answers_sets_nothing_aside_however_long() {
         sleep(600).await;
         tick(&poller).await.unwrap_err();
     }
-    assert_eq!(poller.quarantined().await.unwrap(), []);
+    assert_eq!(admin(&poller).quarantined().await.unwrap(), []);
     world.handler.take_by(|_| Duration::ZERO);
     until(&world, &poller, 20).await;
-    assert_eq!(poller.quarantined().await.unwrap(), []);
+    assert_eq!(admin(&poller).quarantined().await.unwrap(), []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -97,5 +101,5 @@ async fn a_fault_is_narrowed_down_though_each_call_takes_nearly_the_whole_tick()
         if ids.contains(&6) { Err(failed()) } else { Ok(()) }
     });
     until(&world, &poller, 16).await;
-    assert_eq!(poller.quarantined().await.unwrap().len(), 1);
+    assert_eq!(admin(&poller).quarantined().await.unwrap().len(), 1);
 }

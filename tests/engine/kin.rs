@@ -1,26 +1,16 @@
 //! Parts of a poller: what they begin beside, and what is delivered of one under a pause.
 
-use super::*;
-use crate::state::RepartitionRecord;
+use highwater::journal::Happened;
+use highwater::partition::Partition;
+use highwater::poller::{
+    Operator, Poller, ResetError, ResetTo, RestoreError, TickError, TickOutcome, outcome_row,
+};
+use highwater::state::StateDocument;
+use highwater::testing::{World, admin, tick};
 
 fn part(world: &World, name: &str, partition: Option<(u16, u16)>) -> Poller {
-    let poller = Poller::new(PollerParts {
-        name: name.to_owned(),
-        source: world.source.clone(),
-        handler: world.handler.clone(),
-        store: world.store.clone(),
-        instance: Arc::new(Instance::new(name)),
-        terms: LeaseTerms::of(TTL),
-        limits: world.limits,
-        policy: world.policy,
-        metrics: world.metrics.clone(),
-    });
+    let poller = world.poller(name, name, world.source.clone());
     poller.dividing(partition.map(|(index, count)| Partition { index, count }))
-}
-
-async fn stored(world: &World, name: &str) -> Option<StateDocument> {
-    let stored = world.memory.load(&StateKey::Document(name.to_owned())).await.unwrap().stored;
-    stored.map(|stored| decode(name, &stored.bytes).unwrap())
 }
 
 #[tokio::test(start_paused = true)]
@@ -28,12 +18,12 @@ async fn the_number_of_parts_is_written_down_before_the_first_row_is_delivered()
     let world = World::new();
     world.source.put(1, "row");
     tick(&part(&world, "p__p2", Some((2, 3)))).await.unwrap();
-    let first = stored(&world, "p__p0").await.unwrap();
+    let first = world.document_of("p__p0").await.unwrap();
     assert!(first.is_blank() && first.partition == Some(Partition { index: 0, count: 3 }));
-    let own = stored(&world, "p__p2").await.unwrap();
+    let own = world.document_of("p__p2").await.unwrap();
     assert_eq!(own.partition, Some(Partition { index: 2, count: 3 }));
     tick(&part(&world, "p__p0", Some((0, 3)))).await.unwrap();
-    assert!(!stored(&world, "p__p0").await.unwrap().is_blank());
+    assert!(!world.document_of("p__p0").await.unwrap().is_blank());
 }
 
 #[tokio::test(start_paused = true)]
@@ -75,7 +65,9 @@ async fn a_look_at_what_waits_for_a_part_writes_nothing_down() {
     world.source.put(1, "row");
     let peek = part(&world, "p__p2", Some((2, 3))).peek(0).await.unwrap();
     assert_eq!(peek.rows, 1);
-    assert!(stored(&world, "p__p0").await.is_none() && stored(&world, "p__p2").await.is_none());
+    assert!(
+        world.document_of("p__p0").await.is_none() && world.document_of("p__p2").await.is_none()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -84,19 +76,19 @@ async fn a_reset_puts_a_part_where_its_division_is_and_nowhere_else() {
     let world = World::new();
     world.source.put(1, "row");
     let own = part(&world, "p__p2", Some((2, 3)));
-    let plan = own.plan_reset(ResetTo::Now, false).await.unwrap();
-    assert!(stored(&world, "p__p0").await.is_none(), "a plan writes nothing");
-    own.reset(&plan, "reset-1".to_owned(), ann).await.unwrap();
-    let first = stored(&world, "p__p0").await.unwrap();
+    let plan = admin(&own).plan_reset(ResetTo::Now, false).await.unwrap();
+    assert!(world.document_of("p__p0").await.is_none(), "a plan writes nothing");
+    admin(&own).reset(&plan, "reset-1".to_owned(), ann).await.unwrap();
+    let first = world.document_of("p__p0").await.unwrap();
     assert!(first.is_blank() && first.partition == Some(Partition { index: 0, count: 3 }));
-    let placed = stored(&world, "p__p2").await.unwrap();
+    let placed = world.document_of("p__p2").await.unwrap();
     assert_eq!(placed.partition, Some(Partition { index: 2, count: 3 }));
     assert_eq!(tick(&own).await.unwrap(), TickOutcome::Idle);
     for (name, partition) in
         [("p__p2", Some((2, 4))), ("p__p1", Some((1, 4))), ("p", None), ("p__p0", Some((0, 2)))]
     {
         let other = part(&world, name, partition);
-        let refused = other.plan_reset(ResetTo::Beginning, true).await.unwrap_err();
+        let refused = admin(&other).plan_reset(ResetTo::Beginning, true).await.unwrap_err();
         assert!(
             matches!(refused, ResetError::Tick(TickError::Divided { stored: 3, .. })),
             "{name}"
@@ -111,7 +103,7 @@ async fn a_document_of_another_part_is_not_put_in_the_place_of_this_ones() {
     world.source.put(1, "row");
     let own = part(&world, "p__p1", Some((1, 2)));
     tick(&own).await.unwrap();
-    let copy = stored(&world, "p__p1").await.unwrap();
+    let copy = world.document_of("p__p1").await.unwrap();
     let of = |index, count| Some(Partition { index, count });
     let mut taken_over = copy.clone();
     taken_over.taken_over_by = Some(2);
@@ -121,63 +113,19 @@ async fn a_document_of_another_part_is_not_put_in_the_place_of_this_ones() {
         (StateDocument { partition: None, ..copy.clone() }, "is of the whole poller, and"),
         (taken_over, "is of part 1 of 2, whose rows 2 others have taken over, and"),
     ] {
-        let present = own.present().await.unwrap();
-        let refused = own.restore(&document, &present, eve).await.unwrap_err();
+        let present = admin(&own).present().await.unwrap();
+        let refused = admin(&own).restore(&document, &present, eve).await.unwrap_err();
         let text = refused.to_string();
         assert!(matches!(refused, RestoreError::OtherPart { .. }) && text.contains(told), "{text}");
         assert!(
             text.contains("`p__p1` part 1 of 2") && text.contains("POLLERS__P__PART"),
             "{text}"
         );
-        assert_eq!(stored(&world, "p__p1").await.unwrap(), copy, "it stays as it is");
+        assert_eq!(world.document_of("p__p1").await.unwrap(), copy, "it stays as it is");
     }
-    let present = own.present().await.unwrap();
-    own.restore(&copy, &present, eve).await.unwrap();
-    own.refuse_beside_others().await.unwrap();
+    let present = admin(&own).present().await.unwrap();
+    admin(&own).restore(&copy, &present, eve).await.unwrap();
+    admin(&own).refuse_beside_others().await.unwrap();
     let beside = part(&world, "p__p2", Some((2, 3))).refuse_beside_others().await.unwrap_err();
     assert!(matches!(beside, TickError::Divided { stored: 2, configured: 3, .. }), "{beside}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_part_is_reset_while_keys_are_divided_anew_until_new_parts_begin() {
-    let ann = Operator { by: "ann", reason: "repartition" };
-    let world = World::new();
-    world.source.put(1, "row");
-    let own = part(&world, "p__p0", Some((0, 2)));
-    tick(&own).await.unwrap();
-    let record = RepartitionRecord {
-        from: 2,
-        to: 4,
-        begun_at: time::OffsetDateTime::UNIX_EPOCH,
-        upto: None,
-        caught_up: false,
-        after: None,
-    };
-    own.hold_for_repartition(Some(&record), ann).await.unwrap();
-    let plan = own.plan_reset(ResetTo::Beginning, false).await.unwrap();
-    own.reset(&plan, "replay-1".to_owned(), ann).await.unwrap();
-    let document = stored(&world, "p__p0").await.unwrap();
-    assert_eq!(document.checkpoint.cursor, None);
-    assert!(document.paused.is_some() && document.repartition.is_some(), "it can be finished");
-    own.note_repartition(&RepartitionRecord { caught_up: true, ..record }, ann).await.unwrap();
-    let refused = own.plan_reset(ResetTo::Beginning, false).await.unwrap_err();
-    assert!(matches!(refused, ResetError::Dividing { .. }), "{refused}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_paused_part_is_run_up_to_its_bound_and_no_further() {
-    let world = World::new();
-    for id in 1..=6 {
-        world.source.put(id, "row");
-    }
-    let own = || part(&world, "p__p0", Some((0, 2)));
-    own().pause(Operator { by: "ann", reason: "repartition" }).await.unwrap();
-    assert!(matches!(tick(&own()).await, Ok(TickOutcome::Paused { .. })));
-    let upto = Cursor::row_version(crate::cursor::RowVersion(4), crate::cursor::KeyValues::new());
-    let bounded = own().up_to(upto);
-    while tick(&bounded).await.unwrap() != TickOutcome::Idle {}
-    assert_eq!(world.handler.ids(), [1, 2, 3, 4]);
-    let document = stored(&world, "p__p0").await.unwrap();
-    assert!(document.paused.is_some() && document.lease.released_at.is_some());
-    assert!(matches!(tick(&own()).await, Ok(TickOutcome::Paused { .. })));
 }

@@ -1,9 +1,16 @@
 //! Delivering again what was set aside.
 
-use super::*;
-use crate::event::EventId;
-use crate::policy::OnFailure;
-use crate::state::{Fence, FencingToken, Standing};
+use std::time::Duration;
+
+use highwater::event::EventId;
+use highwater::handler::HandlerError;
+use highwater::policy::{FailurePolicy, OnFailure};
+use highwater::poller::{
+    Operator, Poller, Replay, ReplayEnd, ReplayError, Replayed, Skipped, StopSignal, TickError,
+    TickOutcome,
+};
+use highwater::state::{Fence, FencingToken, Precondition, Standing, StateKey, StateStore, encode};
+use highwater::testing::{Call, Fault, World, admin, sleep, take_over, tick};
 
 fn refused() -> HandlerError {
     HandlerError::Rejected("422".to_owned())
@@ -13,7 +20,7 @@ fn refused() -> HandlerError {
 async fn set_aside(bad: i64) -> (World, Poller) {
     let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..FailurePolicy::default() };
     let policy = FailurePolicy { bisect_on_error: true, ..policy };
-    let world = World { policy, ..World::new() };
+    let world = World::new().with_policy(policy);
     let poller = world.seasoned("a").await;
     world.source.fill(bad);
     world.handler.judge_by(|_| Err(refused()));
@@ -22,7 +29,7 @@ async fn set_aside(bad: i64) -> (World, Poller) {
         tick(&poller).await.unwrap();
     }
     world.handler.judge_by(|_| Ok(()));
-    assert_eq!(poller.quarantined().await.unwrap().len(), usize::try_from(bad).unwrap());
+    assert_eq!(admin(&poller).quarantined().await.unwrap().len(), usize::try_from(bad).unwrap());
     (world, poller)
 }
 
@@ -38,14 +45,14 @@ async fn run(
 ) -> (Result<ReplayEnd, ReplayError>, Vec<Replayed>) {
     let mut told = Vec::new();
     let cli = world.instance("cli");
-    let ended = cli.replay(replay, &mut |_, replayed| told.push(replayed)).await;
+    let ended = admin(&cli).replay(replay, &mut |_, replayed| told.push(replayed)).await;
     (ended, told)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_replay_delivers_the_row_as_it_is_now_under_a_lease_of_its_own() {
     let (world, poller) = set_aside(2).await;
-    let events = poller.quarantined().await.unwrap();
+    let events = admin(&poller).quarantined().await.unwrap();
     let before = world.document().await;
     let earlier = world.handler.received();
     world.source.put(2, "mended");
@@ -54,7 +61,7 @@ async fn a_replay_delivers_the_row_as_it_is_now_under_a_lease_of_its_own() {
     for replayed in &told {
         assert!(matches!(replayed, Replayed::Delivered { stays: None, .. }), "{replayed:?}");
     }
-    assert_eq!(poller.quarantined().await.unwrap(), []);
+    assert_eq!(admin(&poller).quarantined().await.unwrap(), []);
     let received = world.handler.received();
     let again = &received[earlier.len()..];
     let mut ids: Vec<i64> = again.iter().flat_map(|call| call.ids.clone()).collect();
@@ -99,44 +106,44 @@ async fn an_aborted_replay_releases_the_lease_and_counts_no_attempt() {
 #[tokio::test(start_paused = true)]
 async fn an_entry_is_removed_only_after_its_row_was_taken() {
     let (world, poller) = set_aside(1).await;
-    let events = poller.quarantined().await.unwrap();
-    let attempts = poller.entry(&events[0]).await.unwrap().unwrap().entry.unwrap().attempts;
+    let events = admin(&poller).quarantined().await.unwrap();
+    let attempts = admin(&poller).entry(&events[0]).await.unwrap().unwrap().entry.unwrap().attempts;
     world.handler.then_fail(refused());
     let (_, told) = run(&world, &replay(&events)).await;
     assert!(
         matches!(&told[..], [Replayed::Refused { attempts: now, .. }] if *now == attempts + 1),
         "{told:?}"
     );
-    let entry = poller.entry(&events[0]).await.unwrap().unwrap().entry.unwrap();
+    let entry = admin(&poller).entry(&events[0]).await.unwrap().unwrap().entry.unwrap();
     assert_eq!((entry.attempts, entry.error.as_str()), (attempts + 1, "422"));
     // The process dies while the handler works.
     let cli = world.instance("cli-2");
     world.handler.then_take(Duration::from_secs(20));
     let died = replay(&events);
     let mut told = |_: &EventId, _| {};
-    let work = cli.replay(&died, &mut told);
+    let work = admin(&cli).replay(&died, &mut told);
     assert!(tokio::time::timeout(Duration::from_secs(10), work).await.is_err());
-    assert_eq!(poller.quarantined().await.unwrap(), events);
+    assert_eq!(admin(&poller).quarantined().await.unwrap(), events);
     // The store breaks when it is to be removed.
     sleep(60).await;
     world.store.break_next(Call::Remove, Fault::LostRequest);
     let (_, told) = run(&world, &replay(&events)).await;
     assert!(matches!(&told[..], [Replayed::Delivered { stays: Some(_), .. }]), "{told:?}");
-    assert_eq!(poller.quarantined().await.unwrap(), events);
+    assert_eq!(admin(&poller).quarantined().await.unwrap(), events);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_row_that_is_gone_is_told_and_its_entry_removed_only_if_asked_to() {
     let (world, poller) = set_aside(1).await;
-    let events = poller.quarantined().await.unwrap();
+    let events = admin(&poller).quarantined().await.unwrap();
     world.source.delete(1);
     let calls = world.handler.received().len();
     let (_, told) = run(&world, &replay(&events)).await;
     assert!(matches!(&told[..], [Replayed::Gone { removed: false }]), "{told:?}");
-    assert_eq!(poller.quarantined().await.unwrap(), events);
+    assert_eq!(admin(&poller).quarantined().await.unwrap(), events);
     let (_, told) = run(&world, &Replay { drop_gone: true, ..replay(&events) }).await;
     assert!(matches!(&told[..], [Replayed::Gone { removed: true }]), "{told:?}");
-    assert_eq!(poller.quarantined().await.unwrap(), []);
+    assert_eq!(admin(&poller).quarantined().await.unwrap(), []);
     assert_eq!(world.handler.received().len(), calls);
     let (_, told) = run(&world, &replay(&events)).await;
     assert!(matches!(&told[..], [Replayed::Missing]), "{told:?}");
@@ -145,7 +152,7 @@ async fn a_row_that_is_gone_is_told_and_its_entry_removed_only_if_asked_to() {
 #[tokio::test(start_paused = true)]
 async fn what_was_stored_is_delivered_where_that_is_asked_for() {
     let (world, poller) = set_aside(1).await;
-    let events = poller.quarantined().await.unwrap();
+    let events = admin(&poller).quarantined().await.unwrap();
     world.source.delete(1);
     let (_, told) = run(&world, &Replay { as_stored: true, ..replay(&events) }).await;
     let [Replayed::Delivered { event, stays: None }] = &told[..] else { panic!("{told:?}") };
@@ -157,7 +164,7 @@ async fn what_was_stored_is_delivered_where_that_is_asked_for() {
 #[tokio::test(start_paused = true)]
 async fn no_replay_runs_while_a_tick_does_and_no_tick_while_a_replay_does() {
     let (world, poller) = set_aside(1).await;
-    let events = poller.quarantined().await.unwrap();
+    let events = admin(&poller).quarantined().await.unwrap();
     world.source.put(9, "new");
     world.handler.then_take(Duration::from_secs(10));
     let (outcome, (ended, told)) = tokio::join!(tick(&poller), async {
@@ -188,18 +195,18 @@ async fn no_replay_runs_while_a_tick_does_and_no_tick_while_a_replay_does() {
 #[tokio::test(start_paused = true)]
 async fn a_poller_that_is_paused_or_backing_off_can_be_replayed_and_stays_so() {
     let (world, poller) = set_aside(1).await;
-    let events = poller.quarantined().await.unwrap();
+    let events = admin(&poller).quarantined().await.unwrap();
     world.source.put(9, "new");
     world.handler.then_fail(HandlerError::Retryable("500".to_owned()));
     tick(&poller).await.unwrap_err();
-    world.instance("ann").pause(Operator { by: "ann", reason: "why" }).await.unwrap();
+    admin(&world.instance("ann")).pause(Operator { by: "ann", reason: "why" }).await.unwrap();
     let before = world.document().await;
     let (ended, told) = run(&world, &replay(&events)).await;
     assert!(matches!(ended, Ok(ReplayEnd::Done)), "{ended:?}");
     assert!(matches!(&told[..], [Replayed::Delivered { stays: None, .. }]), "{told:?}");
     let after = world.document().await;
     assert_eq!((&after.paused, &after.in_flight), (&before.paused, &before.in_flight));
-    let age = crate::state::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
+    let age = highwater::state::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
     assert_eq!(after.standing("b", age), Standing::Free);
 }
 
@@ -208,29 +215,29 @@ async fn a_target_that_takes_nothing_ends_the_replay_and_blames_no_row() {
     let throttled = HandlerError::Throttled { reason: "429".to_owned(), retry_after: None };
     for error in [throttled, HandlerError::Misconfigured("401".to_owned())] {
         let (world, poller) = set_aside(2).await;
-        let events = poller.quarantined().await.unwrap();
-        let before = poller.entry(&events[0]).await.unwrap().unwrap().etag;
+        let events = admin(&poller).quarantined().await.unwrap();
+        let before = admin(&poller).entry(&events[0]).await.unwrap().unwrap().etag;
         world.handler.then_fail(error);
         let (ended, told) = run(&world, &replay(&events)).await;
         assert!(matches!(ended, Ok(ReplayEnd::TargetAtFault(_))), "{ended:?}");
         assert!(matches!(&told[..], [Replayed::NotTried { .. }]), "{told:?}");
-        assert_eq!(poller.entry(&events[0]).await.unwrap().unwrap().etag, before);
+        assert_eq!(admin(&poller).entry(&events[0]).await.unwrap().unwrap().etag, before);
     }
     let (world, poller) = set_aside(5).await;
-    let events = poller.quarantined().await.unwrap();
+    let events = admin(&poller).quarantined().await.unwrap();
     world.handler.judge_by(|_| Err(HandlerError::Retryable("500".to_owned())));
     let (ended, told) = run(&world, &replay(&events)).await;
     assert!(matches!(ended, Ok(ReplayEnd::TargetAtFault(_))), "{ended:?}");
     assert_eq!(told.len(), 3, "it is down, most likely");
-    assert_eq!(poller.quarantined().await.unwrap(), events);
+    assert_eq!(admin(&poller).quarantined().await.unwrap(), events);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_read_is_named_and_stays() {
     let (world, poller) = set_aside(1).await;
-    let events = poller.quarantined().await.unwrap();
-    let key = poller.entry_key(&events[0]);
-    let stored = world.memory.load(&key).await.unwrap().stored.unwrap();
+    let events = admin(&poller).quarantined().await.unwrap();
+    let key = StateKey::Quarantined { poller: "p".to_owned(), event: events[0].clone() };
+    let stored = world.stored(&key).await.unwrap();
     let precondition = Precondition::Matches(stored.etag);
     world.memory.store(&key, b"{}".to_vec(), precondition).await.unwrap();
     for as_stored in [false, true] {
@@ -239,13 +246,13 @@ async fn what_cannot_be_read_is_named_and_stays() {
         assert!(matches!(ended, Ok(ReplayEnd::Done)), "{ended:?}");
         assert!(matches!(&told[..], [Replayed::Unreadable(_)]), "{told:?}");
     }
-    assert_eq!(world.memory.load(&key).await.unwrap().stored.unwrap().bytes, b"{}");
+    assert_eq!(world.stored(&key).await.unwrap().bytes, b"{}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_replay_stops_after_the_row_in_hand_and_where_its_lease_is_broken() {
     let (world, poller) = set_aside(3).await;
-    let events = poller.quarantined().await.unwrap();
+    let events = admin(&poller).quarantined().await.unwrap();
     let request = replay(&events);
     let stop = request.stop.clone();
     world.handler.then(async move {
@@ -254,7 +261,7 @@ async fn a_replay_stops_after_the_row_in_hand_and_where_its_lease_is_broken() {
     });
     let (ended, told) = run(&world, &request).await;
     assert!(matches!(ended, Ok(ReplayEnd::Stopped)), "{ended:?}");
-    assert_eq!((told.len(), poller.quarantined().await.unwrap().len()), (1, 2));
+    assert_eq!((told.len(), admin(&poller).quarantined().await.unwrap().len()), (1, 2));
 
     world.handler.then_take(Duration::from_secs(60));
     let mine = replay(&events);
@@ -265,24 +272,24 @@ async fn a_replay_stops_after_the_row_in_hand_and_where_its_lease_is_broken() {
     });
     assert!(matches!(ended, Err(ReplayError::Tick(TickError::LeaseLost(_)))), "{ended:?}");
     assert!(told.len() <= 1, "{told:?}");
-    assert_eq!(poller.quarantined().await.unwrap().len(), 2);
+    assert_eq!(admin(&poller).quarantined().await.unwrap().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_source_that_cannot_be_read_ends_the_replay() {
     let (world, poller) = set_aside(2).await;
-    let events = poller.quarantined().await.unwrap();
+    let events = admin(&poller).quarantined().await.unwrap();
     world.source.fail_next("database unreachable");
     let (ended, told) = run(&world, &replay(&events)).await;
     assert!(matches!(ended, Err(ReplayError::Tick(TickError::Fetch(_)))), "{ended:?}");
-    assert_eq!((told.len(), poller.quarantined().await.unwrap()), (0, events));
-    assert!(world.document().await.lease.released_at.is_some());
+    assert_eq!((told.len(), admin(&poller).quarantined().await.unwrap()), (0, events));
+    assert!(world.is_released().await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_replay_takes_no_grant_once_the_target_has_refused_one_of_an_older_copy() {
     let (world, poller) = set_aside(2).await;
-    let events = poller.quarantined().await.unwrap();
+    let events = admin(&poller).quarantined().await.unwrap();
     let document = world.document().await;
     let (generation, token) = (document.generation, document.lease.fencing_token.0);
     let fence = Fence { generation, token: FencingToken(token + 9) };
@@ -305,19 +312,19 @@ async fn a_replay_takes_no_grant_once_the_target_has_refused_one_of_an_older_cop
     world.source.fill(5);
     let error = tick(&poller).await.unwrap_err();
     assert!(matches!(error, TickError::FenceAhead { .. }), "{error:?}");
-    assert_eq!(poller.quarantined().await.unwrap(), events);
+    assert_eq!(admin(&poller).quarantined().await.unwrap(), events);
 }
 
 /// Somebody has taken the lease while the target was asked, so the refusal says nothing of the document.
 #[tokio::test(start_paused = true)]
 async fn a_replay_that_lost_its_lease_keeps_no_fence() {
     let (world, poller) = set_aside(1).await;
-    let events = poller.quarantined().await.unwrap();
+    let events = admin(&poller).quarantined().await.unwrap();
     let document = world.document().await;
     let (generation, token) = (document.generation, document.lease.fencing_token.0);
     let memory = world.memory.clone();
     world.handler.then(async move {
-        windows::take_over(&memory).await;
+        take_over(&memory).await;
         Fence { generation, token: FencingToken(token + 2) }
             .admit(generation, FencingToken(token + 1))?;
         Ok(())

@@ -1,11 +1,19 @@
 //! Checkpoints that are put elsewhere, leases that are broken, and pollers that go on where others are.
 
-use super::journal::Journaled;
-use super::*;
-use crate::journal::{JournalMode, Verdict};
-use crate::range::{Direction, RangeError};
-use crate::source::FetchError;
-use crate::state::{FencingToken, Generation};
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater::cursor::{Cursor, SourceFingerprint};
+use highwater::error::chain;
+use highwater::journal::{Happened, JournalMode, Verdict};
+use highwater::poller::{
+    CloneError, Counted, Operator, Poller, ResetError, ResetPlan, ResetTo, RestoreError, TickError,
+    outcome_row,
+};
+use highwater::range::{Direction, RangeError};
+use highwater::source::FetchError;
+use highwater::state::{FencingToken, Generation, StateKey, StateStore, decode, encode};
+use highwater::testing::{Journaled, TableSource, World, admin, sleep, tick};
 
 const ANN: Operator<'_> = Operator { by: "ann@host", reason: "the target was lost" };
 
@@ -22,7 +30,7 @@ async fn delivered(journaled: &Journaled) -> Poller {
 }
 
 async fn plan(poller: &Poller, to: ResetTo<'_>) -> ResetPlan {
-    poller.plan_reset(to, false).await.unwrap()
+    admin(&poller).plan_reset(to, false).await.unwrap()
 }
 
 fn rows(counted: &Counted) -> u64 {
@@ -46,7 +54,7 @@ async fn all_comes_again_after_a_reset_to_the_beginning_and_no_fence_stands_in_i
     assert!(plan.changes() && !plan.weight.skips());
     assert_eq!(journaled.world.document().await, before, "a plan writes nothing");
 
-    let done = cli.reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
+    let done = admin(&cli).reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
     let saved = journaled.world.memory.load(&done.saved.unwrap()).await.unwrap().stored.unwrap();
     assert_eq!(decode("p", &saved.bytes).unwrap(), before);
     let after = journaled.world.document().await;
@@ -65,7 +73,7 @@ async fn all_comes_again_after_a_reset_to_the_beginning_and_no_fence_stands_in_i
     tick(&poller).await.unwrap();
     assert_eq!(ids_after(&journaled.world, 2), [1, 2, 3, 4, 5, 6, 7]);
     let received = journaled.world.handler.received();
-    let fence = crate::state::Fence::default();
+    let fence = highwater::state::Fence::default();
     let fence = fence.admit(Generation(received[1].fence.0), FencingToken(received[1].fence.1));
     let again = received.last().unwrap();
     fence.unwrap().admit(Generation(again.fence.0), FencingToken(again.fence.1)).unwrap();
@@ -85,7 +93,7 @@ async fn rows_are_skipped_on_the_way_forward_and_the_plan_says_how_many() {
     journaled.world.source.put(8, "new");
     let plan = plan(&cli, ResetTo::Now).await;
     assert_eq!((rows(&plan.weight.again), rows(&plan.weight.skipped)), (0, 2));
-    cli.reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
+    admin(&cli).reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
     journaled.world.source.put(9, "new");
     tick(&poller).await.unwrap();
     assert_eq!(ids_after(&journaled.world, 2), [9]);
@@ -106,7 +114,7 @@ async fn a_position_is_read_and_held_against_the_source() {
         (r#"{"kind":"rowversion","value":"0x0000000000000001","tiebreaker":{"no":1}}"#, "`id`"),
         (r#"{"kind":"integer+pk","value":"1","tiebreaker":{}}"#, "says nothing of a poller"),
     ] {
-        let error = poller.plan_reset(ResetTo::Cursor(text), false).await.unwrap_err();
+        let error = admin(&poller).plan_reset(ResetTo::Cursor(text), false).await.unwrap_err();
         assert!(matches!(error, ResetError::Position(_)), "{error}");
         assert!(error.to_string().contains(refused), "{error}");
     }
@@ -121,12 +129,12 @@ async fn a_copy_gives_its_position_and_what_the_source_kept_with_it() {
     copy.checkpoint.cursor.as_mut().unwrap().value = "0x0000000000000004".to_owned();
     let plan = plan(&poller, ResetTo::Document(&copy)).await;
     assert_eq!(plan.weight.direction, Direction::Back);
-    poller.reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
-    assert_eq!(journaled.world.document().await.source_state, copy.source_state);
+    admin(&poller).reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
+    assert_eq!(journaled.world.source_state().await, copy.source_state);
     tick(&journaled.instance("b")).await.unwrap();
     assert_eq!(ids_after(&journaled.world, 2), [5, 6]);
     copy.source_fingerprint = SourceFingerprint::of(&[("object", "other")]);
-    let other = poller.plan_reset(ResetTo::Document(&copy), true).await.unwrap_err();
+    let other = admin(&poller).plan_reset(ResetTo::Document(&copy), true).await.unwrap_err();
     assert!(matches!(other, ResetError::OtherDocument), "{other}");
 }
 
@@ -140,9 +148,9 @@ async fn a_tick_that_runs_is_not_moved_under_and_one_that_began_meanwhile_loses_
     let asked = Arc::clone(&cli);
     // In the middle of the handler's work: the lease is live, and the plan of before is void.
     journaled.world.handler.then(async move {
-        let held = asked.plan_reset(ResetTo::Beginning, false).await.unwrap_err();
+        let held = admin(&asked).plan_reset(ResetTo::Beginning, false).await.unwrap_err();
         assert!(matches!(held, ResetError::Restore(RestoreError::Held { .. })), "{held}");
-        let moved = asked.reset(&early, "reset-1".to_owned(), ANN).await.unwrap_err();
+        let moved = admin(&asked).reset(&early, "reset-1".to_owned(), ANN).await.unwrap_err();
         assert!(matches!(moved, RestoreError::Moved), "{moved}");
         Ok(())
     });
@@ -156,7 +164,7 @@ async fn a_tick_that_runs_is_not_moved_under_and_one_that_began_meanwhile_loses_
     let late = plan(&cli, ResetTo::Cursor("0x0000000000000006")).await;
     let (outcome, reset) = tokio::join!(tick(&poller), async {
         sleep(5).await;
-        cli.reset(&late, "reset-2".to_owned(), ANN).await
+        admin(&cli).reset(&late, "reset-2".to_owned(), ANN).await
     });
     reset.unwrap();
     outcome.unwrap();
@@ -171,19 +179,19 @@ async fn another_source_is_taken_only_when_that_is_asked_for() {
     let source = Arc::new(TableSource::with_fingerprint("p", "dbo.other"));
     source.fill(3);
     let poller = world.instance_of("b", source);
-    let refused = poller.plan_reset(ResetTo::Beginning, false).await.unwrap_err();
+    let refused = admin(&poller).plan_reset(ResetTo::Beginning, false).await.unwrap_err();
     assert!(matches!(refused, ResetError::OtherSource { .. }), "{refused}");
-    let plan = poller.plan_reset(ResetTo::Beginning, true).await.unwrap();
+    let plan = admin(&poller).plan_reset(ResetTo::Beginning, true).await.unwrap();
     let stored = world.document().await.checkpoint.cursor;
     assert_eq!((rows(&plan.weight.again), &plan.from), (3, &stored));
     assert_eq!(plan.source_changes, ["object was `dbo.t`, is now `dbo.other`"]);
     // The same position skips nothing that is known of, whatever the source was.
     let same = serde_json::to_string(&stored).unwrap();
-    let same = poller.plan_reset(ResetTo::Cursor(&same), true).await.unwrap();
+    let same = admin(&poller).plan_reset(ResetTo::Cursor(&same), true).await.unwrap();
     assert_eq!((same.weight.direction, same.weight.skips()), (Direction::Stays, false));
     assert!(same.changes());
-    assert!(poller.plan_reset(ResetTo::Now, true).await.unwrap().weight.skips());
-    poller.reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
+    assert!(admin(&poller).plan_reset(ResetTo::Now, true).await.unwrap().weight.skips());
+    admin(&poller).reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
     tick(&poller).await.unwrap();
     assert_eq!(world.handler.ids(), [0, 1, 2, 3]);
 }
@@ -193,7 +201,10 @@ async fn a_new_source_can_be_accepted_at_the_position_that_was_reached() {
     let journaled = Journaled::new(JournalMode::Commits);
     let poller = delivered(&journaled).await;
     let before = journaled.world.document().await;
-    assert!(!poller.plan_reset(ResetTo::Keep, true).await.unwrap().changes(), "nothing to accept");
+    assert!(
+        !admin(&poller).plan_reset(ResetTo::Keep, true).await.unwrap().changes(),
+        "nothing to accept"
+    );
 
     let source = Arc::new(TableSource::with_fingerprint("p", "dbo.other"));
     source.fill(7);
@@ -205,10 +216,10 @@ async fn a_new_source_can_be_accepted_at_the_position_that_was_reached() {
         text.contains("`highwater reset p keep --new-source --reason \"same rows\"`"),
         "{text}"
     );
-    let plan = renamed.plan_reset(ResetTo::Keep, true).await.unwrap();
+    let plan = admin(&renamed).plan_reset(ResetTo::Keep, true).await.unwrap();
     assert!(plan.changes() && !plan.weight.skips());
     assert_eq!((&plan.from, &plan.to), (&before.checkpoint.cursor, &before.checkpoint.cursor));
-    let done = renamed.reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
+    let done = admin(&renamed).reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
     assert!(done.saved.is_some());
     let after = journaled.world.document().await;
     assert_eq!(after.checkpoint, before.checkpoint);
@@ -227,14 +238,14 @@ async fn a_new_source_can_be_accepted_at_the_position_that_was_reached() {
 async fn a_position_of_another_mode_or_of_nothing_is_not_kept() {
     let world = World::new();
     let poller = world.instance("a");
-    let nothing = poller.plan_reset(ResetTo::Keep, true).await.unwrap_err();
+    let nothing = admin(&poller).plan_reset(ResetTo::Keep, true).await.unwrap_err();
     assert!(matches!(nothing, ResetError::NothingToKeep), "{nothing}");
     let poller = world.seasoned("a").await;
     let mut document = world.document().await;
     let cursor = document.checkpoint.cursor.as_mut().unwrap();
     *cursor = Cursor::integer(7, cursor.key.clone());
     world.overwrite(&encode(&document)).await;
-    let other = poller.plan_reset(ResetTo::Keep, true).await.unwrap_err();
+    let other = admin(&poller).plan_reset(ResetTo::Keep, true).await.unwrap_err();
     assert!(matches!(other, ResetError::CannotKeep { .. }), "{other}");
 }
 
@@ -245,7 +256,7 @@ async fn a_position_with_another_key_is_neither_kept_nor_offered_to_be() {
     let source = TableSource::with_fingerprint("p", "dbo.other").keyed_by(&["id", "other"]);
     let poller = world.instance_of("b", Arc::new(source));
     let ticked = chain(&tick(&poller).await.unwrap_err());
-    let refused = poller.plan_reset(ResetTo::Keep, true).await.unwrap_err();
+    let refused = admin(&poller).plan_reset(ResetTo::Keep, true).await.unwrap_err();
     assert!(matches!(refused, ResetError::CannotKeep { .. }), "{refused}");
     let refused = refused.to_string();
     let why = "the key columns of the position are `id`, and those of the source are `id`, `other`";
@@ -258,7 +269,7 @@ async fn a_position_with_another_key_is_neither_kept_nor_offered_to_be() {
     }
     // Both run.
     for to in [ResetTo::Beginning, ResetTo::Now] {
-        poller.plan_reset(to, true).await.unwrap();
+        admin(&poller).plan_reset(to, true).await.unwrap();
     }
 }
 
@@ -285,9 +296,9 @@ async fn a_final_loss_is_written_once_and_only_a_reset_ends_it() {
         assert_eq!((calls.puts, calls.refused), (1, 0), "one write for the loss, none for a tick");
         assert_eq!(journaled.verdict().await, Verdict::Agrees);
 
-        let plan = journaled.instance("cli").plan_reset(to, true).await.unwrap();
+        let plan = admin(&journaled.instance("cli")).plan_reset(to, true).await.unwrap();
         assert!(plan.changes());
-        journaled.instance("cli").reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
+        admin(&journaled.instance("cli")).reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
         let calls = journaled.world.handler.received().len();
         tick(&poller).await.unwrap();
         tick(&poller).await.unwrap();
@@ -314,7 +325,7 @@ async fn a_position_is_kept_only_where_the_next_tick_can_read_on() {
     );
     assert_eq!(refused, expected);
     // Once the source has recovered it is kept.
-    assert!(poller.plan_reset(ResetTo::Keep, true).await.unwrap().changes());
+    assert!(admin(&poller).plan_reset(ResetTo::Keep, true).await.unwrap().changes());
 }
 
 #[tokio::test(start_paused = true)]
@@ -325,9 +336,9 @@ async fn a_copy_with_a_loss_is_accepted_by_a_reset_to_it() {
     tick(&poller).await.unwrap_err();
     let copy = journaled.world.document().await;
     assert_eq!(copy.lost_position(), Some("numbers were taken back"));
-    let plan = poller.plan_reset(ResetTo::Document(&copy), false).await.unwrap();
+    let plan = admin(&poller).plan_reset(ResetTo::Document(&copy), false).await.unwrap();
     assert!(plan.changes());
-    poller.reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
+    admin(&poller).reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
     assert_eq!(journaled.world.document().await.lost_position(), None);
     tick(&poller).await.unwrap();
 }
@@ -336,11 +347,11 @@ async fn a_copy_with_a_loss_is_accepted_by_a_reset_to_it() {
 async fn a_document_that_is_lost_or_damaged_begins_again_and_a_pause_stays() {
     let world = World::new();
     let poller = world.seasoned("a").await;
-    poller.pause(ANN).await.unwrap();
+    admin(&poller).pause(ANN).await.unwrap();
     let reset = plan(&poller, ResetTo::Beginning).await;
     assert_eq!(reset.paused_by(), Some(ANN.by));
-    poller.reset(&reset, "reset-1".to_owned(), ANN).await.unwrap();
-    assert!(world.document().await.paused.is_some());
+    admin(&poller).reset(&reset, "reset-1".to_owned(), ANN).await.unwrap();
+    assert!(world.is_paused().await);
 
     for damage in [Some("{"), None] {
         match damage {
@@ -351,7 +362,7 @@ async fn a_document_that_is_lost_or_damaged_begins_again_and_a_pause_stays() {
         assert!(plan(&poller, ResetTo::Now).await.weight.skips(), "nobody knows what");
         let plan = plan(&poller, ResetTo::Beginning).await;
         assert!(plan.changes() && !plan.weight.skips());
-        poller.reset(&plan, "reset-2".to_owned(), ANN).await.unwrap();
+        admin(&poller).reset(&plan, "reset-2".to_owned(), ANN).await.unwrap();
         tick(&world.instance("b")).await.unwrap();
         assert_eq!(ids_after(&world, calls), [0], "{damage:?}");
     }
@@ -365,23 +376,23 @@ async fn a_plan_needs_the_source_and_a_copy_that_is_put_back_does_not() {
     journaled.world.source.put(7, "new");
     tick(&poller).await.unwrap();
     journaled.world.source.fail_next("down");
-    let down = poller.plan_reset(ResetTo::Beginning, false).await.unwrap_err();
+    let down = admin(&poller).plan_reset(ResetTo::Beginning, false).await.unwrap_err();
     assert!(matches!(down, ResetError::Tick(TickError::Fetch(_))), "{down}");
 
-    let present = poller.present().await.unwrap();
-    let weight = poller.weigh_against(&copy, &present).await.unwrap().unwrap();
+    let present = admin(&poller).present().await.unwrap();
+    let weight = admin(&poller).weigh_against(&copy, &present).await.unwrap().unwrap();
     assert_eq!((rows(&weight.again), weight.skips()), (1, false));
     journaled.world.source.fail_next("down");
-    let weight = poller.weigh_against(&copy, &present).await.unwrap().unwrap();
+    let weight = admin(&poller).weigh_against(&copy, &present).await.unwrap().unwrap();
     assert!(matches!(&weight.again, Counted::Unknown(reason) if reason.contains("down")));
     assert!(!weight.skips());
     let mut ahead = copy.clone();
     ahead.checkpoint.cursor.as_mut().unwrap().value = "0x0000000000000009".to_owned();
     journaled.world.source.fail_next("down");
-    let weight = poller.weigh_against(&ahead, &present).await.unwrap().unwrap();
+    let weight = admin(&poller).weigh_against(&ahead, &present).await.unwrap().unwrap();
     assert!(weight.skips() && matches!(weight.skipped, Counted::Unknown(_)));
     ahead.source_fingerprint = SourceFingerprint::of(&[("object", "other")]);
-    assert_eq!(poller.weigh_against(&ahead, &present).await, Ok::<_, RangeError>(None));
+    assert_eq!(admin(&poller).weigh_against(&ahead, &present).await, Ok::<_, RangeError>(None));
 }
 
 #[tokio::test(start_paused = true)]
@@ -400,17 +411,17 @@ async fn an_import_a_reset_and_a_broken_lease_each_clear_the_owner_and_raise_the
         sleep(40).await;
 
         let cli = journaled.instance("cli");
-        let present = cli.present().await.unwrap();
+        let present = admin(&cli).present().await.unwrap();
         match command {
             "import" => {
-                cli.restore(&copy, &present, (Happened::Imported, ANN)).await.unwrap();
+                admin(&cli).restore(&copy, &present, (Happened::Imported, ANN)).await.unwrap();
             }
             "reset" => {
                 let plan = plan(&cli, ResetTo::Beginning).await;
-                cli.reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
+                admin(&cli).reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
             }
             _ => {
-                let broken = Box::pin(cli.break_lease(&present, false, ANN)).await.unwrap();
+                let broken = Box::pin(admin(&cli).break_lease(&present, false, ANN)).await.unwrap();
                 assert!(broken.is_some(), "{command}");
             }
         }
@@ -429,25 +440,25 @@ async fn a_lease_is_broken_by_its_next_token_and_its_holder_writes_nothing_more(
     let journaled = Journaled::new(JournalMode::Full);
     let poller = delivered(&journaled).await;
     let cli = journaled.instance("cli");
-    let present = cli.present().await.unwrap();
+    let present = admin(&cli).present().await.unwrap();
     assert_eq!(
-        Box::pin(cli.break_lease(&present, true, ANN)).await.unwrap(),
+        Box::pin(admin(&cli).break_lease(&present, true, ANN)).await.unwrap(),
         None,
         "nobody holds it"
     );
 
     journaled.world.source.put(7, "new");
     journaled.world.handler.then(async move {
-        let present = cli.present().await.unwrap();
-        let held = Box::pin(cli.break_lease(&present, false, ANN)).await.unwrap_err();
+        let present = admin(&cli).present().await.unwrap();
+        let held = Box::pin(admin(&cli).break_lease(&present, false, ANN)).await.unwrap_err();
         assert!(matches!(held, RestoreError::Held { .. }), "{held}");
-        let broken = Box::pin(cli.break_lease(&present, true, ANN)).await.unwrap().unwrap();
+        let broken = Box::pin(admin(&cli).break_lease(&present, true, ANN)).await.unwrap().unwrap();
         let before = present.usable().unwrap();
         assert_eq!(broken.document.lease.fencing_token.0, before.lease.fencing_token.0 + 1);
         assert_eq!(broken.document.generation, before.generation);
         assert_eq!(broken.document.in_flight, before.in_flight);
         assert!(broken.saved.is_some());
-        let again = Box::pin(cli.break_lease(&present, true, ANN)).await.unwrap_err();
+        let again = Box::pin(admin(&cli).break_lease(&present, true, ANN)).await.unwrap_err();
         assert!(matches!(again, RestoreError::Moved), "{again}");
         Ok(())
     });
@@ -466,16 +477,16 @@ async fn a_clone_goes_on_where_the_poller_is_and_is_never_made_over_another() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = journaled.instance("a");
     let clone = poller.under_name("q");
-    let nothing = Box::pin(poller.clone_to(&clone, false, ANN)).await.unwrap_err();
+    let nothing = Box::pin(admin(&poller).clone_to(&clone, false, ANN)).await.unwrap_err();
     assert!(matches!(nothing, CloneError::NoPosition(_)), "{nothing}");
     delivered(&journaled).await;
     let before = journaled.world.document().await;
-    let done = Box::pin(poller.clone_to(&clone, true, ANN)).await.unwrap();
+    let done = Box::pin(admin(&poller).clone_to(&clone, true, ANN)).await.unwrap();
     assert_eq!(done.document.checkpoint.cursor, before.checkpoint.cursor);
     assert_eq!(journaled.world.document().await, before, "it is only read");
-    let again = Box::pin(poller.clone_to(&clone, true, ANN)).await.unwrap_err();
+    let again = Box::pin(admin(&poller).clone_to(&clone, true, ANN)).await.unwrap_err();
     assert!(matches!(again, CloneError::Exists(_)), "{again}");
-    assert_eq!(clone.examine().await.unwrap().verdict, Verdict::Agrees);
+    assert_eq!(admin(&clone).examine().await.unwrap().verdict, Verdict::Agrees);
 
     journaled.world.source.put(7, "new");
     let calls = journaled.world.handler.received().len();
@@ -485,11 +496,11 @@ async fn a_clone_goes_on_where_the_poller_is_and_is_never_made_over_another() {
     assert_eq!(ids_after(&journaled.world, calls), [7, 7]);
     // Its marker says that it ran.
     journaled.world.memory.lose(&StateKey::Document("q".to_owned()));
-    let gone = Box::pin(poller.clone_to(&clone, true, ANN)).await.unwrap_err();
+    let gone = Box::pin(admin(&poller).clone_to(&clone, true, ANN)).await.unwrap_err();
     assert!(matches!(gone, CloneError::RanBefore { .. }), "{gone}");
 
     let source = Arc::new(TableSource::with_fingerprint("r", "dbo.other"));
     let other = journaled.world.instance_of("b", source).under_name("r");
-    let refused = Box::pin(poller.clone_to(&other, true, ANN)).await.unwrap_err();
+    let refused = Box::pin(admin(&poller).clone_to(&other, true, ANN)).await.unwrap_err();
     assert!(matches!(refused, CloneError::OtherSource(..)), "{refused}");
 }

@@ -1,6 +1,9 @@
 //! Batches that a target finds too large.
 
-use super::*;
+use highwater::error::chain;
+use highwater::handler::HandlerError;
+use highwater::poller::{Limits, TickError, TickOutcome};
+use highwater::testing::{World, calls, limits, sleep, tick};
 
 fn too_large() -> HandlerError {
     HandlerError::TooLarge("413".to_owned())
@@ -48,7 +51,7 @@ async fn a_batch_that_is_too_large_is_halved_and_each_part_committed_in_order() 
     batch_ids.sort();
     batch_ids.dedup();
     assert_eq!(batch_ids.len(), 7, "each part has an id of its own");
-    assert!(world.document().await.in_flight.is_none());
+    assert!(world.in_flight().await.is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -76,7 +79,7 @@ async fn a_part_that_fails_is_tried_again_with_all_that_was_in_flight() {
     script(&world, &[4], 2);
     world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
     tick(&poller).await.unwrap_err();
-    assert_eq!(world.document().await.in_flight.unwrap().rows, 4);
+    assert_eq!(world.in_flight().await.unwrap().rows, 4);
     sleep(2).await;
     script(&world, &[4, 2, 2], 2);
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
@@ -93,7 +96,7 @@ async fn a_single_row_that_is_too_large_is_refused_for_good_and_nothing_behind_i
     }
     let error = tick(&poller).await.unwrap_err();
     assert!(matches!(error, TickError::Handler(HandlerError::Rejected(_))), "{error:?}");
-    assert_eq!(error.kind(), crate::error::ErrorKind::Data);
+    assert_eq!(error.kind(), highwater::error::ErrorKind::Data);
     assert!(chain(&error).contains("413; a single row is too large"), "{}", chain(&error));
     assert_eq!(sizes(&world), [1, 3, 2, 1]);
     let document = world.document().await;

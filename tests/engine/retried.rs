@@ -1,7 +1,11 @@
 //! Ticks that the host calls again when they fail, by a retry policy of its own.
 
-use super::windows::Watched;
-use super::*;
+use std::time::Duration;
+
+use highwater::handler::HandlerError;
+use highwater::poller::{Operator, Poller, StopSignal, TickOutcome, TickRequest, outcome_row};
+use highwater::testing::{Watched, World, admin, limits, sleep, tick};
+use tokio::time::Instant;
 
 fn request() -> TickRequest {
     TickRequest { is_retried: true, ..TickRequest::default() }
@@ -83,7 +87,7 @@ async fn a_tick_that_waits_sees_a_resume_and_a_stop() {
         },
         async {
             sleep(40).await;
-            other.resume(operator).await
+            admin(&other).resume(operator).await
         }
     );
     resumed.unwrap();

@@ -1,9 +1,14 @@
 //! Batches get smaller where the handler is slow or rows are large, and larger again.
 
-use async_trait::async_trait;
+use std::sync::Arc;
+use std::time::Duration;
 
-use super::*;
-use crate::source::{FetchError, FetchWindow, Rows, SourceShape};
+use async_trait::async_trait;
+use highwater::handler::HandlerError;
+use highwater::policy::Flow;
+use highwater::poller::Limits;
+use highwater::source::{FetchError, FetchWindow, Rows, Source, SourceShape};
+use highwater::testing::{TableSource, World, limits, sleep, tick};
 
 /// A source that keeps how many rows it was asked for.
 #[derive(Debug)]

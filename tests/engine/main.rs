@@ -1,0 +1,37 @@
+//! Tests of the engine from outside: ticks and an operator's commands, over doubles of its ports.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test may panic; `allow-*-in-tests` does not reach helper functions"
+)]
+
+mod aborts;
+mod accepted;
+mod ahead;
+mod audit;
+mod failures;
+mod first_run;
+mod follow;
+mod follow_up;
+mod init;
+mod journal;
+mod kin;
+mod leases;
+mod operate;
+mod overlap;
+mod parts;
+mod range;
+mod remember;
+mod replay;
+mod reset;
+mod restore;
+mod retried;
+mod rules;
+mod size;
+mod standing;
+mod steps;
+mod ticks;
+mod time_over;
+mod windows;
