@@ -239,7 +239,6 @@ fn limits(poller: &PollerConfig, function_timeout: Duration) -> Limits {
         status_interval: poller.status_interval.unwrap_or_default(),
         retry_delay_min: poller.retry_delay_min,
         retry_delay_max: poller.retry_delay_max,
-        lease_first: poller.lease.first,
         on_missing_state: poller.on_missing_state,
     }
 }

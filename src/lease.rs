@@ -281,20 +281,6 @@ impl<'a> Lease<'a> {
         self.write(Some(Happened::BatchComplete), &apply, Some(&batch_id), self.committing()).await
     }
 
-    /// Announces the batch that is to be handled, where the acquisition did not know it.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::commit`].
-    pub async fn announce(&mut self, batch: InFlight) -> Result<(), LeaseError> {
-        let now = self.now();
-        let apply = move |document: &StateDocument, holder: &Holder| {
-            document.announce(holder, batch.clone(), now)
-        };
-        let deadline = self.deadline();
-        self.write(Some(Happened::BatchAnnounced), &apply, None, deadline).await
-    }
-
     /// Puts a part of the batch in hand in its place, so that a successor begins there.
     ///
     /// # Errors

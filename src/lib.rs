@@ -30,7 +30,7 @@
 //! ```
 //!
 //! Seed documents order it lock-first; acquiring under the tag of the document that gave the position
-//! keeps all their invariants and makes idle ticks free. `LEASE__FIRST` restores their order.
+//! keeps all their invariants and makes idle ticks free.
 //!
 //! They also create a document with its first grant. Here it is created blank, and granted by a second
 //! write under its tag: a request to create that lands late, after the document was lost, then grants

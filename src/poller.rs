@@ -117,8 +117,6 @@ pub struct Limits {
     pub retry_delay_min: Duration,
     /// Longest pause between two attempts.
     pub retry_delay_max: Duration,
-    /// Take the lease before the rows are read, as seed 001 §2 orders it.
-    pub lease_first: bool,
     /// What to do when a poller that has run before has no state.
     pub on_missing_state: OnMissingState,
 }
@@ -329,12 +327,6 @@ impl Poller {
             }
             loss::refuse_lost(&base.document)?;
             self.refuse_fence_ahead(&base.document)?;
-            if self.limits.lease_first {
-                match Box::pin(self.run_lease_first(memory, &base, seen)).await? {
-                    Some(outcome) => return Ok(outcome),
-                    None => continue,
-                }
-            }
             let batch = match self.first_batch(&base, seen).await? {
                 Fetched::Batch(mut batch) => {
                     if let Some(state) = batch.anchored(&base.document.source_state) {
@@ -352,7 +344,7 @@ impl Poller {
                     }
                 },
             };
-            match self.acquire(&base, Some(&batch), seen).await? {
+            match self.acquire(&base, &batch, seen).await? {
                 Acquisition::Held(lease) => {
                     return Box::pin(self.drain(memory, *lease, *batch, seen)).await;
                 }
@@ -363,52 +355,11 @@ impl Poller {
         Ok(TickOutcome::Skipped(Skipped::Conflict))
     }
 
-    /// The order of seed 001 §2: an idle tick costs two writes then. `None` where it may begin anew.
-    async fn run_lease_first(
-        &self,
-        memory: &mut Memory,
-        base: &Snapshot,
-        seen: &mut Observation<'_>,
-    ) -> Result<Option<TickOutcome>, TickError> {
-        memory.forget();
-        let mut lease = match self.acquire(base, None, seen).await? {
-            Acquisition::Held(lease) => *lease,
-            Acquisition::Refused(outcome) => return Ok(Some(outcome)),
-            Acquisition::Outrun => return Ok(None),
-        };
-        let first = lease.hold_while(self.first_batch(base, seen)).await;
-        let first = match first.map_err(TickError::LeaseLost)? {
-            Ok(Fetched::Batch(batch)) => Ok(Some(batch)),
-            Ok(Fetched::Nothing(remember)) => {
-                lease.remember(remember.map(|remember| remember.state));
-                self.late_batch_under(&mut lease, None, false, seen).await
-            }
-            Err(error) => Err(error),
-        };
-        let batch = match first {
-            Ok(Some(mut batch)) => {
-                lease.remember(batch.anchored(&lease.document().source_state));
-                *batch
-            }
-            Err(lost @ TickError::LeaseLost(_)) => return Err(lost),
-            none => {
-                if none.is_ok() {
-                    seen.note_end_of_source();
-                }
-                self.release(&mut lease, seen).await;
-                memory.remember(lease);
-                return none.map(|_| Some(TickOutcome::Idle));
-            }
-        };
-        lease.announce(batch.in_flight()).await.map_err(TickError::LeaseLost)?;
-        Box::pin(self.drain(memory, lease, batch, seen)).await.map(Some)
-    }
-
     /// Asks for the lease.
     async fn acquire(
         &self,
         base: &Snapshot,
-        batch: Option<&Batch>,
+        batch: &Batch,
         seen: &mut Observation<'_>,
     ) -> Result<Acquisition<'_>, TickError> {
         let context = LeaseContext {
@@ -419,7 +370,7 @@ impl Poller {
             stop_at: seen.began_at() + self.limits.handler_stop_after,
             journal: &self.journal.recorder,
         };
-        let batch = batch.map(Batch::in_flight);
+        let batch = Some(batch.in_flight());
         let asked = if self.through_pause {
             Lease::acquire_under_pause(context, base, batch).await
         } else {

@@ -10,13 +10,8 @@ use crate::policy::{FailurePolicy, Flow, Follow, OVERLAP_CRASHES_MIN};
 /// Shortest pause between two looks of a tick that follows its source.
 const FOLLOW_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
-/// Reads how batches flow that hold `rows_max` rows at most, where the lease comes `lease_first` or not.
-pub(super) fn read(
-    reader: &mut Reader<'_>,
-    segment: &str,
-    rows_max: u32,
-    lease_first: bool,
-) -> Option<Flow> {
+/// Reads how batches flow that hold `rows_max` rows at most.
+pub(super) fn read(reader: &mut Reader<'_>, segment: &str, rows_max: u32) -> Option<Flow> {
     let at = Some(segment);
     let is_set = reader.text(&settings::BATCH_ROWS_MIN.name_for(at)).is_some();
     let rows_min = reader.read(&settings::BATCH_ROWS_MIN, at, |text| {
@@ -29,7 +24,7 @@ pub(super) fn read(
     });
     let prefetch = reader.read(&settings::PREFETCH, at, parse::boolean);
     let overlap_commit = reader.read(&settings::OVERLAP_COMMIT, at, parse::boolean);
-    let follow = read_follow(reader, segment, lease_first);
+    let follow = read_follow(reader, segment);
     Some(Flow {
         prefetch: prefetch?,
         overlap_commit: overlap_commit?,
@@ -61,17 +56,9 @@ pub(super) fn check_overlap(
 }
 
 /// Reads how ticks follow their source: not at all where the time is zero.
-fn read_follow(reader: &mut Reader<'_>, segment: &str, lease_first: bool) -> Option<Follow> {
+fn read_follow(reader: &mut Reader<'_>, segment: &str) -> Option<Follow> {
     let at = Some(segment);
-    let time = reader.read(&settings::FOLLOW_FOR, at, |text| {
-        let read = parse::duration(text)?;
-        if lease_first && !read.is_zero() {
-            let first = settings::LEASE_FIRST.name_for(at);
-            let what = format!("`0`, since with `{first}` each look would cost two writes");
-            return Err(Expected::new(what));
-        }
-        Ok(read)
-    });
+    let time = reader.read(&settings::FOLLOW_FOR, at, parse::duration);
     let interval =
         reader.read(&settings::FOLLOW_INTERVAL, at, parse::duration_from(FOLLOW_INTERVAL_MIN));
     let (time, interval) = (time?, interval?);

@@ -64,6 +64,8 @@ pub enum Shown {
     Scheme(String),
     /// The name itself is the mistake.
     Unknown,
+    /// Earlier builds read the setting.
+    Removed,
 }
 
 impl Shown {
@@ -114,6 +116,7 @@ impl fmt::Display for Shown {
             Self::LooksSecret(form) => write!(formatter, "is `(not shown)` ({form})"),
             Self::Scheme(scheme) => write!(formatter, "is `{scheme}://…`"),
             Self::Unknown => formatter.write_str("is unknown"),
+            Self::Removed => formatter.write_str("was removed"),
         }
     }
 }

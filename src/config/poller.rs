@@ -94,8 +94,6 @@ pub struct JournalConfig {
 pub struct LeaseConfig {
     /// How long it stands without renewal.
     pub ttl: Duration,
-    /// Whether it is taken before rows are read.
-    pub first: bool,
 }
 
 /// How much one tick may do.
@@ -198,7 +196,7 @@ fn read_whole(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Option<
     // What is wrong with the most rows is said once.
     let rows_max = limits.map(|limits| u32::try_from(limits.batch_rows_max).unwrap_or(u32::MAX));
     let rows_max = rows_max.unwrap_or(BATCH_ROWS_MAX);
-    let flow = flow::read(reader, &segment, rows_max, lease.is_some_and(|lease| lease.first));
+    let flow = flow::read(reader, &segment, rows_max);
     let state_refresh = reader.read(&settings::STATE_REFRESH, at, parse::duration);
     let status_interval = reader.read(&settings::STATUS_INTERVAL, at, parse::duration);
     let retry_delays = read_retry_delays(reader, &segment);
@@ -301,8 +299,7 @@ fn read_lease(
     };
     let at = Some(segment);
     let ttl = reader.read(&settings::LEASE_TTL, at, parse::duration_from(ttl_min));
-    let first = reader.read(&settings::LEASE_FIRST, at, parse::boolean);
-    Some(LeaseConfig { ttl: ttl?, first: first? })
+    Some(LeaseConfig { ttl: ttl? })
 }
 
 fn read_journal(reader: &mut Reader<'_>, segment: &str) -> Option<JournalConfig> {

@@ -148,7 +148,6 @@ pub const SETTINGS: &[Setting] = &[
     HANDLER_CA,
     HANDLER_STALL_MAX,
     LEASE_TTL,
-    LEASE_FIRST,
     BATCH_ROWS_MAX,
     BATCH_ROWS_MIN,
     BATCH_BYTES_MAX,
@@ -439,11 +438,6 @@ pub(super) const LEASE_TTL: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__LEASE__TTL",
     Text("60s"),
     "How long a lease stands without renewal; at least 15s in Azure.",
-);
-pub(super) const LEASE_FIRST: Setting = Setting::new(
-    "HIGHWATER__POLLERS__<NAME>__LEASE__FIRST",
-    Text("false"),
-    "Whether to take the lease before reading rows; an idle tick then costs two writes.",
 );
 pub(super) const STATE_REFRESH: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__STATE_REFRESH",

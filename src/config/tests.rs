@@ -71,7 +71,6 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__HANDLER__CA = certificates/company.pem
     HIGHWATER__POLLERS__ORDERS__HANDLER__STALL_MAX = 30s
     HIGHWATER__POLLERS__ORDERS__LEASE__TTL = 60s
-    HIGHWATER__POLLERS__ORDERS__LEASE__FIRST = true
     HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX = 500
     HIGHWATER__POLLERS__ORDERS__BATCH_BYTES_MAX = 512KiB
     HIGHWATER__POLLERS__ORDERS__VALUE_BYTES_MAX = 64KiB
@@ -230,7 +229,6 @@ fn defaults_are_those_of_the_table() {
                     handler: Stdout,
                     lease: LeaseConfig {
                         ttl: 60s,
-                        first: false,
                     },
                     limits: LimitsConfig {
                         batch_rows_max: 1000,
@@ -372,7 +370,6 @@ fn a_full_example_of_a_poller_reads_back() {
             ),
             lease: LeaseConfig {
                 ttl: 60s,
-                first: true,
             },
             limits: LimitsConfig {
                 batch_rows_max: 500,
@@ -520,7 +517,8 @@ fn every_mistake_is_reported_at_once() {
         HIGHWATER__POLLERS__ORDERS__SOURCE__TABEL = dbo.orders
         HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = webhook
         HIGHWATER__POLLERS__ORDERS__LEASE__TTL = 1s
-        HIGHWATER__POLLERS__ORDERS__LEASE__FIRST = https://example.org/?code=hunter2
+        HIGHWATER__POLLERS__ORDERS__LEASE__FIRST = true
+        HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT = https://example.org/?code=hunter2
         HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX = 100001
         HIGHWATER__POLLERS__ORDERS__BATCH_BYTES_MAX = 4MB
         HIGHWATER__POLLERS__ORDERS__BATCHES_MAX = 0
@@ -538,7 +536,7 @@ fn every_mistake_is_reported_at_once() {
     check_mistakes(
         &[MINIMAL, bad],
         &expect![[r#"
-            26 mistakes in the settings
+            27 mistakes in the settings
             setting `AzureWebJobsStorage` is not set, expected a storage connection string, or `AzureWebJobsStorage__accountName` or `AzureWebJobsStorage__blobServiceUri`
               hint: `HIGHWATER__STATE__CONNECTION` can name another connection
             setting `HIGHWATER__APP` is `a/b`, expected up to 100 letters, digits, `-`, `_` and `.`, with a letter or digit first and no `.` last
@@ -552,9 +550,11 @@ fn every_mistake_is_reported_at_once() {
             setting `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX` is `100001`, expected a whole number from 1 to 100000
             setting `HIGHWATER__POLLERS__ORDERS__FOLLOW_INTERVAL` is `1ms`, expected a duration of at least `10ms`
             setting `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `webhook`, expected `http`, `sql`, `queue`, `blob`, `durable`, `exec`, `stdout` or `fanout`
-            setting `HIGHWATER__POLLERS__ORDERS__LEASE__FIRST` is `(not shown)` (33 characters, looks like a connection string or an address with a key), expected `true` or `false`
+            setting `HIGHWATER__POLLERS__ORDERS__LEASE__FIRST` was removed
+              hint: ticks now acquire the lease only after they found rows; remove this setting
             setting `HIGHWATER__POLLERS__ORDERS__LEASE__TTL` is `1s`, expected a duration of at least `2s`
             setting `HIGHWATER__POLLERS__ORDERS__ON_MISSING_STATE` is `ignore`, expected `stop` or `recreate`
+            setting `HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT` is `(not shown)` (33 characters, looks like a connection string or an address with a key), expected `true` or `false`
             setting `HIGHWATER__POLLERS__ORDERS__PREFETCH` is `yes`, expected `true` or `false`
             setting `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN` is `0`, expected a duration of at least `1ms`
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__CURSOR` is not set, expected column that grows with each change

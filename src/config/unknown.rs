@@ -9,9 +9,11 @@ use super::source;
 
 const PREFIX: &str = "HIGHWATER__";
 
-/// Settings that there were once, without the prefix, and what to do instead.
-const REMOVED: &[(&str, &str)] =
-    &[("METRICS__AZFDB", "remove it: docs/telemetry.md lists the names of metrics")];
+/// Settings that earlier builds read, without the prefix or that of a poller, and what holds now.
+const REMOVED: [(&str, &str); 2] = [
+    ("METRICS__AZFDB", "docs/telemetry.md lists the names of metrics"),
+    ("LEASE__FIRST", "ticks now acquire the lease only after they found rows"),
+];
 
 /// Notes every setting that carries our prefix, in any case, and is none of ours.
 pub(super) fn report(reader: &mut Reader<'_>) {
@@ -20,14 +22,22 @@ pub(super) fn report(reader: &mut Reader<'_>) {
         if !plain.starts_with(PREFIX) || is_known(&name) {
             continue;
         }
-        let hint = match (removed(&plain), suggest(&plain)) {
-            (Some(instead), _) => instead.to_owned(),
-            (None, Some(known)) => format!("did you mean `{known}`? Write that, or remove this"),
-            (None, None) => "remove it".to_owned(),
+        let (shown, hint) = match (removed(&plain), suggest(&plain)) {
+            (Some(now), _) => (Shown::Removed, format!("{now}; remove this setting")),
+            (None, Some(known)) => {
+                (Shown::Unknown, format!("did you mean `{known}`? Write that, or remove this"))
+            }
+            (None, None) => (Shown::Unknown, "remove it".to_owned()),
         };
-        let (shown, expected) = (Shown::Unknown, String::new());
-        reader.note(Mistake { setting: name, shown, expected, hint: Some(hint) });
+        reader.note(Mistake { setting: name, shown, expected: String::new(), hint: Some(hint) });
     }
+}
+
+/// Returns what holds now, if earlier builds read the setting.
+fn removed(name: &str) -> Option<&'static str> {
+    let of_poller = name.strip_prefix(POLLERS).and_then(|rest| rest.split_once("__"));
+    let tail = of_poller.map_or_else(|| name.strip_prefix(PREFIX), |(_, tail)| Some(tail))?;
+    REMOVED.iter().find(|(known, _)| *known == tail).map(|(_, now)| *now)
 }
 
 fn is_known(name: &str) -> bool {
@@ -40,12 +50,6 @@ fn is_known(name: &str) -> bool {
             || setting_of_step(rest).is_some_and(|of| poller_tails().any(|tail| tail == of));
     }
     function_of(name).is_some() || SETTINGS.iter().any(|setting| setting.name == name)
-}
-
-/// Returns what to do instead of a setting that there was once.
-fn removed(name: &str) -> Option<&'static str> {
-    let name = name.strip_prefix(PREFIX)?;
-    REMOVED.iter().find(|(removed, _)| *removed == name).map(|(_, instead)| *instead)
 }
 
 /// Returns the names of a poller's settings, without prefix and poller.
@@ -140,7 +144,7 @@ mod tests {
         let vars = BTreeMap::from([("Highwater__Metrics__Azfdb".to_owned(), "true".to_owned())]);
         let error = Config::from_vars(&vars).unwrap_err().to_string();
         assert!(
-            error.contains("remove it: docs/telemetry.md lists the names of metrics"),
+            error.contains("docs/telemetry.md lists the names of metrics; remove this setting"),
             "{error}"
         );
     }

@@ -131,11 +131,11 @@ impl Poller {
     pub(super) async fn late_batch_under(
         &self,
         lease: &mut Lease<'_>,
-        in_hand: Option<&Batch>,
+        in_hand: &Batch,
         waiting: bool,
         seen: &mut Observation<'_>,
     ) -> Result<Option<Box<Batch>>, TickError> {
-        let Some(past) = self.past(lease.document(), in_hand, lease.now(), waiting) else {
+        let Some(past) = self.past(lease.document(), Some(in_hand), lease.now(), waiting) else {
             return Ok(None);
         };
         let looked = Box::pin(lease.hold_while(self.look_back(past, seen))).await;
@@ -168,7 +168,7 @@ impl Poller {
         if hand.batch.late && !self.may_go_on(lease, seen) {
             return Ok(end);
         }
-        match self.late_batch_under(lease, Some(&hand.batch), waiting, seen).await {
+        match self.late_batch_under(lease, &hand.batch, waiting, seen).await {
             Ok(Some(batch)) => Ok(Next::Batch(batch)),
             // The batch in hand was taken; whether it can still be committed is the commit's to find.
             Ok(None) | Err(TickError::LeaseLost(_)) => Ok(end),

@@ -202,7 +202,6 @@ fn limits() -> Limits {
         status_interval: Duration::ZERO,
         retry_delay_min: TIMER,
         retry_delay_max: TIMER,
-        lease_first: false,
         on_missing_state: OnMissingState::Stop,
     }
 }

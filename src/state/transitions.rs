@@ -271,22 +271,6 @@ impl StateDocument {
         Ok(next)
     }
 
-    /// Announces the batch that is to be handled, where [`Self::acquire`] did not know it yet.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::Superseded`] if the lease has passed to another.
-    pub fn announce(
-        &self,
-        holder: &Holder,
-        batch: InFlight,
-        now: OffsetDateTime,
-    ) -> Result<Self, Refusal> {
-        let mut next = self.renew(holder, now)?;
-        next.take_in_hand(batch, now);
-        Ok(next)
-    }
-
     /// Moves the checkpoint forward, or on in the window that is read again.
     ///
     /// # Errors

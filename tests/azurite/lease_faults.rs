@@ -89,7 +89,6 @@ impl Setup {
                 status_interval: Duration::ZERO,
                 retry_delay_min: second,
                 retry_delay_max: second,
-                lease_first: false,
                 on_missing_state: OnMissingState::Stop,
             },
             policy: highwater::policy::FailurePolicy::default(),

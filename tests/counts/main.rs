@@ -201,7 +201,6 @@ fn limits() -> Limits {
         status_interval: Duration::ZERO,
         retry_delay_min: Duration::from_secs(1),
         retry_delay_max: Duration::from_secs(300),
-        lease_first: false,
         on_missing_state: OnMissingState::Stop,
     }
 }

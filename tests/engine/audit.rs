@@ -380,23 +380,6 @@ async fn a_tick_that_is_asked_to_stop_does_not_look_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_taken_first_looks_back_under_it() {
-    let world = timed_with(Limits { lease_first: true, ..limits() });
-    let (poller, open) = with_open_transaction(&world).await;
-    sleep(WAIT).await;
-    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
-    assert!(world.document().await.audit.windows.is_empty(), "with the release");
-    world.source.put_late(7, open);
-    let late = world.source.reserve();
-    world.source.put(3, "third");
-    tick(&poller).await.unwrap();
-    world.source.put_late(8, late);
-    sleep(WAIT).await;
-    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
-    assert_eq!(world.handler.ids(), [1, 2, 3, 8], "7 came after its window was read");
-}
-
-#[tokio::test(start_paused = true)]
 async fn other_modes_and_pollers_that_were_not_asked_close_no_windows() {
     let world = World::new();
     world.source.fill(3);

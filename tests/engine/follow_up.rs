@@ -69,20 +69,18 @@ fn failing_behind_the_first_batch(world: &World, failures: usize) {
 
 #[tokio::test(start_paused = true)]
 async fn finished_work_is_committed_before_a_read_is_waited_for() {
-    for lease_first in [false, true] {
-        let world = World::with(Limits { lease_first, ..limits() });
-        world.source.fill(20);
-        let source = Retrying::of(&world);
-        let poller = world.instance_of("a", source.clone());
-        failing_behind_the_first_batch(&world, 3);
-        let report = poller.tick(&TickRequest::default()).await;
-        let outcome = report.result.unwrap();
-        assert_eq!(outcome, TickOutcome::Committed { more: false }, "{lease_first}");
-        assert_eq!(source.waited_behind(), [10, 10], "the first batch stood before each pause");
-        assert_eq!((report.rows, report.batches), (20, 2));
-        assert_eq!(world.handler.ids(), (1..=20).collect::<Vec<_>>());
-        assert!(world.is_released().await);
-    }
+    let world = World::new();
+    world.source.fill(20);
+    let source = Retrying::of(&world);
+    let poller = world.instance_of("a", source.clone());
+    failing_behind_the_first_batch(&world, 3);
+    let report = poller.tick(&TickRequest::default()).await;
+    let outcome = report.result.unwrap();
+    assert_eq!(outcome, TickOutcome::Committed { more: false });
+    assert_eq!(source.waited_behind(), [10, 10], "the first batch stood before each pause");
+    assert_eq!((report.rows, report.batches), (20, 2));
+    assert_eq!(world.handler.ids(), (1..=20).collect::<Vec<_>>());
+    assert!(world.is_released().await);
 }
 
 #[tokio::test(start_paused = true)]

@@ -60,17 +60,15 @@ async fn a_batch_that_was_cut_short_remembers_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn what_positions_depend_on_is_kept_though_no_batch_is_delivered_whole() {
-    for lease_first in [false, true] {
-        let world = World::with(Limits { batch_bytes_max: 300, lease_first, ..limits() });
-        let poller = world.instance("a");
-        world.source.fill(2);
-        ask(&world, "1", false);
-        world.source.anchor_positions(SourceState::from_iter([("table".to_owned(), 7.into())]));
-        world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
-        tick(&poller).await.unwrap_err();
-        let state = world.source_state().await;
-        assert_eq!(serde_json::to_string(&state).unwrap(), r#"{"table":7}"#, "{lease_first}");
-    }
+    let world = World::with(Limits { batch_bytes_max: 300, ..limits() });
+    let poller = world.instance("a");
+    world.source.fill(2);
+    ask(&world, "1", false);
+    world.source.anchor_positions(SourceState::from_iter([("table".to_owned(), 7.into())]));
+    world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    tick(&poller).await.unwrap_err();
+    let state = world.source_state().await;
+    assert_eq!(serde_json::to_string(&state).unwrap(), r#"{"table":7}"#);
 }
 
 fn bisecting(on_failure: OnFailure) -> World {
@@ -214,14 +212,4 @@ async fn a_poller_that_never_ran_is_given_a_document_for_it() {
     tick(&world.instance("b")).await.unwrap();
     tick(&world.instance("c")).await.unwrap();
     assert!(world.is_marked().await, "the marker comes with the first lease");
-}
-
-#[tokio::test(start_paused = true)]
-async fn with_the_lease_first_it_rides_on_the_release() {
-    let world = World::with(Limits { lease_first: true, ..limits() });
-    let poller = world.seasoned("a").await;
-    ask(&world, "1", false);
-    tick(&poller).await.unwrap();
-    assert_eq!(world.store.take_calls(), calls(0, 2, 0));
-    assert_eq!(world.source_state().await, state("1"));
 }

@@ -140,35 +140,6 @@ async fn storage_calls_with_a_stale_cache_are_one_refused_write_and_one_read_mor
 }
 
 #[tokio::test(start_paused = true)]
-async fn storage_calls_idle_with_lease_first_are_two_writes() {
-    let world = World::with(Limits { lease_first: true, ..limits() });
-    let poller = world.instance("a");
-    world.source.put(0, "first");
-    tick(&poller).await.unwrap();
-    world.store.take_calls();
-    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
-    assert_eq!(world.store.take_calls(), calls(0, 2, 0));
-}
-
-#[tokio::test(start_paused = true)]
-async fn lease_first_delivers_as_the_other_order_does() {
-    let mut delivered = Vec::new();
-    for lease_first in [true, false] {
-        let world = World::with(Limits { lease_first, ..limits() });
-        let (a, b) = (world.instance("a"), world.instance("b"));
-        for round in 0..4 {
-            world.source.fill(25);
-            let poller = if round % 2 == 0 { &a } else { &b };
-            assert_eq!(tick(poller).await.unwrap(), TickOutcome::Committed { more: false });
-        }
-        assert_eq!(world.handler.ids().len(), 100);
-        let batches = world.handler.received().into_iter();
-        delivered.push(batches.map(|batch| (batch.event_ids, batch.fence.1)).collect::<Vec<_>>());
-    }
-    assert_eq!(delivered[0], delivered[1]);
-}
-
-#[tokio::test(start_paused = true)]
 async fn storage_calls_of_the_very_first_tick_add_a_blank_document_and_the_marker() {
     let world = World::new();
     let poller = world.instance("a");
@@ -482,15 +453,13 @@ async fn a_fetch_failure_between_batches_still_commits_the_batch_in_hand() {
 
 #[tokio::test(start_paused = true)]
 async fn a_source_that_does_not_answer_is_given_up_at_the_end_of_time() {
-    for lease_first in [false, true] {
-        let world = World::with(Limits { lease_first, ..limits() });
-        let poller = world.seasoned("a").await;
-        world.source.delay(Duration::from_secs(10_000));
-        let began_at = Instant::now();
-        assert!(matches!(tick(&poller).await, Err(TickError::Fetch(_))), "{lease_first}");
-        assert_eq!(began_at.elapsed(), limits().handler_stop_after);
-        assert!(world.is_released().await, "no lease is left to lapse");
-    }
+    let world = World::new();
+    let poller = world.seasoned("a").await;
+    world.source.delay(Duration::from_secs(10_000));
+    let began_at = Instant::now();
+    assert!(matches!(tick(&poller).await, Err(TickError::Fetch(_))));
+    assert_eq!(began_at.elapsed(), limits().handler_stop_after);
+    assert!(world.is_released().await, "no lease is left to lapse");
 }
 
 #[tokio::test(start_paused = true)]

@@ -671,9 +671,8 @@ async fn an_older_copy_of_the_state_is_reported_blocks_nobody_and_is_raised_by_a
     let command = format!(
         "`highwater lease break p --above {generation}.9 --reason \"state document is an older copy\"`"
     );
-    // More ticks than the tokens between the copy's and the target's, by several instances and orders.
-    let lease_first = world.with_limits(Limits { lease_first: true, ..world.limits });
-    let instances = [poller, world.instance("b"), lease_first.instance("d")];
+    // More ticks than the tokens between the copy's and the target's, by several instances.
+    let instances = [poller, world.instance("b"), world.instance("d")];
     for number in 0..12 {
         world.store.take_calls();
         let error = tick(&instances[number % instances.len()]).await.unwrap_err();

@@ -55,7 +55,6 @@ impl<W> Drain<W> {
                 status_interval: Duration::ZERO,
                 retry_delay_min: Duration::ZERO,
                 retry_delay_max: Duration::ZERO,
-                lease_first: false,
                 on_missing_state: OnMissingState::Stop,
             },
             policy: highwater::policy::FailurePolicy::default(),

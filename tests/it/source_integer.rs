@@ -211,15 +211,6 @@ async fn a_table_that_was_created_again_stops_the_poller_though_it_has_grown_pas
 }
 
 #[tokio::test]
-async fn with_the_lease_first_the_mark_rides_on_the_release() {
-    let mut ticks = Ticks::numbered(NUMBERED).await;
-    ticks.lease_first = true;
-    ticks.run("INSERT INTO dbo.t (note) VALUES ('a')").await;
-    assert_eq!(ticks.tick_at(0).await.0, [0; 0]);
-    assert_eq!(ticks.tick_at(5).await.0, [1]);
-}
-
-#[tokio::test]
 async fn one_process_needs_no_more_writes_for_its_marks() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
     let poller = ticks.process();
@@ -244,6 +235,5 @@ crate::ticks::also_cold![
     a_batch_of_numbers_that_failed_is_read_again_as_it_was,
     numbers_that_were_taken_back_stop_the_poller,
     a_table_that_was_created_again_stops_the_poller_though_it_has_grown_past_the_checkpoint,
-    with_the_lease_first_the_mark_rides_on_the_release,
     one_process_needs_no_more_writes_for_its_marks,
 ];

@@ -44,7 +44,6 @@ pub(crate) fn limits(batch_rows_max: usize) -> Limits {
         status_interval: Duration::ZERO,
         retry_delay_min: second,
         retry_delay_max: second,
-        lease_first: false,
         on_missing_state: OnMissingState::Stop,
     }
 }
@@ -80,7 +79,6 @@ pub(crate) struct Ticks {
     pub(crate) world: AnyServer,
     pub(crate) settings: SourceSettings,
     pub(crate) handler: Arc<RecordingHandler>,
-    pub(crate) lease_first: bool,
     pub(crate) start_now: bool,
     pub(crate) flow: Flow,
     /// Into how many parts the keys are divided, and the one whose poller is meant by what follows.
@@ -104,7 +102,6 @@ impl Ticks {
             world,
             settings,
             handler,
-            lease_first: false,
             start_now: false,
             flow: Flow::default(),
             parts: 1,
@@ -148,11 +145,7 @@ impl Ticks {
             store: self.store.clone(),
             instance: Arc::new(Instance::new(format!("life {}", self.lives))),
             terms: LeaseTerms::of(30 * second),
-            limits: Limits {
-                retry_delay_min: Duration::ZERO,
-                lease_first: self.lease_first,
-                ..limits(2)
-            },
+            limits: Limits { retry_delay_min: Duration::ZERO, ..limits(2) },
             policy: FailurePolicy::default(),
             metrics: Arc::new(Metrics::default()),
         })
@@ -197,7 +190,7 @@ impl Ticks {
     /// Returns the running process; starts one if none runs or its settings have changed.
     fn running(&mut self) -> Arc<Poller> {
         let (source, flow) = (&self.settings, &self.flow);
-        let settings = format!("{source:?} {flow:?} {} {}", self.lease_first, self.start_now);
+        let settings = format!("{source:?} {flow:?} {}", self.start_now);
         let same = |(started_with, _): &&(String, _)| *started_with == settings;
         if let Some((_, poller)) = self.running.get(&self.name()).filter(same) {
             return Arc::clone(poller);

@@ -171,7 +171,6 @@ fn parts(source: Mssql, handler: Arc<dyn Handler>, batch_rows_max: usize) -> Pol
             status_interval: Duration::ZERO,
             retry_delay_min: Duration::ZERO,
             retry_delay_max: Duration::ZERO,
-            lease_first: false,
             on_missing_state: OnMissingState::Stop,
         },
         policy: highwater::policy::FailurePolicy::default(),

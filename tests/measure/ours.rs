@@ -78,7 +78,6 @@ impl Parts {
                 status_interval: 300 * second,
                 retry_delay_min: Duration::ZERO,
                 retry_delay_max: Duration::ZERO,
-                lease_first: false,
                 on_missing_state: OnMissingState::Stop,
             },
             policy: FailurePolicy::default(),

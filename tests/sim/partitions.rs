@@ -282,7 +282,6 @@ fn poller(world: &Arc<World>, partition: Option<Partition>, owner: String) -> Po
             status_interval: Duration::ZERO,
             retry_delay_min: Duration::from_millis(100),
             retry_delay_max: Duration::from_secs(1),
-            lease_first: false,
             on_missing_state: OnMissingState::Stop,
         },
         policy: FailurePolicy::default(),

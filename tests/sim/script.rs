@@ -128,6 +128,11 @@ impl Plan {
         let recreate = random.chance(50) || broken == Some(Break::NoGeneration);
         let [mut of_failures, mut of_journal, mut of_flow, mut of_overlap] =
             [5, 7, 9, 10].map(|n| Random::of(seed, n));
+        let (instances, margin) = (random.index(2) + 2, random.ms(0..=ttl_ms / 5));
+        let retry_delay_min = random.ms(100..=2_000);
+        let retry_delay_max = random.ms(2_000..=30_000);
+        // The draw of a setting that was removed: without it, seeds would stand for other worlds.
+        random.chance(25);
         Self {
             journal: of_journal.pick(&JOURNALS),
             chain: of_journal.chance(20),
@@ -138,14 +143,14 @@ impl Plan {
             bad: if calm { BadRows::NONE } else { BadRows::draw(seed, &mut of_failures) },
             calm,
             broken,
-            instances: random.index(2) + 2,
+            instances,
             terms: LeaseTerms {
                 ttl: Duration::from_millis(ttl_ms),
                 heartbeat_interval: match broken {
                     Some(Break::NoHeartbeat) => Duration::from_secs(86_400),
                     Some(_) | None => heartbeat,
                 },
-                margin: random.ms(0..=ttl_ms / 5),
+                margin,
             },
             limits: Limits {
                 batch_rows_max: usize::try_from(rows_max).expect("at most 8"),
@@ -156,10 +161,8 @@ impl Plan {
                 handler_stall_max: stalls.then_some(3 * Duration::from_millis(pace_ms) + STALL_MIN),
                 state_refresh: refresh,
                 status_interval: if noted { interval } else { Duration::ZERO },
-                retry_delay_min: random.ms(100..=2_000),
-                retry_delay_max: random.ms(2_000..=30_000),
-                // The shortest way from reading the document to taking its lease.
-                lease_first: random.chance(25) || fast_clock,
+                retry_delay_min,
+                retry_delay_max,
                 on_missing_state: if recreate {
                     OnMissingState::Recreate
                 } else {

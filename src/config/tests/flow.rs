@@ -77,15 +77,12 @@ fn what_does_not_go_together_is_refused() {
     let wrong = "
         HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX = 40
         HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MIN = 41
-        HIGHWATER__POLLERS__ORDERS__LEASE__FIRST = true
-        HIGHWATER__POLLERS__ORDERS__FOLLOW_FOR = 50s
     ";
     check_mistakes(
         &[MINIMAL, wrong],
         &expect![[r#"
-        2 mistakes in the settings
+        1 mistake in the settings
         setting `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MIN` is `41`, expected at most 40, as `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX` says
-        setting `HIGHWATER__POLLERS__ORDERS__FOLLOW_FOR` is `50s`, expected `0`, since with `HIGHWATER__POLLERS__ORDERS__LEASE__FIRST` each look would cost two writes
     "#]],
     );
 }

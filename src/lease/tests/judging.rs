@@ -7,7 +7,6 @@ use crate::testing::Calls;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Renewal,
-    Announcement,
     Commit,
     CommitAndNext,
     CommitAndLeave,
@@ -17,9 +16,8 @@ enum Kind {
     Release,
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 8] = [
     Kind::Renewal,
-    Kind::Announcement,
     Kind::Commit,
     Kind::CommitAndNext,
     Kind::CommitAndLeave,
@@ -77,7 +75,6 @@ async fn write(lease: &mut Lease<'_>, kind: Kind) -> Result<(), LeaseError> {
             let deadline = lease.deadline();
             lease.renew(None, deadline).await
         }
-        Kind::Announcement => lease.announce(batch(None, 1)).await,
         Kind::Commit => lease.commit(commit(1, now)).await,
         Kind::CommitAndNext => lease.commit(Commit { then: next(2), ..commit(1, now) }).await,
         Kind::CommitAndLeave => {
@@ -98,8 +95,7 @@ fn assert_written(document: &StateDocument, kind: Kind, case: &str) {
     let moved =
         matches!(kind, Kind::Commit | Kind::CommitAndNext | Kind::CommitAndLeave | Kind::Prefix);
     assert_eq!(document.checkpoint.cursor, moved.then(|| at(1)), "{case}");
-    let goes_on =
-        matches!(kind, Kind::Renewal | Kind::Announcement | Kind::Narrowing | Kind::CommitAndNext);
+    let goes_on = matches!(kind, Kind::Renewal | Kind::Narrowing | Kind::CommitAndNext);
     let releases = !goes_on;
     assert_eq!(document.lease.released_at.is_some(), releases, "{case}");
     let in_flight = document.in_flight.as_ref().map(|batch| (batch.upto.clone(), batch.attempt));
@@ -108,7 +104,7 @@ fn assert_written(document: &StateDocument, kind: Kind, case: &str) {
         Kind::CommitAndNext | Kind::CommitAndLeave => Some((at(2), 0)),
         Kind::Prefix => Some((at(3), 1)),
         Kind::Failure => Some((at(1), 1)),
-        Kind::Renewal | Kind::Announcement | Kind::Narrowing | Kind::Release => Some((at(1), 0)),
+        Kind::Renewal | Kind::Narrowing | Kind::Release => Some((at(1), 0)),
     };
     assert_eq!(in_flight, expected, "{case}: counted once");
     assert_eq!(document.lease.fencing_token, FencingToken(1), "{case}");
@@ -208,8 +204,7 @@ async fn a_write_is_judged_by_its_id_which_no_other_logical_write_has() {
     let world = World::new();
     let mut lease = acquire(&world).await;
     let mut ids = vec![world.document().await.write_id];
-    for kind in
-        [Kind::Renewal, Kind::Announcement, Kind::CommitAndNext, Kind::Renewal, Kind::Release]
+    for kind in [Kind::Renewal, Kind::Narrowing, Kind::CommitAndNext, Kind::Renewal, Kind::Release]
     {
         write(&mut lease, kind).await.unwrap();
         ids.push(world.document().await.write_id);

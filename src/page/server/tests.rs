@@ -45,7 +45,6 @@ impl World {
                 status_interval: Duration::ZERO,
                 retry_delay_min: SECOND,
                 retry_delay_max: SECOND,
-                lease_first: false,
                 on_missing_state: OnMissingState::Stop,
             },
             policy: crate::policy::FailurePolicy::default(),

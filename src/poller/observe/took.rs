@@ -34,11 +34,6 @@ impl Observation<'_> {
         self.all_read = false;
     }
 
-    /// Notes that the source was read to its end.
-    pub(in crate::poller) fn note_end_of_source(&mut self) {
-        self.all_read = true;
-    }
-
     pub(super) fn took(&mut self, step: &'static str, duration: Duration) {
         self.timings.push((step, duration));
         let longest = self.longest_ms.entry(step.to_owned()).or_default();

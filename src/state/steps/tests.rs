@@ -183,10 +183,9 @@ fn a_batch_keeps_the_time_of_its_first_announcement() {
     assert_eq!(started_at(&held.document), Some(NOW));
     let taken_over = acquired(&held.document, "b", batch(None, 9, "a"), 500);
     assert_eq!(started_at(&taken_over.document), Some(NOW), "by another owner too");
-    let announced = held.document.announce(&held.holder, batch(None, 9, "a"), LATER).unwrap();
-    assert_eq!(started_at(&announced), Some(NOW));
-    let other = held.document.announce(&held.holder, batch(None, 9, "b"), LATER).unwrap();
-    assert_eq!(started_at(&other), Some(LATER), "other bytes start over");
+    let other = acquired(&held.document, "b", batch(None, 9, "b"), 500);
+    let later = NOW + Duration::from_secs(500);
+    assert_eq!(started_at(&other.document), Some(later), "other bytes start over");
     let part = held.document.narrow(&held.holder, batch(None, 4, "part"), LATER).unwrap();
     assert_eq!(started_at(&part), Some(NOW), "a part was in hand with the whole");
     let behind = held.document.narrow(&held.holder, batch(Some(4), 9, "part"), LATER).unwrap();

@@ -195,7 +195,7 @@ fn a_stale_holder_can_neither_renew_commit_fail_nor_release() {
         stolen.commit(&stale, commit(9, AfterCommit::Release(None))),
         stolen.fail(&stale, failure(true)),
         stolen.release(&stale, NOW, None),
-        stolen.announce(&stale, batch(None, 9, "a"), NOW),
+        stolen.narrow(&stale, batch(None, 9, "a"), NOW),
     ] {
         assert!(matches!(result, Err(Refusal::Superseded { .. })), "{result:?}");
     }
