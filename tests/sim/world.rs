@@ -651,6 +651,10 @@ impl Player {
                     state.coverage.saw("operator: reset after the table was replaced");
                 }
             });
+            // The lease of a process that died has to lapse first.
+            if done.is_err() {
+                sleep(RETRY_MAX).await;
+            }
         }
     }
 
