@@ -7,6 +7,7 @@
 
 mod function_file;
 mod host_file;
+mod time_zone;
 mod timeout;
 
 use std::fs;
@@ -192,7 +193,7 @@ impl Project {
 }
 
 impl Function {
-    /// Returns when it is to run, as the settings say; `None` where requests start it.
+    /// Returns when it is to run, as the settings say, in the host's time zone; `None` where requests start it.
     ///
     /// # Errors
     ///
@@ -210,8 +211,9 @@ impl Function {
                 })?
             }
         };
+        let zone = time_zone::of_host(vars).zone;
         Schedule::parse(text.trim())
-            .map(Some)
+            .map(|schedule| Some(schedule.in_zone(zone)))
             .map_err(|source| FunctionScheduleError::Wrong { function: function(), source })
     }
 }
@@ -229,7 +231,7 @@ pub fn functions_folder(root: &Path) -> PathBuf {
 
 /// Looks for settings that the host goes by, or passes over.
 fn settings(functions: &[Function], vars: &dyn Vars) -> Vec<Problem> {
-    let mut problems = Vec::new();
+    let mut problems: Vec<Problem> = time_zone::problem(vars).into_iter().collect();
     for name in vars.names() {
         let is_set = || {
             let value = vars.get(&name).unwrap_or_default();

@@ -1,8 +1,15 @@
-//! When a timer is due: the expressions of the Functions host, in UTC. Pure.
+//! When a timer is due: the expressions of the Functions host, in its time zone. Pure.
 //!
 //! The host reads schedules with `NCrontab`: six fields, seconds first, of which a day has to match both
 //! the day of the month and the day of the week. Its one other form, an interval such as `00:05:00`, does
 //! not work in a Consumption plan, so it is refused here.
+//!
+//! Expressions are local time. Where clocks change, `CronSchedule.cs` of the host's timer extension decides, and
+//! [`Schedule::next_after`] decides the same: a time that clocks skip moves on by what they skip. A time that comes twice
+//! counts once, the first time, for a schedule of points in time (`0 30 1 * * *`), and both times for an interval
+//! (`0 */30 * * * *`).
+
+mod zone;
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -12,6 +19,8 @@ use croner::parser::{CronParser, Seconds, Year};
 use croner::{CivilDateTime, Cron, CronDateTime, Resolution, Weekday};
 use thiserror::Error;
 use time::{Date, Duration, Month, OffsetDateTime, PrimitiveDateTime, Time};
+
+pub use self::zone::{Zone, ZoneError};
 
 /// A text is not a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -28,6 +37,9 @@ pub struct ScheduleError {
 pub struct Schedule {
     text: String,
     cron: Cron,
+    /// Whether it repeats within a day, as the host tells it: by `*`, `-` or `/` in the first three fields.
+    is_interval: bool,
+    zone: Zone,
 }
 
 /// What a field may hold in each of its parts, in the order of the fields.
@@ -62,7 +74,7 @@ const DAYS: [&str; 7] =
 const EPOCH: OffsetDateTime = OffsetDateTime::UNIX_EPOCH;
 
 impl Schedule {
-    /// Reads an expression such as `*/15 * * * * *`.
+    /// Reads an expression such as `*/15 * * * * *`, in UTC.
     ///
     /// # Errors
     ///
@@ -95,19 +107,65 @@ impl Schedule {
         parser = parser.dom_and_dow(true).sloppy_ranges(true);
         let cron = parser.build().parse(&plain.join(" "));
         let cron = cron.map_err(|error| wrong(error.to_string()))?;
-        let schedule = Self { text: text.to_owned(), cron };
+        let is_interval = fields.iter().take(3).any(|field| field.contains(['*', '-', '/']));
+        let schedule = Self { text: text.to_owned(), cron, is_interval, zone: Zone::utc() };
         match schedule.next_after(EPOCH) {
             Some(_) => Ok(schedule),
             None => Err(wrong("no date is like that, so it never comes".to_owned())),
         }
     }
 
-    /// Returns the first time after `time` at which it is due; `None` if it never is again.
-    pub fn next_after(&self, time: OffsetDateTime) -> Option<OffsetDateTime> {
-        let found =
-            self.cron.find_next_occurrence(&Utc(time.to_offset(time::UtcOffset::UTC)), false);
-        found.ok().map(|Utc(next)| next)
+    /// Returns the same schedule in another time zone.
+    #[must_use]
+    pub fn in_zone(self, zone: Zone) -> Self {
+        Self { zone, ..self }
     }
+
+    /// The zone whose local time the expression is.
+    pub fn zone(&self) -> &Zone {
+        &self.zone
+    }
+
+    /// Returns the first time after `time` at which it is due, in its zone; `None` if it never is again.
+    pub fn next_after(&self, time: OffsetDateTime) -> Option<OffsetDateTime> {
+        let now = self.zone.local(time);
+        let mut local = self.next_local(wall(now))?;
+        let mut next = self.zone.occurrences(local);
+        // The host begins with the second occurrence of a time that comes twice, then corrects itself.
+        match (self.is_interval, next.last.offset() != now.offset()) {
+            (true, false) => return Some(next.last),
+            (true, true) => {
+                let is_twice =
+                    next.is_ambiguous() || self.zone.occurrences(wall(now)).is_ambiguous();
+                let by = offset_seconds(next.last) - offset_seconds(now);
+                let moved = next.last + Duration::seconds(if is_twice { by.into() } else { 0 });
+                return Some(self.zone.local(moved));
+            }
+            (false, true) => return Some(next.first),
+            (false, false) => {}
+        }
+        // It ran at the first of both.
+        while next.is_ambiguous() {
+            local = self.next_local(local)?;
+            next = self.zone.occurrences(local);
+        }
+        Some(next.first)
+    }
+
+    /// Returns the next local time that fits.
+    fn next_local(&self, after: PrimitiveDateTime) -> Option<PrimitiveDateTime> {
+        let found = self.cron.find_next_occurrence(&Utc(after.assume_utc()), false);
+        found.ok().map(|Utc(next)| wall(next))
+    }
+}
+
+/// Returns what a clock in the zone of `time` shows.
+fn wall(time: OffsetDateTime) -> PrimitiveDateTime {
+    PrimitiveDateTime::new(time.date(), time.time())
+}
+
+fn offset_seconds(time: OffsetDateTime) -> i32 {
+    time.offset().whole_seconds()
 }
 
 impl fmt::Display for Schedule {
@@ -207,6 +265,7 @@ mod tests {
     use time::macros::datetime;
 
     use super::*;
+    use crate::testing::zone_file;
 
     fn due(text: &str, from: OffsetDateTime, times: usize) -> Vec<OffsetDateTime> {
         let schedule = Schedule::parse(text).unwrap();
@@ -256,6 +315,61 @@ mod tests {
             let from = datetime!(2026-11-21 13:59:50.5 UTC);
             assert_eq!(due(text, from, 60), due(same, from, 60), "{text}");
         }
+    }
+
+    /// From the comments of the host's own `CronSchedule.cs`: clocks in Los Angeles in 2018.
+    #[test]
+    fn clocks_that_change_move_ticks_as_the_host_does() {
+        let zone = Zone::parse("Pacific", &zone_file("PST8PDT,M3.2.0,M11.1.0")).unwrap();
+        for (text, from, expected) in [
+            (
+                "0 */30 * * * *",
+                datetime!(2018-11-04 0:30 -7),
+                vec![
+                    datetime!(2018-11-04 1:00 -7),
+                    datetime!(2018-11-04 1:30 -7),
+                    datetime!(2018-11-04 1:00 -8),
+                    datetime!(2018-11-04 1:30 -8),
+                    datetime!(2018-11-04 2:00 -8),
+                ],
+            ),
+            (
+                "0 30 1 * * *",
+                datetime!(2018-11-03 1:30 -7),
+                vec![datetime!(2018-11-04 1:30 -7), datetime!(2018-11-05 1:30 -8)],
+            ),
+            ("0 30 1 * * *", datetime!(2018-11-04 1:29 -8), vec![datetime!(2018-11-05 1:30 -8)]),
+            (
+                "0 30 2 * * *",
+                datetime!(2018-03-10 3:00 -8),
+                vec![datetime!(2018-03-11 3:30 -7), datetime!(2018-03-12 2:30 -7)],
+            ),
+            (
+                "0 */30 * * * *",
+                datetime!(2018-03-11 1:30 -8),
+                vec![datetime!(2018-03-11 3:00 -7), datetime!(2018-03-11 3:30 -7)],
+            ),
+            ("0 0 0 1 7 *", datetime!(2018-03-11 1:30 -8), vec![datetime!(2018-07-01 0:00 -7)]),
+        ] {
+            let schedule = Schedule::parse(text).unwrap().in_zone(zone.clone());
+            let next = |time: &OffsetDateTime| schedule.next_after(*time);
+            let due = std::iter::successors(Some(from), next).skip(1).take(expected.len());
+            let due: Vec<String> = due.map(|time| time.to_string()).collect();
+            let expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
+            assert_eq!(due, expected, "{text} after {from}");
+        }
+    }
+
+    #[test]
+    fn a_zone_is_read_from_its_file_and_utc_is_told_by_its_rules() {
+        assert!(Zone::parse("X", b"TZif").is_err());
+        assert_eq!(Zone::parse("Etc/UCT", &zone_file("UTC0")).unwrap().name(), "UTC");
+        let fixed = Zone::parse("Etc/GMT-3", &zone_file("<+03>-3")).unwrap();
+        let local = fixed.local(datetime!(2026-11-21 23:00 UTC));
+        assert_eq!(
+            (fixed.name(), local.to_string()),
+            ("Etc/GMT-3", "2026-11-22 2:00:00.0 +03:00:00".to_owned())
+        );
     }
 
     #[test]

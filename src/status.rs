@@ -128,6 +128,7 @@ impl Board {
         let without = |error| Status {
             quarantined,
             schedule: self.schedule_text(name),
+            time_zone: self.time_zone(name),
             ..Status::without_document(name, ttl.is_some(), error)
         };
         match found {
@@ -136,6 +137,7 @@ impl Board {
                 let beside = Beside { age, now, quarantined, ttl, poller: name };
                 let status = Status {
                     schedule: self.schedule_text(name),
+                    time_zone: self.time_zone(name),
                     next_tick_at: self.next_tick(name, now),
                     ..Status::of(&base.document, beside)
                 };
@@ -150,6 +152,11 @@ impl Board {
         let schedules = self.schedules.get(name)?;
         let texts: Vec<String> = schedules.iter().map(ToString::to_string).collect();
         (!texts.is_empty()).then(|| texts.join(", "))
+    }
+
+    /// Returns the zone of a poller's schedules: one process has one.
+    fn time_zone(&self, name: &str) -> Option<String> {
+        Some(self.schedules.get(name)?.first()?.zone().name().to_owned())
     }
 
     /// Returns when the first of a poller's functions is due, by the storage service's clock.

@@ -534,3 +534,21 @@ impl Handler for RecordingHandler {
         result
     }
 }
+
+/// Returns a file of the tz database with one rule for all times, such as `PST8PDT,M3.2.0,M11.1.0`.
+pub fn zone_file(rule: &str) -> Vec<u8> {
+    // RFC 8536: no transitions and one local time type, in the old form and the new one, then the rule.
+    let name = b"LMT\0";
+    let counts = [0, 0, 0, 0, 1, u32::try_from(name.len()).unwrap()];
+    let mut file = Vec::new();
+    for _form in 0..2 {
+        file.extend_from_slice(b"TZif2");
+        file.extend_from_slice(&[0; 15]);
+        file.extend(counts.iter().flat_map(|count: &u32| count.to_be_bytes()));
+        // UTC, no daylight saving, the name at 0.
+        file.extend_from_slice(&[0; 6]);
+        file.extend_from_slice(name);
+    }
+    file.extend_from_slice(format!("\n{rule}\n").as_bytes());
+    file
+}

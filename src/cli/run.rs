@@ -139,12 +139,13 @@ fn timers(
         let Some(schedule) = function.schedule(vars).map_err(|error| wrong(&error))? else {
             continue;
         };
-        let text = schedule.to_string();
+        let (text, zone) = (schedule.to_string(), schedule.zone().name());
         info!(
             event = "timer_started",
             function = name,
             schedule = text,
-            "Function `{name}` runs at `{text}`, UTC"
+            time_zone = zone,
+            "Function `{name}` runs at `{text}` in {zone}"
         );
         ticks |= matches!(does, Function::Tick(_));
         let (function, work) = (name.clone(), work(name, &text, does, process));

@@ -11,12 +11,13 @@ use super::findings;
 use super::from::FromOption;
 use super::output::{Exit, Output, OutputOption, Record, say};
 use crate::app::App;
+use crate::clock::{Clock as _, SystemClock};
 use crate::config::{
     Config, FUNCTION_TIMEOUT_ABOVE, FoundSecret, FunctionTimeout, Mistake, Vars, secrets,
 };
 use crate::doctor::Finding;
 use crate::error::chain;
-use crate::page;
+use crate::page::{self, words};
 use crate::project::{self, Function, Place, Problem, Project, functions_folder};
 use crate::recovery;
 use crate::redaction::SECRET_BYTES_MIN;
@@ -180,7 +181,14 @@ fn timeout_finding(host: &FunctionTimeout, config: Option<&Config>) -> Finding {
 
 fn schedule_finding(function: &Function, vars: &dyn Vars) -> Finding {
     match function.schedule(vars) {
-        Ok(Some(schedule)) => Finding::ok("schedule", format!("`{schedule}`, UTC")),
+        Ok(Some(schedule)) => {
+            let zone = schedule.zone().name();
+            // Never none: the calendar ends.
+            let next = schedule.next_after(SystemClock.now());
+            let next = next.map(|at| format!(", next tick {}", words::local(at, None)));
+            let found = format!("`{schedule}` in {zone}{}", next.unwrap_or_default());
+            Finding::ok("schedule", found)
+        }
         Ok(None) => Finding::ok("schedule", "none: requests start it"),
         Err(error) => Finding::error(
             "schedule",

@@ -85,6 +85,10 @@ fn facts(html: &mut Html, status: &Status, report: &Report) {
                 if let Some(schedule) = &status.schedule {
                     html.within("small", &[], |html| {
                         html.within("code", &[], |html| html.foreign(schedule));
+                        if let Some(zone) = &status.time_zone {
+                            html.text(" in ");
+                            html.foreign(zone);
+                        }
                     });
                 }
             });

@@ -78,6 +78,7 @@ fn report(text: &str) -> Report {
         token: 4,
         lease: Some(Lease { ttl_seconds: 120, left_seconds: 87, acquired_at: Some(at) }),
         schedule: own(),
+        time_zone: own(),
         next_tick_at: Some(at + time::Duration::seconds(4)),
         paused: Some(Pause { by: text.to_owned(), reason: text.to_owned(), at }),
         quarantined: 2,

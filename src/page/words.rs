@@ -66,6 +66,15 @@ pub fn clock(at: OffsetDateTime) -> String {
     at.to_offset(UtcOffset::UTC).format(form).unwrap_or_default()
 }
 
+/// Returns a time to the second with its own offset, and the name of the zone that has it.
+pub fn local(at: OffsetDateTime, zone: Option<&str>) -> String {
+    let form = format_description!(
+        "[year]-[month]-[day] [hour]:[minute]:[second] [offset_hour sign:mandatory]:[offset_minute]"
+    );
+    let text = at.format(form).unwrap_or_default();
+    zone.map_or_else(|| text.clone(), |zone| format!("{text} ({zone})"))
+}
+
 /// Returns how far behind a poller is, as what was seen last says.
 pub fn lag(status: &Status) -> Option<String> {
     let last = status.recent.last().map(|tick| tick.at);

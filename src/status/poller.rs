@@ -72,9 +72,11 @@ pub struct Status {
     pub generation: u64,
     /// The lease that is held; `None` where none is.
     pub lease: Option<Lease>,
-    /// When its functions run, as their schedules are written, in UTC; `None` where that is not known.
+    /// When its functions run, as their schedules are written; `None` where that is not known.
     pub schedule: Option<String>,
-    /// When the next of them is due; storage time.
+    /// The time zone of the schedules; `None` where they are not known.
+    pub time_zone: Option<String>,
+    /// When the next of them is due, with the offset of that zone; storage time.
     #[serde(with = "time::serde::rfc3339::option")]
     pub next_tick_at: Option<OffsetDateTime>,
     /// Why no tick may run.

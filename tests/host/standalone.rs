@@ -110,7 +110,7 @@ async fn validate_finds_every_mistake_without_a_connection() {
     std::os::unix::fs::symlink(PROGRAM, format!("{}/handler", bench.root())).unwrap();
     let from = bench.root();
     let said = bench.command(&["validate", "--from", &from]).await;
-    assert!(said.done().contains("schedule: `0 */5 * * * *`, UTC"), "{said:?}");
+    assert!(said.done().contains("schedule: `0 */5 * * * *` in "), "{said:?}");
     assert!(said.data.contains("\n0 errors, "), "{said:?}");
 
     bench.schedule("%EACH%");
@@ -132,6 +132,67 @@ async fn validate_finds_every_mistake_without_a_connection() {
     bench.set("HANDLER__KIND", "htp");
     let said = bench.command(&["validate", "--from", &from]).await;
     assert!(said.data.contains("`rowversionn`") && said.data.contains("`htp`"), "{said:?}");
+}
+
+/// Writes a time zone that is `rule` all the time, and returns the folder of its kind.
+fn zone(bench: &Bench, name: &str, rule: &str) -> String {
+    let folder = bench.folder.path().join("zones");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join(name), highwater::testing::zone_file(rule)).unwrap();
+    folder.to_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schedules_are_in_the_hosts_time_zone_wherever_they_are_told() {
+    let mut bench = Bench::with_rows(1..=1).await;
+    bench.schedule("0 30 2 1 7 *");
+    std::os::unix::fs::symlink(PROGRAM, format!("{}/handler", bench.root())).unwrap();
+    let from = bench.root();
+    let folder = zone(&bench, "Far", "<+1245>-12:45");
+    bench.set_env("TZDIR", &folder);
+    bench.set_env("TZ", ":Far");
+    bench.command(&["init", "nightly"]).await.done();
+    let said = bench.command(&["validate", "--from", &from]).await;
+    assert!(said.done().contains("schedule: `0 30 2 1 7 *` in Far, next tick 20"), "{said:?}");
+    assert!(said.data.contains("-07-01 02:30:00 +12:45"), "{said:?}");
+
+    std::fs::write(format!("{from}/local.settings.json"), r#"{"Values":{}}"#).unwrap();
+    let settings = format!("{from}/local.settings.json");
+    let said = bench.command(&["--settings", &settings, "status"]).await;
+    assert!(said.done().contains("-07-01 02:30:00 +12:45 (Far)"), "{said:?}");
+    let said = bench.command(&["--settings", &settings, "status", "--output", "json"]).await;
+    let status: Vec<Json> = serde_json::from_str(said.done()).unwrap();
+    assert_eq!(status[0]["time_zone"], "Far");
+    let next = status[0]["next_tick_at"].as_str().unwrap();
+    assert!(next.ends_with("-07-01T02:30:00+12:45"), "{next}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_time_zone_that_the_host_would_not_follow_is_warned_of() {
+    let mut bench = Bench::new().await;
+    bench.schedule("0 0 3 * * *");
+    std::os::unix::fs::symlink(PROGRAM, format!("{}/handler", bench.root())).unwrap();
+    let from = bench.root();
+    let folder = zone(&bench, "Far", "<+1245>-12:45");
+    bench.set_env("TZDIR", &folder);
+    for (tz, website, expected) in [
+        (Some("Far"), Some("Far"), None),
+        (Some(""), None, None),
+        (Some("CET-1CEST"), None, Some("`TZ`: `CET-1CEST` is no time zone of this machine")),
+        (None, Some("Far"), Some("`WEBSITE_TIME_ZONE`: has no effect on the host itself")),
+    ] {
+        for (name, value) in [("TZ", tz), ("WEBSITE_TIME_ZONE", website)] {
+            bench.env.remove(name);
+            if let Some(value) = value {
+                bench.set_env(name, value);
+            }
+        }
+        let said = bench.command(&["validate", "--from", &from]).await;
+        let is_warned =
+            said.done().contains("time zone of this") || said.data.contains("WEBSITE_TIME_ZONE");
+        assert_eq!(is_warned, expected.is_some(), "{tz:?}: {said:?}");
+        assert!(said.data.contains(expected.unwrap_or("` in Far")) || tz == Some(""), "{said:?}");
+    }
 }
 
 /// What `validate` says of the host's time-out, and what it wants done.

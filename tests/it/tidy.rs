@@ -25,7 +25,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
     // Pure rules and ports.
     ("state", &["cursor", "error", "event", "partition", "trace"], &[]),
     ("policy", &[], &[]),
-    ("schedule", &[], &["croner"]),
+    ("schedule", &[], &["croner", "tz"]),
     ("journal", &["cursor", "event", "state", "trace"], &[]),
     (
         "config",
@@ -324,6 +324,7 @@ const CRATES: &[&str] = &[
     "tokio_rustls",
     "tokio_util",
     "tracing_subscriber",
+    "tz",
     "url",
     "uuid",
     "zip",
