@@ -229,6 +229,20 @@ pub fn functions_folder(root: &Path) -> PathBuf {
     if definitions.is_dir() { definitions } else { root.to_owned() }
 }
 
+/// Returns what the paths of HTTP functions begin with: `api`, unless `host.json` in `root` or a setting says otherwise.
+pub fn route_prefix(vars: &dyn Vars, root: &Path) -> String {
+    host_file::route_prefix(root, vars)
+}
+
+/// Returns the port at which `func start` serves, by `Host.LocalHttpPort` of its `local.settings.json`.
+pub fn local_port(settings: Option<&Path>) -> u16 {
+    /// What `func` takes where nothing is set.
+    const DEFAULT: u16 = 7071;
+    let json = settings.and_then(|path| read_json(path).ok());
+    let port = json.as_ref().and_then(|json| json.pointer("/Host/LocalHttpPort")?.as_u64());
+    port.and_then(|port| port.try_into().ok()).unwrap_or(DEFAULT)
+}
+
 /// Looks for settings that the host goes by, or passes over.
 fn settings(functions: &[Function], vars: &dyn Vars) -> Vec<Problem> {
     let mut problems: Vec<Problem> = time_zone::problem(vars).into_iter().collect();

@@ -1,5 +1,6 @@
 //! `highwater status`.
 
+mod address;
 mod screen;
 
 use std::io::IsTerminal as _;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use clap::Args;
 use tokio::time::sleep;
 
+use self::address::Address;
 use super::from::beside;
 use super::output::{Exit, Failed, Output, OutputOption, Record, say, tell};
 use super::page::Page;
@@ -37,6 +39,15 @@ pub(super) struct Options {
     /// A name under which the status page may be asked for, beside loopback's; may be given again.
     #[arg(long, value_name = "NAME", requires = "serve")]
     status_host: Vec<String>,
+    /// Print the address of the status page without its key, and the command that prints the key.
+    #[arg(long, conflicts_with_all = ["poller", "watch", "serve"])]
+    url: bool,
+    /// Host name of the app, such as `shop.azurewebsites.net`; that of the environment, else of `func start`, if not given.
+    #[arg(long, value_name = "HOST", requires = "url")]
+    site: Option<String>,
+    /// Run that command, and add the key to the address.
+    #[arg(long, requires = "url")]
+    reveal: bool,
     #[command(flatten)]
     form: OutputOption,
 }
@@ -93,13 +104,19 @@ impl From<BoardError> for Failed {
     }
 }
 
-/// Prints how pollers stand. Only the store is asked, and nothing is written.
+/// Prints how pollers stand, or where that is shown. Only the store is asked, and nothing is written.
 pub(super) async fn run(
     vars: &dyn Vars,
     options: &Options,
     settings: Option<&Path>,
 ) -> Result<Exit, Failed> {
     let root = beside(settings).unwrap_or_else(|| board::root(vars));
+    if options.url {
+        let address = Address::of(vars, options.site.as_deref(), &root, settings)?;
+        let address = if options.reveal { address.reveal().await? } else { address };
+        say(&options.form.output.one(&address, || address.text()));
+        return Ok(Exit::Done);
+    }
     let board = App::build(vars)?.board(vars, &root);
     if let Some(address) = options.serve {
         return serve(vars, board, address, options).await;

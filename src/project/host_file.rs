@@ -16,6 +16,10 @@ pub(super) const OVERRIDES: &str = "AzureFunctionsJobHost";
 /// `SingletonOptions.cs` of the host's SDK: `MinimumLeasePeriod`, `MaximumLeasePeriod`.
 const LOCK_PERIOD: [Duration; 2] = [Duration::from_secs(15), Duration::from_secs(60)];
 
+/// Where `host.json` says what the paths of HTTP functions begin with.
+const ROUTE_PREFIX: &str = "/extensions/http/routePrefix";
+const DEFAULT_PREFIX: &str = "api";
+
 const HOST_ENDS: &str = "the host does not start";
 
 /// Reads the file in `root`; `is_laid_out` says that the host could start from there, so that the program must be there.
@@ -151,9 +155,7 @@ fn without_effect(json: &Json) -> Vec<Wrong> {
                     where it cannot";
         add(told, "remove it");
     }
-    if let Some(prefix) =
-        json.pointer("/extensions/http/routePrefix").filter(|prefix| **prefix != "api")
-    {
+    if let Some(prefix) = json.pointer(ROUTE_PREFIX).filter(|prefix| **prefix != DEFAULT_PREFIX) {
         let told = format!(
             "`extensions.http.routePrefix` is `{prefix}`, so the status page is not below `/api`"
         );
@@ -170,6 +172,14 @@ fn without_effect(json: &Json) -> Vec<Wrong> {
         add(&told, "write `Information`");
     }
     found
+}
+
+/// Returns what the paths of HTTP functions begin with, where `host.json` is in `root`; the host's default without one.
+pub(super) fn route_prefix(root: &Path, vars: &dyn Vars) -> String {
+    let mut json = read_json(&root.join(HOST_FILE)).unwrap_or(Json::Null);
+    override_by(&mut json, vars);
+    let prefix = json.pointer(ROUTE_PREFIX).and_then(Json::as_str);
+    prefix.unwrap_or(DEFAULT_PREFIX).trim_matches('/').to_owned()
 }
 
 /// Puts the settings `AzureFunctionsJobHost__…` over what the file says, as the host does.

@@ -1,5 +1,6 @@
 //! The status page: as a function of the host, beside a timer loop, and on a terminal.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 
 use highwater::fakehost::Invocation;
@@ -116,4 +117,69 @@ async fn watching_wants_a_terminal_or_prints_line_by_line() {
     let killed = Command::new("kill").arg(process.id().unwrap().to_string()).status();
     assert!(within(LIMIT, killed).await.unwrap().success());
     assert_eq!(within(LIMIT, process.wait()).await.unwrap().code(), Some(0));
+}
+
+/// Writes an `az` that notes how it was called, and then does `what`; returns the note's path.
+fn az(bench: &mut Bench, what: &str) -> std::path::PathBuf {
+    let folder = bench.folder.path().join("bin");
+    std::fs::create_dir_all(&folder).unwrap();
+    let (program, note) = (folder.join("az"), folder.join("called"));
+    let script = format!("#!/bin/sh\necho \"$*\" >>'{}'\n{what}\n", note.display());
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    bench.set_env("PATH", &format!("{}:{path}", folder.display()));
+    note
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_pages_address_is_printed_without_its_key_unless_that_is_asked_for() {
+    let mut bench = Bench::new().await;
+    let note = az(&mut bench, "echo 'k/+=='");
+    bench.set_env("WEBSITE_HOSTNAME", "shop-x1.westeurope-01.azurewebsites.net");
+    bench.set_env("WEBSITE_SITE_NAME", "shop");
+    bench.set_env("WEBSITE_RESOURCE_GROUP", "rg (eu)");
+    let said = bench.command(&["status", "--url"]).await;
+    let url = "https://shop-x1.westeurope-01.azurewebsites.net/api/status/page";
+    let keys = "function keys list -g rg (eu) -n shop --function-name highwater_status --query default -o tsv";
+    let expected = format!("{url}\nkey: az functionapp {}\n", keys.replace("rg (eu)", "'rg (eu)'"));
+    assert_eq!(said.done(), expected);
+    assert!(!note.exists(), "nobody asked for the key");
+
+    let said = bench.command(&["status", "--url", "--reveal", "--output", "json"]).await;
+    let printed: Json = serde_json::from_str(said.done()).unwrap();
+    assert_eq!(printed["url"], format!("{url}?code=k%2F%2B%3D%3D"));
+    assert_eq!(std::fs::read_to_string(&note).unwrap(), format!("functionapp {keys}\n"));
+
+    // The group and the name of another app are not known, so the command asks for them.
+    let other = ["status", "--url", "--reveal", "--site", "other.azurewebsites.net"];
+    let said = bench.command(&other).await;
+    assert!(said.done().starts_with("https://other.azurewebsites.net/api/status/page?code=k"));
+    let called = std::fs::read_to_string(&note).unwrap();
+    assert!(
+        called.contains(
+            "list --query [?defaultHostName=='other.azurewebsites.net'].resourceGroup -o tsv"
+        ),
+        "{called}"
+    );
+    assert!(!called.contains("-g rg (eu) -n k/+=="), "{called}");
+
+    az(&mut bench, "echo 'Please run az login' >&2; exit 1");
+    let said = bench.command(&["status", "--url", "--reveal"]).await;
+    said.failed(6, "Please run az login");
+    let said = bench.command(&["status", "--url", "--site", "a b; rm"]).await;
+    said.failed(2, "invalid host name `a b; rm`");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_func_the_pages_address_needs_no_key() {
+    let mut bench = Bench::new().await;
+    let none = "\nkey: none is needed under `func start`\n";
+    let said = bench.command(&["status", "--url", "--reveal"]).await;
+    assert_eq!(said.done(), format!("http://localhost:7071/api/status/page{none}"));
+    let settings = bench.folder.path().join("root/local.settings.json");
+    std::fs::write(&settings, r#"{"Values":{},"Host":{"LocalHttpPort":7100}}"#).unwrap();
+    bench.set_env("AzureFunctionsJobHost__extensions__http__routePrefix", "");
+    let said = bench.command(&["--settings", settings.to_str().unwrap(), "status", "--url"]).await;
+    assert_eq!(said.done(), format!("http://localhost:7100/status/page{none}"));
 }

@@ -1,0 +1,123 @@
+//! `highwater status --url`: the address of the status page, and how to get its key.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use serde::Serialize;
+use tokio::process::Command;
+use url::form_urlencoded;
+
+use crate::cli::output::{Exit, Failed};
+use crate::config::Vars;
+use crate::page;
+use crate::project;
+use crate::redaction::excerpt;
+use crate::suggestion::quoted;
+
+/// Name and port of the running app: the platform sets it, and `func` does.
+const HOST: &str = "WEBSITE_HOSTNAME";
+const APP: &str = "WEBSITE_SITE_NAME";
+const GROUP: &str = "WEBSITE_RESOURCE_GROUP";
+const SLOT: &str = "WEBSITE_SLOT_NAME";
+
+/// Longest text of a failed command that is repeated.
+const EXCERPT_CHARS_MAX: usize = 500;
+
+/// Where the page is, and the way to its key.
+#[derive(Debug, Serialize)]
+pub(super) struct Address {
+    url: String,
+    /// Prints the key; `None` under `func`, which asks for none.
+    key_command: Option<String>,
+}
+
+impl Address {
+    /// Returns the page's address without its key. `site` is the host name of the app; else the environment tells it,
+    /// and without that it is the app that `func start` runs here.
+    ///
+    /// # Errors
+    ///
+    /// [`Exit::Usage`] if the host is no name.
+    pub(super) fn of(
+        vars: &dyn Vars,
+        site: Option<&str>,
+        root: &Path,
+        settings: Option<&Path>,
+    ) -> Result<Self, Failed> {
+        let set = |name| vars.get(name).filter(|value| !value.is_empty());
+        let host = site.map(str::to_owned).or_else(|| set(HOST));
+        let host = host.unwrap_or_else(|| format!("localhost:{}", project::local_port(settings)));
+        let is_part = |c: char| c.is_ascii_alphanumeric() || ".-:".contains(c);
+        if host.is_empty() || !host.chars().all(is_part) {
+            let text = format!(
+                "invalid host name `{host}`: expected one such as `shop.azurewebsites.net`"
+            );
+            return Err(Failed::new(Exit::Usage, text));
+        }
+        let prefix = project::route_prefix(vars, root);
+        let path = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
+        let is_local =
+            ["localhost", "127.0.0.1"].contains(&host.split(':').next().unwrap_or_default());
+        let scheme = if is_local { "http" } else { "https" };
+        // What the environment says of an app says nothing of another one.
+        let known = |name| set(name).filter(|_| site.is_none());
+        let key_command = (!is_local).then(|| key_command(&host, known));
+        Ok(Self { url: format!("{scheme}://{host}/{path}status/page"), key_command })
+    }
+
+    /// Runs the command that prints the key, and returns the address with it.
+    ///
+    /// # Errors
+    ///
+    /// [`Exit::Unavailable`] if it fails, or prints no key.
+    pub(super) async fn reveal(mut self) -> Result<Self, Failed> {
+        let Some(command) = &self.key_command else { return Ok(self) };
+        let failed = |why: &str| {
+            let text =
+                format!("cannot get the key of the status page: {why}; run `{command}` yourself");
+            Failed::new(Exit::Unavailable, text)
+        };
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(command).stdin(Stdio::null()).kill_on_drop(true);
+        let output = shell.output().await.map_err(|error| failed(&error.to_string()))?;
+        if !output.status.success() {
+            return Err(failed(&excerpt(&output.stderr, EXCERPT_CHARS_MAX)));
+        }
+        let key = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        if key.is_empty() || key.contains(char::is_whitespace) {
+            return Err(failed("it printed none"));
+        }
+        let code =
+            form_urlencoded::Serializer::new(String::new()).append_pair("code", &key).finish();
+        self.url = format!("{}?{code}", self.url);
+        Ok(self)
+    }
+
+    /// Returns what people read.
+    pub(super) fn text(&self) -> String {
+        match &self.key_command {
+            Some(command) => format!("{}\nkey: {command}", self.url),
+            None => format!("{}\nkey: none is needed under `func start`", self.url),
+        }
+    }
+}
+
+/// Returns the command that prints the key of the page; what is not known of the app, Azure is asked for.
+fn key_command(host: &str, known: impl Fn(&'static str) -> Option<String>) -> String {
+    let value = |name, field| {
+        let lookup = || {
+            format!(
+                r#""$(az functionapp list --query "[?defaultHostName=='{host}'].{field}" -o tsv)""#
+            )
+        };
+        known(name).map_or_else(lookup, |value| quoted(&value))
+    };
+    let slot = known(SLOT).filter(|slot| !slot.eq_ignore_ascii_case("production"));
+    let slot = slot.map(|slot| format!(" --slot {}", quoted(&slot))).unwrap_or_default();
+    format!(
+        "az functionapp function keys list -g {} -n {}{slot} --function-name {} --query default -o tsv",
+        value(GROUP, "resourceGroup"),
+        value(APP, "name"),
+        page::FUNCTION
+    )
+}
