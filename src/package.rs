@@ -22,7 +22,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use self::licences::licences;
-use crate::config::{Config, Vars, function_segment, poller_name_of_function};
+use crate::config::{Config, StateConfig, Vars, function_segment, poller_name_of_function};
 use crate::page;
 use crate::partition::whole_of;
 use crate::project::{
@@ -102,6 +102,7 @@ impl Package {
         }
         if let Some(config) = config {
             has_pollers(&functions, config)?;
+            package.notes.extend(of_one_machine(&config.state));
             package.generate(&functions, config, vars)?;
         }
         package.add_program(binary)?;
@@ -261,6 +262,16 @@ impl Package {
         self.entries.push(Entry { path: HANDLER.to_owned(), mode: 0o755, bytes });
         Ok(())
     }
+}
+
+/// Says what a state in files means for a deployment.
+fn of_one_machine(state: &StateConfig) -> Option<String> {
+    let StateConfig::File { folder } = state else { return None };
+    Some(format!(
+        "the state is in the folder `{}`, which other machines and new instances do not have: before a deployment set \
+         `HIGHWATER__STATE__STORE` to `blob` or `sql`",
+        folder.display()
+    ))
 }
 
 /// Every function of a package calls this program, which must know what to run.

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use thiserror::Error;
 
+use super::settings::STATE_FOLDER;
+
 /// Named texts.
 pub trait Vars {
     /// Returns what is set under `name`.
@@ -98,7 +100,13 @@ impl LocalSettings {
             Err(source) => return Err(LocalSettingsError::File { path, source }),
         };
         match serde_json::from_slice(&text) {
-            Ok(LocalSettingsFile { is_encrypted: false, values }) => {
+            Ok(LocalSettingsFile { is_encrypted: false, mut values }) => {
+                // The host runs the handler in the folder of this file, whoever else reads it from elsewhere.
+                if let (Some(folder), Some(root)) =
+                    (values.get_mut(STATE_FOLDER.name), path.parent())
+                {
+                    *folder = root.join(&*folder).to_string_lossy().into_owned();
+                }
                 Ok(Self { over, under: values })
             }
             Ok(LocalSettingsFile { is_encrypted: true, .. }) => {
@@ -158,6 +166,12 @@ mod tests {
             r#"{"IsEncrypted":false,"Values":{"HIGHWATER__APP":"shop","PATH":"x"},"Host":{}}"#,
         );
         let settings = settings.unwrap();
+        let of_folder = |set: &str| {
+            let text = format!(r#"{{"Values":{{"HIGHWATER__STATE__FOLDER":"{set}"}}}}"#);
+            read(&text).unwrap().get("HIGHWATER__STATE__FOLDER").unwrap()
+        };
+        assert_eq!(of_folder("state"), folder.path().join("state").to_str().unwrap());
+        assert_eq!(of_folder("/var/state"), "/var/state");
         assert_eq!(settings.get("HIGHWATER__APP").as_deref(), Some("shop"));
         assert_eq!(settings.get("PATH"), ProcessVars.get("PATH"));
         let names = settings.names();

@@ -1,12 +1,14 @@
 //! `highwater init --table` and `tick --dry-run`: what a new user does first, with the real program.
 
+use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::{Value as Json, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
-use crate::bench::{Bench, LIMIT, PROGRAM, logs, within};
+use crate::bench::{Bench, Host, LIMIT, PROGRAM, logs, within};
+use crate::status::response;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_folder_for_a_table_is_valid_and_delivers() {
@@ -67,6 +69,72 @@ async fn a_folder_for_a_table_is_valid_and_delivers() {
     within(LIMIT, delivered).await;
 }
 
+/// Starts a host over a folder as `func start --script-root` does: its settings are the environment.
+async fn func(bench: &mut Bench, root: &Path) -> Host {
+    let settings = std::fs::read_to_string(root.join("local.settings.json")).unwrap();
+    let settings: Json = serde_json::from_str(&settings).unwrap();
+    let values = settings["Values"].as_object().unwrap().iter();
+    bench.env =
+        values.map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned())).collect();
+    bench.options.root = root.to_owned();
+    bench.options.program = root.join("handler");
+    bench.host().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_runs_under_the_host_as_it_is_and_where_it_is_moved_to() {
+    let mut bench = Bench::with_rows(1..=3).await;
+    let out = bench.folder.path().join("new");
+    let init = [
+        "init",
+        "shop",
+        "--table",
+        "dbo.orders",
+        "--out",
+        out.to_str().unwrap(),
+        "--output",
+        "json",
+    ];
+    let said = bench.command(&init).await;
+    let report: Json = serde_json::from_str(&said.data).unwrap();
+    let next: Vec<&str> =
+        report["next"].as_array().unwrap().iter().filter_map(Json::as_str).collect();
+    // Elsewhere than in the folder, and without the settings of this test.
+    let mut package = Command::new("sh");
+    package.args(["-c", next[2]]).env_clear().stdin(Stdio::null());
+    let packed = within(LIMIT, package.output()).await.unwrap();
+    let said = String::from_utf8(packed.stderr).unwrap();
+    assert!(packed.status.success(), "{said}");
+    assert!(
+        said.contains("the state is in the folder") && said.contains("`blob` or `sql`"),
+        "{said}"
+    );
+    assert_eq!(next[3], format!("func start --script-root {}", out.display()));
+    for file in ["host.json", "handler", "shop/function.json", "highwater_status/function.json"] {
+        assert!(out.join(file).is_file(), "{file}");
+    }
+
+    let host = func(&mut bench, &out).await;
+    let ran = host.fire("shop").await;
+    assert!(logs(&ran)[0].contains("committed 3 rows"), "{ran:?}");
+    host.finish().await;
+
+    let moved = bench.folder.path().join("moved");
+    std::fs::rename(&out, &moved).unwrap();
+    bench.insert(4..=4);
+    let host = func(&mut bench, &moved).await;
+    let ran = host.fire("shop").await;
+    assert!(logs(&ran)[0].contains("committed 1 row"), "{ran:?}");
+    let page = response(&host, None, &json!({})).await;
+    assert!(page["body"].as_str().unwrap().contains("\"poller\":\"shop\""), "{page}");
+    host.finish().await;
+    // The same state as beside the host, from any working folder.
+    let settings = moved.join("local.settings.json");
+    bench.env.clear();
+    let said = bench.command(&["--settings", settings.to_str().unwrap(), "tick", "shop"]).await;
+    assert!(said.code == 0 && said.data.contains("nothing new"), "{said:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_folder_was_made_of_is_told_in_every_form() {
     let bench = Bench::with_rows(1..=3).await;
@@ -85,18 +153,24 @@ async fn what_a_folder_was_made_of_is_told_in_every_form() {
         assert_eq!(report[field], expected, "{report:#}");
     }
     let files = report["files"].as_array().unwrap();
-    assert_eq!(files.len(), 4, "{report:#}");
-    assert!(files.iter().all(|file| std::path::Path::new(file.as_str().unwrap()).is_file()));
+    assert_eq!(files.len(), 5, "{report:#}");
+    assert!(files.iter().all(|file| Path::new(file.as_str().unwrap()).is_file()));
     let findings = report["findings"].as_array().unwrap();
     assert!(
         findings.iter().any(|it| it["check"] == "index" && it["fix"].is_string()),
         "{report:#}"
     );
-    assert!(
-        report["next"][1]
-            .as_str()
-            .unwrap()
-            .ends_with(&format!(" --settings {out}/local.settings.json run"))
+    let next: Vec<&str> =
+        report["next"].as_array().unwrap().iter().filter_map(Json::as_str).collect();
+    let with = format!("{PROGRAM} --settings {out}/local.settings.json");
+    assert_eq!(
+        next,
+        [
+            format!("{with} validate"),
+            format!("{with} run"),
+            format!("{with} package --stage {out}"),
+            format!("func start --script-root {out}"),
+        ]
     );
     assert!(!said.data.contains(&bench.env["SqlConnection"]), "{report:#}");
 }

@@ -24,7 +24,7 @@ fn request(view: Option<&str>, query: &Json) -> Invocation {
 }
 
 /// Returns what the host would make a response of, all of whose fields it wants.
-async fn response(host: &Host, view: Option<&str>, query: &Json) -> Json {
+pub(crate) async fn response(host: &Host, view: Option<&str>, query: &Json) -> Json {
     let outcome = host.invoke(request(view, query)).await;
     assert!(outcome.verdict.is_success(), "{outcome:?}");
     let reply: Json = serde_json::from_slice(&outcome.reply.unwrap().body).unwrap();

@@ -16,10 +16,11 @@ use serde_json::json;
 use super::Options;
 use crate::app::doctor::Patient;
 use crate::cli::findings;
-use crate::cli::output::{Exit, Failed, say, tell};
+use crate::cli::output::{Exit, Failed, quoted, say, tell};
 use crate::config::{Vars, is_poller_name};
 use crate::cursor::CursorMode;
 use crate::doctor::{Finding, Level};
+use crate::page;
 use crate::project::{DEFINITIONS, timer_definition};
 use crate::source::mssql::Offer;
 use crate::suggestion::quoted;
@@ -31,7 +32,12 @@ const SCHEDULE: &str = "*/15 * * * * *";
 /// Stands for the key until the catalogue has told it.
 const KEY_UNKNOWN: &str = "unknown";
 const HOST: &str = include_str!("host.json");
-const IGNORED: &str = "local.settings.json\nstate/\n";
+/// The function that shows the status page.
+const STATUS: &str = include_str!("../../../function-definitions/highwater_status/function.json");
+/// Folder of the state documents: relative, so that the whole folder can be moved.
+const STATE: &str = "state";
+/// What `package --stage` puts into the folder is made anew from the rest of it.
+const IGNORED: &str = "local.settings.json\nstate/\n/handler\n";
 
 /// The settings of one new app over those of the surroundings, of which no other app's are seen.
 struct Overlaid<'a> {
@@ -89,9 +95,11 @@ pub(super) async fn run(
     settle(&mut values, name, &offer);
     let patient = patient(&values, vars, name)?;
     // An explicit start, so the store finds the place that it never creates by itself; so does the examination.
-    let state = out.join("state").join("state");
+    let state = out.join(STATE).join("state");
     fs::create_dir_all(&state).map_err(|error| failed(&state, &error))?;
     let found = patient.examine().await;
+    // The look above knew the whole path; the file is read where it lies.
+    values.insert(format!("{PREFIX}STATE__FOLDER"), STATE.to_owned());
     files.write(&values)?;
     let report = Report::of((name, table), &offer, &files, &found);
     say(&options.form.output.one(&report, || report.text()));
@@ -116,7 +124,7 @@ fn patient(
 /// Returns the settings that do not depend on the table.
 fn values(name: &str, connection: &str, text: String, out: &Path) -> BTreeMap<String, String> {
     let poller = format!("{PREFIX}POLLERS__{}__", name.to_uppercase());
-    let state = out.join("state").to_string_lossy().into_owned();
+    let state = out.join(STATE).to_string_lossy().into_owned();
     BTreeMap::from([
         ("FUNCTIONS_WORKER_RUNTIME".to_owned(), "custom".to_owned()),
         ("AzureWebJobsStorage".to_owned(), "UseDevelopmentStorage=true".to_owned()),
@@ -149,6 +157,7 @@ struct Files {
     out: PathBuf,
     host: PathBuf,
     function: PathBuf,
+    status: PathBuf,
     settings: PathBuf,
     ignored: PathBuf,
     schedule: String,
@@ -160,14 +169,15 @@ impl Files {
             out: out.to_owned(),
             host: out.join("host.json"),
             function: out.join(DEFINITIONS).join(name).join("function.json"),
+            status: out.join(DEFINITIONS).join(page::FUNCTION).join("function.json"),
             settings: out.join("local.settings.json"),
             ignored: out.join(".gitignore"),
             schedule: schedule_setting(name),
         }
     }
 
-    fn all(&self) -> [&PathBuf; 4] {
-        [&self.host, &self.function, &self.settings, &self.ignored]
+    fn all(&self) -> [&PathBuf; 5] {
+        [&self.host, &self.function, &self.status, &self.settings, &self.ignored]
     }
 
     fn refuse_existing(&self) -> Result<(), Failed> {
@@ -186,12 +196,15 @@ impl Files {
         let schedule = format!("%{}%", self.schedule);
         let function = timer_definition(&schedule);
         let settings = json!({"IsEncrypted": false, "Values": values});
-        let folder = self.function.parent().unwrap_or(&self.out);
-        fs::create_dir_all(folder).map_err(|error| failed(folder, &error))?;
+        for file in [&self.function, &self.status] {
+            let folder = file.parent().unwrap_or(&self.out);
+            fs::create_dir_all(folder).map_err(|error| failed(folder, &error))?;
+        }
         // What must not be committed is ignored before it is there.
         create(&self.ignored, IGNORED)?;
         create(&self.host, HOST)?;
         create(&self.function, &function)?;
+        create(&self.status, STATUS)?;
         create(&self.settings, &format!("{settings:#}\n"))
     }
 }
@@ -226,8 +239,8 @@ struct Report<'a> {
     files: Vec<String>,
     /// What the look at the database found; some of it is to be mended first.
     findings: &'a [Finding],
-    /// Commands to go on with.
-    next: [String; 2],
+    /// Commands to continue with; the last one starts the host.
+    next: [String; 4],
 }
 
 impl<'a> Report<'a> {
@@ -239,6 +252,7 @@ impl<'a> Report<'a> {
     ) -> Self {
         let out = files.out.display();
         let settings = quoted(&format!("{out}/local.settings.json"));
+        let out = quoted(&out.to_string());
         let with = format!("{} --settings {settings}", quoted(&program()));
         Self {
             poller,
@@ -251,7 +265,12 @@ impl<'a> Report<'a> {
             sees_deletes: offer.mode == CursorMode::ChangeTracking,
             files: files.all().map(|path| path.display().to_string()).to_vec(),
             findings,
-            next: ["validate", "run"].map(|command| format!("{with} {command}")),
+            next: [
+                format!("{with} validate"),
+                format!("{with} run"),
+                format!("{with} package --stage {out}"),
+                format!("func start --script-root {out}"),
+            ],
         }
     }
 
