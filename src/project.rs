@@ -234,6 +234,12 @@ pub fn route_prefix(vars: &dyn Vars, root: &Path) -> String {
     host_file::route_prefix(root, vars)
 }
 
+/// Whether the host exports by OpenTelemetry, log lines of this program included: `telemetryMode` in `host.json` of
+/// `root`, or the setting that overrides it.
+pub fn is_open_telemetry(vars: &dyn Vars, root: &Path) -> bool {
+    host_file::is_open_telemetry(root, vars)
+}
+
 /// Returns the port at which `func start` serves, by `Host.LocalHttpPort` of its `local.settings.json`.
 pub fn local_port(settings: Option<&Path>) -> u16 {
     /// What `func` takes where nothing is set.

@@ -63,13 +63,17 @@ impl TraceContext {
         let valid = trace_id != [0; 16] && span_id != [0; 8];
         valid.then_some(Self { trace_id, span_id, sampled: flags & 1 == 1 })
     }
+
+    /// Returns the trace's id in hexadecimal digits, which is the `operation_Id` of Application Insights.
+    pub fn trace_id_text(&self) -> String {
+        format!("{:032x}", u128::from_be_bytes(self.trace_id))
+    }
 }
 
 impl fmt::Display for TraceContext {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let trace = u128::from_be_bytes(self.trace_id);
-        let span = u64::from_be_bytes(self.span_id);
-        write!(formatter, "00-{trace:032x}-{span:016x}-{:02x}", u8::from(self.sampled))
+        let (trace, span) = (self.trace_id_text(), u64::from_be_bytes(self.span_id));
+        write!(formatter, "00-{trace}-{span:016x}-{:02x}", u8::from(self.sampled))
     }
 }
 

@@ -213,7 +213,9 @@ impl Process {
         let measured = self.invocations.begin(Trigger::Timer, None, is_first);
         let schedule = Some(schedule.as_str());
         let (id, traceparent, tracestate) = (invocation_id.as_str(), None, None);
-        let invoked = Invoked { function, id, schedule, traceparent, tracestate, is_first };
+        let trigger = Trigger::Timer;
+        let invoked =
+            Invoked { function, id, schedule, traceparent, tracestate, trigger, is_first };
         let exported = invoked.span(&self.telemetry);
         let run = Box::pin(controller.invoke()).instrument(exported.clone());
         let ended = run.instrument(span).await;

@@ -43,7 +43,11 @@ pub(super) async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
     let end = End { grace: stop_grace(vars), asked: Arc::clone(&asked), forced };
     let stopping = asked_by(Signals::catch(), stop.clone(), end);
     let stopping = tokio::spawn(stopping);
-    let telemetry = start(vars, TickLines::Answered);
+    let telemetry = if is_hosted && exports_lines(vars) {
+        start(&WithoutLogs(vars), TickLines::Answered)
+    } else {
+        start(vars, TickLines::Answered)
+    };
     let (left_alone, unasked) = (stop.clone(), Arc::clone(&asked));
     let mut stopping = Box::pin(async move {
         tokio::select! {
@@ -144,6 +148,29 @@ pub(super) fn start(vars: &dyn Vars, ticks: TickLines) -> Telemetry {
     let filter = vars.get("HIGHWATER__LOG").filter(|text| !text.trim().is_empty());
     let filter = filter.unwrap_or_else(|| LOG_DEFAULT.to_owned());
     Telemetry::start(&filter, vars, ticks)
+}
+
+/// The variable that turns the export of log lines off.
+const LOGS_EXPORTER: &str = "OTEL_LOGS_EXPORTER";
+
+/// Settings under which no log lines are exported.
+struct WithoutLogs<'a>(&'a dyn Vars);
+
+impl Vars for WithoutLogs<'_> {
+    fn get(&self, name: &str) -> Option<String> {
+        if name == LOGS_EXPORTER { Some("none".to_owned()) } else { self.0.get(name) }
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.0.names()
+    }
+}
+
+/// Whether the host sends the lines of this process to a collector: each would arrive there twice.
+fn exports_lines(vars: &dyn Vars) -> bool {
+    let is_set = |text: String| !text.trim().is_empty();
+    vars.get("OTEL_EXPORTER_OTLP_ENDPOINT").is_some_and(is_set)
+        && project::is_open_telemetry(vars, &board::root(vars))
 }
 
 /// Returns the port to listen on, and the setting that names it.

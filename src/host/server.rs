@@ -37,6 +37,7 @@ use crate::redaction::{redact, redact_json};
 use crate::repeats::Repeats;
 use crate::status::Board;
 use crate::telemetry::{LineForm, Telemetry};
+use crate::trace::TraceContext;
 
 /// What the functions of this process do.
 #[derive(Debug)]
@@ -150,10 +151,31 @@ async fn invoke(
 ) -> Response<Body> {
     // A name that is no text is none of ours; axum's own answer would not be JSON.
     let Ok(Path(function)) = function else { return unknown().await };
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     // Without one, lines of one invocation could not be told from those of another.
-    let id = text(INVOCATION_ID_HEADER).filter(|id| !id.trim().is_empty());
-    let id = &id.map_or_else(|| Uuid::new_v4().to_string(), str::to_owned);
+    let id = text(&headers, INVOCATION_ID_HEADER).filter(|id| !id.trim().is_empty());
+    let id = id.map_or_else(|| Uuid::new_v4().to_string(), str::to_owned);
+    // The host stores lines of a handler without the id of the operation.
+    let operation_id = text(&headers, "traceparent").and_then(operation_id);
+    let span = error_span!("invocation", invocation_id = id, operation_id);
+    dispatch(&shared, function, &id, &headers, body).instrument(span).await
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// Returns the id by which Application Insights knows all of an invocation: that of its trace.
+fn operation_id(traceparent: &str) -> Option<String> {
+    TraceContext::parse(traceparent).map(|context| context.trace_id_text())
+}
+
+async fn dispatch(
+    shared: &Shared,
+    function: String,
+    id: &str,
+    headers: &HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Response<Body> {
     let functions = match &shared.service.functions {
         Functions::Ready(functions) => functions,
         Functions::Broken(reason) => {
@@ -201,22 +223,13 @@ async fn invoke(
         Err(rejection) => return refuse(rejection.status(), rejection.body_text()),
     };
     let read = Invocation::read(id, &body);
-    match read.map(|it| it.traced(text("traceparent"), tracestate(&headers))) {
+    match read.map(|it| it.traced(text(headers, "traceparent"), tracestate(headers))) {
         Ok(invocation) => match asked {
-            Function::Tick(poller) => run(&shared, &function, Arc::clone(poller), invocation).await,
+            Function::Tick(poller) => run(shared, &function, Arc::clone(poller), invocation).await,
             Function::Recovery(controller) => {
-                recover(&shared, &function, Arc::clone(controller), invocation).await
+                recover(shared, &function, Arc::clone(controller), invocation).await
             }
-            Function::Status(board) => {
-                let measured = shared.invocations.begin(Trigger::Http, None, shared.is_first());
-                let outputs = call::status(Ok(board.as_ref()), &body).await;
-                measured.end(false);
-                respond(
-                    StatusCode::OK,
-                    "",
-                    &InvocationResponse::new("status").with_outputs(outputs),
-                )
-            }
+            Function::Status(board) => show(shared, &function, board, &invocation, &body).await,
         },
         Err(error) => refuse(StatusCode::BAD_REQUEST, chain(&error)),
     }
@@ -256,7 +269,8 @@ async fn run(
     let (invocation_id, is_retried) = (request.invocation_id.clone(), request.is_retried);
     let name = poller.name().to_owned();
     // Of the highest level, so that no filter leaves lines of modules that know no id without it.
-    let span = error_span!("tick", poller.name = name, invocation_id);
+    let operation_id = request.traceparent.as_deref().and_then(operation_id);
+    let span = error_span!("tick", poller.name = name, invocation_id, operation_id);
     let running = Arc::clone(&shared.ticks).read_owned().await;
     let telemetry = shared.service.telemetry.clone();
     let is_first = shared.is_first();
@@ -297,6 +311,32 @@ async fn run(
     }
 }
 
+/// Answers a request for the status page.
+async fn show(
+    shared: &Shared,
+    function: &str,
+    board: &Board,
+    invocation: &Invocation,
+    body: &[u8],
+) -> Response<Body> {
+    let telemetry = &shared.service.telemetry;
+    let is_first = shared.is_first();
+    let measured = shared.invocations.begin(Trigger::Http, None, is_first);
+    let invoked = Invoked {
+        function,
+        id: &invocation.id,
+        schedule: None,
+        traceparent: invocation.traceparent.as_deref(),
+        tracestate: invocation.tracestate.as_deref(),
+        trigger: Trigger::Http,
+        is_first,
+    };
+    let outputs = call::status(Ok(board), body).instrument(invoked.span(telemetry)).await;
+    measured.end(false);
+    telemetry.flush().await;
+    respond(StatusCode::OK, "", &InvocationResponse::new("status").with_outputs(outputs))
+}
+
 /// Runs the controller in a task of its own, as a tick.
 async fn recover(
     shared: &Shared,
@@ -305,7 +345,8 @@ async fn recover(
     invocation: Invocation,
 ) -> Response<Body> {
     let invocation_id = invocation.id;
-    let span = error_span!("recovery", invocation_id);
+    let operation_id = invocation.traceparent.as_deref().and_then(operation_id);
+    let span = error_span!("recovery", invocation_id, operation_id);
     let running = Arc::clone(&shared.ticks).read_owned().await;
     let telemetry = shared.service.telemetry.clone();
     let is_first = shared.is_first();
@@ -316,6 +357,7 @@ async fn recover(
         schedule: None,
         traceparent: invocation.traceparent.as_deref(),
         tracestate: invocation.tracestate.as_deref(),
+        trigger: Trigger::Timer,
         is_first,
     };
     let exported = invoked.span(&telemetry);

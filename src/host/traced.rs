@@ -6,6 +6,7 @@ use tracing::Span;
 use tracing::field::Empty;
 
 use crate::clock::{Clock as _, SystemClock};
+use crate::metrics::Trigger;
 use crate::poller::{Poller, TickReport, TickRequest, outcome_row};
 use crate::telemetry::Telemetry;
 use crate::trace::span;
@@ -23,6 +24,8 @@ pub(crate) struct Invoked<'a> {
     pub(crate) traceparent: Option<&'a str>,
     /// What other systems add to that.
     pub(crate) tracestate: Option<&'a str>,
+    /// What starts it.
+    pub(crate) trigger: Trigger,
     /// Whether it is the first one of this process.
     pub(crate) is_first: bool,
 }
@@ -36,7 +39,7 @@ impl Invoked<'_> {
             otel.kind = "server",
             traceparent = self.traceparent,
             tracestate = self.tracestate,
-            faas.trigger = "timer",
+            faas.trigger = self.trigger.as_str(),
             faas.cron = self.schedule,
             faas.time = SystemClock.now().format(&Rfc3339).ok(),
             faas.invocation_id = self.id,
@@ -56,8 +59,8 @@ impl<'a> Invoked<'a> {
     pub(crate) fn of(function: &'a str, request: &'a TickRequest, is_first: bool) -> Self {
         let (traceparent, tracestate) =
             (request.traceparent.as_deref(), request.tracestate.as_deref());
-        let id = &request.invocation_id;
-        Self { function, id, schedule: None, traceparent, tracestate, is_first }
+        let (id, trigger) = (&request.invocation_id, Trigger::Timer);
+        Self { function, id, schedule: None, traceparent, tracestate, trigger, is_first }
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) enum Trigger {
 }
 
 impl Trigger {
-    fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",
             Self::Other => "other",

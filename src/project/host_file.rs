@@ -182,6 +182,14 @@ pub(super) fn route_prefix(root: &Path, vars: &dyn Vars) -> String {
     prefix.unwrap_or(DEFAULT_PREFIX).trim_matches('/').to_owned()
 }
 
+/// Whether the host exports log lines by OpenTelemetry, where `host.json` is in `root`.
+pub(super) fn is_open_telemetry(root: &Path, vars: &dyn Vars) -> bool {
+    let mut json = read_json(&root.join(HOST_FILE)).unwrap_or_else(|_| Json::Object(Map::new()));
+    override_by(&mut json, vars);
+    let mode = json.get("telemetryMode").and_then(Json::as_str).unwrap_or_default();
+    mode.eq_ignore_ascii_case("OpenTelemetry")
+}
+
 /// Puts the settings `AzureFunctionsJobHost__…` over what the file says, as the host does.
 pub(super) fn override_by(json: &mut Json, vars: &dyn Vars) {
     let mut names = vars.names();

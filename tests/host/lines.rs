@@ -1,9 +1,10 @@
 //! LOG: the handler's own lines, of which the host makes one record each.
 
-use highwater::fakehost::{CONSOLE_CATEGORY, Level, RESERVED_PREFIXES};
+use highwater::fakehost::{CONSOLE_CATEGORY, Invocation, Level, RESERVED_PREFIXES};
 use serde_json::Value as Json;
 
 use crate::bench::{Bench, Host, LIMIT, logs};
+use crate::data;
 use crate::receiver::Answer;
 use crate::responses::pause;
 
@@ -113,7 +114,11 @@ async fn under_func_a_line_is_short_text_and_keeps_its_level() {
     let [(Level::Information, line)] = lines.as_slice() else { panic!("{lines:#?}") };
     assert!(line.starts_with("poller `nightly`: committed 2 rows in 1 batch ("), "{line}");
     let said = async |text: &str| {
-        let found = host.journal().find(LIMIT, |record| record.message.contains(text)).await;
+        // The host's own record of a failure has the text too, and may come first.
+        let found = host.journal().find(LIMIT, |record| {
+            record.category == CONSOLE_CATEGORY && record.message.contains(text)
+        });
+        let found = found.await;
         found.unwrap_or_else(|| panic!("{text}: {:#?}", host.journal().records()))
     };
     assert!(said("Serving functions").await.message.starts_with("Serving functions: "));
@@ -134,4 +139,26 @@ async fn under_func_a_line_is_short_text_and_keeps_its_level() {
     let found = stops.journal().find(LIMIT, |record| record.level == Level::Warning).await;
     let line = found.unwrap();
     assert!(line.message.starts_with("Warning: poller `nightly`: paused by handler"), "{line:?}");
+}
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+/// The host stores a handler's lines without the operation that they belong to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_line_of_an_invocation_names_its_operation() {
+    let bench = Bench::with_rows(1..=1).await;
+    bench.receiver.script(&[Answer::Refuse(500, "full")]);
+    let host = bench.host().await;
+    let traceparent = Some(format!("00-{TRACE}-00f067aa0ba902b7-00"));
+    for (function, event) in [("nightly", "handler_failed"), ("nobody", "unknown_function")] {
+        let invocation = Invocation::new(function, data::body("01_scheduled"));
+        host.invoke(Invocation { traceparent: traceparent.clone(), ..invocation }).await;
+        let (_, line) = host.event(event).await;
+        assert_eq!(line["span"]["operation_id"], TRACE, "{line}");
+    }
+    // Without a trace there is no operation.
+    host.invoke(Invocation::new("other", data::body("01_scheduled"))).await;
+    let (_, line) = host.line(|line| line["function"] == "other").await;
+    assert!(line["span"]["operation_id"].is_null(), "{line}");
+    host.stop().await;
 }

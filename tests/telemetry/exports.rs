@@ -2,13 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use highwater::fakehost::Invocation;
+use highwater::fakehost::{CONSOLE_CATEGORY, Invocation};
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, any_value};
+use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs};
+use prost::Message as _;
 use serde_json::{Value as Json, json};
 
-use crate::bench::{Bench, logs};
+use crate::bench::{Bench, Host, logs};
 use crate::collector::{Collector, attribute};
 use crate::data;
 use crate::page;
+use crate::receiver::Answer;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
@@ -283,5 +288,75 @@ async fn metrics_are_those_of_the_page_with_their_units() {
     assert!(last("highwater.last_success.age")["as_double"].as_f64().unwrap() < 60.0);
     for request in collector.requests().await {
         assert_eq!(request["headers"]["content-encoding"], "gzip");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_status_page_is_a_span_below_the_hosts_too() {
+    let collector = Collector::start();
+    let bench = exporting(&collector).await;
+    let host = bench.host().await;
+    let body = json!({"Data": {"request": {"Method": "GET", "Query": {}}}, "Metadata": {}});
+    let page = Invocation { body: body.to_string().into(), ..invocation("00") };
+    host.invoke(Invocation { function: highwater::page::FUNCTION.to_owned(), ..page }).await;
+    let spans = collector.spans().await;
+    let page = named(&spans, highwater::page::FUNCTION);
+    assert_eq!(
+        (hex(&page["trace_id"]), hex(&page["parent_span_id"])),
+        (TRACE.to_owned(), PARENT.to_owned())
+    );
+    assert_eq!(page["kind"], "SPAN_KIND_SERVER");
+    assert_eq!(attribute(page, "faas.trigger"), "http");
+    // What it reads lies within.
+    let list = named(&spans, "state list");
+    assert_eq!(list["parent_span_id"], page["span_id"]);
+    host.finish().await;
+}
+
+/// Sends what the host logs of its handler to a collector, as the host does with `telemetryMode` `OpenTelemetry`.
+async fn export_as_host(host: &Host, collector: &Collector) {
+    let records = host.journal().records().into_iter();
+    let records =
+        records.filter(|it| it.category == CONSOLE_CATEGORY || it.category.ends_with(".User"));
+    let log_records = records.map(|record| {
+        let value = Some(any_value::Value::StringValue(record.message));
+        LogRecord { body: Some(AnyValue { value }), ..LogRecord::default() }
+    });
+    let scope_logs = vec![ScopeLogs { log_records: log_records.collect(), ..ScopeLogs::default() }];
+    let resource_logs = vec![ResourceLogs { scope_logs, ..ResourceLogs::default() }];
+    let body = ExportLogsServiceRequest { resource_logs }.encode_to_vec();
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let request = client.post(format!("{}/v1/logs", collector.url())).body(body);
+    let request = request.header("content-type", "application/x-protobuf");
+    assert!(request.send().await.unwrap().status().is_success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_the_host_exports_lines_each_arrives_once() {
+    for (mode, exports) in [(None, false), (Some("opentelemetry"), true)] {
+        let collector = Collector::start();
+        let mut bench = exporting(&collector).await;
+        if let Some(mode) = mode {
+            bench.set_env("AzureFunctionsJobHost__telemetryMode", mode);
+        }
+        let host = bench.host().await;
+        host.run().await;
+        bench.insert(4..=4);
+        bench.receiver.script(&[Answer::Refuse(500, "full")]);
+        host.run().await;
+        host.event("handler_failed").await;
+        host.stop().await;
+        if exports {
+            export_as_host(&host, &collector).await;
+        }
+        let logs = collector.logs().await;
+        for event in ["started", "handler_failed", "tick_complete"] {
+            let is_of_it = |record: &&Json| {
+                let body = record["body"]["string_value"].as_str().unwrap_or_default();
+                record["event_name"] == event || body.contains(&format!("\"event\":\"{event}\""))
+            };
+            assert_eq!(logs.iter().filter(is_of_it).count(), 1, "{event} with {mode:?}: {logs:#?}");
+        }
+        assert!(!collector.spans().await.is_empty() && !collector.metrics().await.is_empty());
     }
 }
