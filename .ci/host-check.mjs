@@ -1,6 +1,7 @@
 // Replays the record of the host's contract against the real Functions host, for somebody who has it.
 //
-//   func start --script-root dist 2>&1 | tee func.log            # in one terminal
+//   export AzureFunctionsJobHost__logging__logLevel__Function=Information
+//   func start --script-root dist 2>&1 | tee -i func.log         # in one terminal
 //   node .ci/host-check.mjs --log func.log --function orders     # in another, once it has started
 //
 // --url is where the host listens (http://127.0.0.1:7071), --root the folder that it runs (dist). The process of the

@@ -142,6 +142,11 @@ impl InvocationResponse {
         Self { outputs: serde_json::Map::new(), logs: vec![log.into()], return_value: () }
     }
 
+    /// Returns a reply of which the host logs nothing.
+    pub fn silent() -> Self {
+        Self { outputs: serde_json::Map::new(), logs: Vec::new(), return_value: () }
+    }
+
     /// Returns the reply with values for output bindings.
     #[must_use]
     pub fn with_outputs(self, outputs: serde_json::Map<String, Json>) -> Self {

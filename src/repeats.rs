@@ -1,4 +1,4 @@
-//! Log lines that would say the same again and again: told once, then each hour.
+//! Log lines that would say the same again and again: logged once, then at intervals, each hour by default.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,21 +6,36 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How often a line that stays true is told again.
+/// How often a line that stays true is logged again, unless another interval is set.
 const INTERVAL: Duration = Duration::from_secs(60 * 60);
 
 /// Most subjects that are remembered: a caller may invent names.
 const SUBJECTS_MAX: usize = 1000;
 
 /// What was told last of each subject, and when; for the life of the process.
-#[derive(Debug, Default)]
-pub(crate) struct Repeats(Mutex<BTreeMap<String, (String, Instant)>>);
+#[derive(Debug)]
+pub(crate) struct Repeats {
+    told: Mutex<BTreeMap<String, (String, Instant)>>,
+    interval: Duration,
+}
+
+impl Default for Repeats {
+    fn default() -> Self {
+        Self::each(INTERVAL)
+    }
+}
 
 impl Repeats {
-    /// Whether to tell `text` of `subject`: it has changed, or an hour has passed. Counts as told then.
+    /// Returns those of lines that are logged again after `interval`.
+    pub(crate) fn each(interval: Duration) -> Self {
+        Self { told: Mutex::default(), interval }
+    }
+
+    /// Whether to tell `text` of `subject`: it has changed, or the interval has passed. Counts as told then.
     pub(crate) fn are_due(&self, subject: &str, text: &str) -> bool {
         let mut told = self.lock();
-        if told.get(subject).is_some_and(|(last, at)| last == text && at.elapsed() < INTERVAL) {
+        if told.get(subject).is_some_and(|(last, at)| last == text && at.elapsed() < self.interval)
+        {
             return false;
         }
         if told.len() >= SUBJECTS_MAX {
@@ -36,7 +51,7 @@ impl Repeats {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, (String, Instant)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -76,6 +77,10 @@ pub struct Service {
     pub telemetry: Telemetry,
 }
 
+/// How often ticks that find nothing new answer with a line. Alerts on silence need several in their window of 15 minutes
+/// or more; each line is a kilobyte of Application Insights.
+const IDLE_LINE_INTERVAL: Duration = Duration::from_secs(5 * 60);
+
 struct Shared {
     service: Service,
     ticks: Ticks,
@@ -84,13 +89,16 @@ struct Shared {
     invocations: Invocations,
     /// Functions without a poller that were told of.
     told: Repeats,
+    /// Functions whose last tick found nothing new.
+    idle: Repeats,
 }
 
 impl Shared {
     fn new(service: Service, ticks: Ticks) -> Self {
         let is_cold = AtomicBool::new(true);
         let (invocations, told) = (Invocations::default(), Repeats::default());
-        Self { service, ticks, is_cold, invocations, told }
+        let idle = Repeats::each(IDLE_LINE_INTERVAL);
+        Self { service, ticks, is_cold, invocations, told, idle }
     }
 
     /// Whether this is the first invocation; asked once by each.
@@ -297,7 +305,16 @@ async fn run(
         Ok(report) if is_retried && matches!(report.result, Ok(TickOutcome::BackingOff { .. })) => {
             reply(StatusCode::SERVICE_UNAVAILABLE, &report.summary)
         }
-        Ok(report) => answer(&report, shared.service.telemetry.form()),
+        Ok(report) => {
+            let form = shared.service.telemetry.form();
+            let is_idle = matches!(report.result, Ok(TickOutcome::Idle));
+            if !is_idle {
+                shared.idle.forget(function);
+            } else if form == LineForm::Json && !shared.idle.are_due(function, "") {
+                return respond(StatusCode::OK, "", &InvocationResponse::silent());
+            }
+            answer(&report, form)
+        }
         Err(failure) => {
             error!(
                 event = "tick_panicked",

@@ -7,6 +7,7 @@
     reason = "a test may panic; `allow-*-in-tests` does not reach helper functions"
 )]
 
+mod alerts;
 #[expect(dead_code, reason = "the other tests with a host need more of it")]
 #[path = "../host/bench.rs"]
 mod bench;
@@ -18,6 +19,8 @@ mod collector;
 #[path = "../host/data.rs"]
 mod data;
 mod exports;
+mod insights;
+mod kql;
 mod outages;
 mod page;
 #[expect(dead_code, reason = "the other tests with a host need more of it")]

@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use super::*;
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
@@ -13,6 +11,7 @@ const SECOND: Duration = Duration::from_secs(1);
 struct World {
     store: Arc<MemoryStore>,
     handler: Arc<RecordingHandler>,
+    source: Arc<TableSource>,
     poller: Arc<Poller>,
     shared: Arc<Shared>,
 }
@@ -28,7 +27,7 @@ impl World {
         }
         let poller = Arc::new(Poller::new(PollerParts {
             name: "orders".to_owned(),
-            source,
+            source: source.clone(),
             handler: handler.clone(),
             store: store.clone(),
             instance: Arc::new(Instance::new("a")),
@@ -56,7 +55,7 @@ impl World {
             telemetry: Telemetry::default(),
         };
         let shared = Arc::new(Shared::new(service, Ticks::default()));
-        Self { store, handler, poller, shared }
+        Self { store, handler, source, poller, shared }
     }
 
     async fn invoke(&self) -> Response<Body> {
@@ -113,6 +112,32 @@ async fn a_stop_of_the_process_ends_every_tick_after_the_batch_in_hand() {
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(world.handler.ids(), [1, 2]);
     assert!(world.document().await.lease.released_at.is_some());
+}
+
+/// Returns what the host logs of an answer.
+async fn logs(response: Response<Body>) -> Vec<String> {
+    assert_eq!(response.status(), StatusCode::OK);
+    let body = axum::body::to_bytes(response.into_body(), 1 << 16).await.unwrap();
+    let reply: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    let logs = reply["Logs"].as_array().unwrap().iter();
+    logs.map(|line| line.as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_hour_is_a_line_each_five_minutes_and_every_change_is_a_line() {
+    let world = World::with_rows(1);
+    assert!(logs(world.invoke().await).await[0].contains("committed 1 row"));
+    let mut told = 0;
+    for _ in 0..720 {
+        told += logs(world.invoke().await).await.len();
+        tokio::time::advance(5 * SECOND).await;
+    }
+    assert_eq!(told, 12);
+    world.source.fill(1);
+    world.handler.then_take(SECOND);
+    assert!(logs(world.invoke().await).await[0].contains("committed 1 row"));
+    assert!(logs(world.invoke().await).await[0].contains("nothing new"));
+    assert!(logs(world.invoke().await).await.is_empty());
 }
 
 #[test]

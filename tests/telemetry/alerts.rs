@@ -1,0 +1,408 @@
+//! Every alert and every query of the workbook over the records of a host: of a healthy idle hour, and of what each is for.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Stdio;
+
+use highwater::fakehost::Record;
+use serde_json::{Value as Json, json};
+use tokio::process::Command;
+
+use crate::bench::{Bench, Host, PROGRAM};
+use crate::child::file;
+use crate::insights::{Levels, Logged, store};
+use crate::kql::{self, Row, Tables};
+use crate::receiver::Answer;
+
+/// Seconds between two ticks.
+const EVERY: f64 = 5.0;
+const TICKS: u32 = 720;
+/// An idle tick answers with a line each five minutes.
+const LINE_EACH: u32 = 60;
+/// When the idle hour is over.
+const NOW: f64 = 3600.0;
+
+/// A rule of `alerts.bicep`.
+struct Rule {
+    query: String,
+    window: f64,
+    /// Rows from which on it fires; `None` where it fires without any.
+    threshold: Option<usize>,
+    dimension: Option<String>,
+}
+
+impl Rule {
+    /// Whether it fires.
+    fn fires(&self, tables: &Tables, now: f64) -> bool {
+        let is_within = |row: &Row| {
+            row["timestamp"].as_f64().is_some_and(|at| at > now - self.window && at <= now)
+        };
+        let within = |rows: &Vec<Row>| rows.iter().filter(|row| is_within(row)).cloned().collect();
+        let tables = tables.iter().map(|(name, rows)| (name.clone(), within(rows))).collect();
+        let found = kql::run(&self.query, &tables, now);
+        let Some(threshold) = self.threshold else { return found.is_empty() };
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for row in found {
+            let dimension = self.dimension.as_deref().map(|name| row[name].to_string());
+            *counts.entry(dimension.unwrap_or_default()).or_default() += 1;
+        }
+        counts.values().any(|count| *count >= threshold)
+    }
+}
+
+fn seconds(window: &str) -> f64 {
+    let (number, unit) = window.strip_prefix("PT").unwrap().split_at(window.len() - 3);
+    number.parse::<f64>().unwrap() * if unit == "H" { 3600.0 } else { 60.0 }
+}
+
+/// Returns the rules of `alerts.bicep` by name, with its variables and the defaults of `main.bicep` filled in.
+fn rules() -> BTreeMap<String, Rule> {
+    let bicep = fs::read_to_string(file("infra/app/alerts.bicep")).unwrap();
+    let text = |line: &str, name: &str| {
+        let value = line.trim().strip_prefix(name)?.trim_start_matches([':', '=', ' ']);
+        Some(value.trim_matches('\'').to_owned())
+    };
+    let variable =
+        |name: &str| bicep.lines().find_map(|line| text(line, &format!("var {name} "))).unwrap();
+    let filled = |query: &str| {
+        let mut query = query.to_owned();
+        for name in ["lines", "answers", "ticks"] {
+            query = query.replace(&format!("${{{name}}}"), &variable(name));
+        }
+        query.replace("${lagMaxSeconds}", "300").replace("${name}", "nightly")
+    };
+    let mut rules = BTreeMap::new();
+    let listed = bicep.split("var rules = [").nth(1).unwrap().split("\n]").next().unwrap();
+    for rule in listed.split("\n  {").skip(1) {
+        let of =
+            |name: &str| rule.lines().find_map(|line| text(line, &format!("{name}:"))).unwrap();
+        let rule = Rule {
+            query: filled(&of("query")),
+            window: seconds(&of("window")),
+            threshold: Some(of("threshold").parse().unwrap()),
+            dimension: Some(of("dimension")),
+        };
+        rules.insert(of("name"), rule);
+    }
+    for (name, marker) in [("stale", "resource stale "), ("silent", "resource silent ")] {
+        let resource = bicep.split(marker).nth(1).unwrap();
+        let query = resource.lines().find_map(|line| text(line, "query:")).unwrap();
+        let window = seconds("PT15M");
+        rules.insert(
+            name.to_owned(),
+            Rule { query: filled(&query), window, threshold: None, dimension: None },
+        );
+    }
+    assert_eq!(rules.len(), 15);
+    rules
+}
+
+/// Returns the queries of the workbook by title.
+fn tiles() -> BTreeMap<String, String> {
+    let workbook: Json =
+        serde_json::from_str(&fs::read_to_string(file("infra/app/workbook.json")).unwrap())
+            .unwrap();
+    let contents = workbook["items"].as_array().unwrap().iter().map(|item| &item["content"]);
+    let queries = contents.filter_map(|it| Some((it["title"].as_str()?, it["query"].as_str()?)));
+    queries.map(|(title, query)| (title.to_owned(), query.to_owned())).collect()
+}
+
+/// Returns the records of one more run of a host.
+async fn run(host: &Host) -> Vec<Record> {
+    let before = host.journal().records().len();
+    host.run().await;
+    // Lines come by a pipe of their own; a second run's end comes after those of the first.
+    host.journal().records().split_off(before)
+}
+
+fn at(at: f64, records: &[Record]) -> impl Iterator<Item = Logged> {
+    records.iter().cloned().map(move |record| Logged { at, record })
+}
+
+/// An hour in which ticks find nothing new, made of two that the handler has answered: one with a line, one without.
+async fn idle_hour() -> Vec<Logged> {
+    let bench = Bench::with_rows(1..=1).await;
+    let host = bench.host().await;
+    host.run().await;
+    let (told, silent) = (run(&host).await, run(&host).await);
+    host.finish().await;
+    let is_line = |record: &&Record| record.category.ends_with(".User");
+    assert_eq!((told.iter().filter(is_line).count(), told.len()), (1, 3), "{told:#?}");
+    assert_eq!((silent.iter().filter(is_line).count(), silent.len()), (0, 2), "{silent:#?}");
+    let ticks = (0..TICKS).flat_map(|tick| {
+        let records = if tick % LINE_EACH == 0 { &told } else { &silent };
+        at(f64::from(tick) * EVERY + 1.0, records).collect::<Vec<_>>()
+    });
+    ticks.collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_healthy_idle_hour_fires_no_alert_and_fills_the_workbook() {
+    let (tables, _) = store(&idle_hour().await, &Levels::ours());
+    for (name, rule) in rules() {
+        assert!(!rule.fires(&tables, NOW), "{name}");
+    }
+    let tiles = tiles();
+    assert_eq!(tiles.len(), 11);
+    for (title, query) in tiles {
+        let found = kql::run(&query, &tables, NOW);
+        match title.as_str() {
+            "How ticks ended" => {
+                let idle: f64 = found.iter().map(|row| row["ticks"].as_f64().unwrap()).sum();
+                assert_eq!(idle, f64::from(TICKS), "{found:#?}");
+                assert!(found.iter().all(|row| row["end"] == "nothing new"), "{found:#?}");
+            }
+            "Invocations that failed" => {
+                assert!(
+                    found.len() == 12 && found.iter().all(|row| row["failed"] == 0),
+                    "{found:#?}"
+                );
+            }
+            "Duration of invocations, in milliseconds" => assert_eq!(found.len(), 12, "{found:#?}"),
+            _ => assert!(found.is_empty(), "{title}: {found:#?}"),
+        }
+    }
+}
+
+/// Bytes that an idle tick costs, recorded of the real host with a line in each answer and all levels at Information.
+const RECORDED_BYTES: usize = 4000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_tick_costs_as_many_bytes_as_the_page_says() {
+    let hour = idle_hour().await;
+    let told: Vec<Logged> = hour.iter().take(3).cloned().collect();
+    let before = Levels::of(&json!({"logging": {"logLevel": {"Function": "Information"}}}));
+    let (_, bytes) = store(&told, &before);
+    assert!(bytes.abs_diff(RECORDED_BYTES) < RECORDED_BYTES / 10, "{bytes} of {RECORDED_BYTES}");
+    let (_, of_hour) = store(&hour, &Levels::ours());
+    let each = u32::try_from(of_hour).unwrap() / TICKS;
+    let page = fs::read_to_string(file("docs/telemetry.md")).unwrap();
+    let a_day = 86_400.0 / EVERY * f64::from(each) / 1e6;
+    // A month of 30 days, at a price that the page names.
+    let a_month = a_day * 30.0 / 1e3 * 2.30;
+    for figure in [
+        format!("an idle tick costs {:.1} KB", f64::from(each) / 1e3),
+        format!("timer sends {a_day:.0} MB a day"),
+        format!("that is ${a_month:.1}"),
+    ] {
+        assert!(page.contains(&figure), "{figure}");
+    }
+}
+
+/// Returns a line of the log with other fields, at the place of one that the handler wrote.
+fn changed(line: &Record, fields: &Json) -> Record {
+    let mut json: Json = serde_json::from_str(&line.message).unwrap();
+    for (name, value) in fields.as_object().unwrap() {
+        json[name] = value.clone();
+    }
+    Record { message: json.to_string(), ..line.clone() }
+}
+
+/// Runs the program beside the host.
+async fn command(bench: &Bench, arguments: &[&str]) {
+    let mut command = Command::new(PROGRAM);
+    command.args(arguments).env_clear().envs(&bench.env).env("USER", "ann").stdin(Stdio::null());
+    let output = command.output().await.unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Records of a host, five seconds between two runs.
+#[derive(Default)]
+struct Story(Vec<Logged>);
+
+impl Story {
+    async fn runs(&mut self, host: &Host, count: u32) {
+        for _ in 0..count {
+            let start = host.journal().records().len();
+            host.run().await;
+            self.0.extend(at(self.now() + EVERY, &host.journal().records()[start..]));
+        }
+    }
+
+    fn add(&mut self, record: Record) {
+        let at = self.now() + EVERY;
+        self.0.push(Logged { at, record });
+    }
+
+    fn now(&self) -> f64 {
+        self.0.last().map_or(0.0, |logged| logged.at)
+    }
+
+    fn fires(&self, name: &str) -> bool {
+        let (tables, _) = store(&self.0, &Levels::ours());
+        rules()[name].fires(&tables, self.now())
+    }
+}
+
+/// Adds what a host logged of its handler outside of its runs, such as lines that came late.
+fn all_of(host: &Host) -> Story {
+    let mut story = Story::default();
+    for record in host.journal().records() {
+        story.add(record);
+    }
+    story
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failed_ticks_fire_their_alerts() {
+    let mut bench = Bench::with_rows(1..=1).await;
+    bench.set("SOURCE__TABLE", "dbo.missing");
+    let host = bench.host().await;
+    let mut story = Story::default();
+    story.runs(&host, 2).await;
+    assert!(!story.fires("failures"), "two are not three");
+    story.runs(&host, 1).await;
+    assert!(story.fires("failures") && story.fires("stale") && !story.fires("silent"));
+    host.stop().await;
+
+    bench.set("SOURCE__MODE", "rowversionn");
+    let host = bench.host().await;
+    host.run().await;
+    host.event("configuration_invalid").await;
+    assert!(all_of(&host).fires("stopped"));
+    host.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_that_is_refused_fires_its_alerts() {
+    let mut bench = Bench::with_rows(1..=1).await;
+    bench.receiver.script(&[const { Answer::Refuse(500, "full") }; 5]);
+    let host = bench.host().await;
+    for number in 1..=5 {
+        assert!(!all_of(&host).fires("handler"), "{number}");
+        command(&bench, &["resume", "nightly"]).await;
+        host.run().await;
+        let lines = |host: &Host| {
+            host.lines().iter().filter(|(_, line)| line["event"] == "handler_failed").count()
+        };
+        while lines(&host) < number {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert!(all_of(&host).fires("handler"));
+    host.stop().await;
+
+    bench.set("ON_FAILURE", "quarantine");
+    bench.insert(2..=2);
+    bench.receiver.script(&[
+        Answer::Refuse(422, "no"),
+        Answer::Refuse(422, "no"),
+        Answer::Refuse(422, "no"),
+    ]);
+    command(&bench, &["resume", "nightly"]).await;
+    let host = bench.host().await;
+    host.run().await;
+    host.event("row_quarantined").await;
+    assert!(all_of(&host).fires("quarantine"));
+    host.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_keeps_ticks_from_their_rows_fires_its_alert() {
+    let mut bench = Bench::with_rows(1..=40).await;
+    bench.set("BATCH_ROWS_MAX", "1");
+    bench.set("BATCHES_MAX", "1");
+    let host = bench.host().await;
+    let mut story = Story::default();
+    story.runs(&host, 12).await;
+    assert!(story.fires("behind") && !story.fires("stale"));
+
+    // Half of the time idle: many ticks that say nothing count all the same.
+    let idle = idle_hour().await;
+    let from = story.now();
+    story.0.extend(idle.into_iter().take(40).map(|it| Logged { at: it.at + from, ..it }));
+    assert!(!story.fires("behind"));
+
+    let other = bench.host().await;
+    bench.receiver.script(&[Answer::Hold]);
+    let before = bench.receiver.batches().len();
+    let mut story = Story::default();
+    let (_, ()) = tokio::join!(host.run(), async {
+        bench.receiver.arrived(before + 1).await;
+        story.runs(&other, 3).await;
+        bench.receiver.release();
+    });
+    assert!(story.fires("contention"), "{:#?}", other.journal().records());
+
+    command(&bench, &["pause", "nightly", "--reason", "the target moves"]).await;
+    let mut story = Story::default();
+    story.runs(&host, 1).await;
+    assert!(story.fires("paused") && !story.fires("behind"));
+    assert!(Story::default().fires("silent") && Story::default().fires("stale"));
+    host.stop().await;
+    other.stop().await;
+}
+
+/// Lines that need a broken world to be written: those of a real tick, with the fields that the code gives them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rare_lines_fire_their_alerts() {
+    let bench = Bench::with_rows(1..=1).await;
+    let host = bench.host().await;
+    let first = run(&host).await;
+    host.finish().await;
+    let line = first.iter().find(|record| record.category.ends_with(".User")).unwrap();
+    for (alert, fields, times) in [
+        ("recovery", json!({"event": "recovery_finding", "level": "ERROR"}), 1),
+        ("fenced", json!({"event": "fence_ahead", "level": "ERROR"}), 1),
+        ("late", json!({"event": "late_commits_found", "level": "WARN"}), 1),
+        ("journal", json!({"event": "journal_append_failed", "level": "WARN"}), 1),
+        ("retention", json!({"retention_left": 10, "lag_positions": 11}), 1),
+        ("lag", json!({"lag_seconds": 301.0}), 200),
+    ] {
+        let mut story = Story::default();
+        for _ in 0..times {
+            story.add(changed(line, &fields));
+        }
+        assert!(story.fires(alert), "{alert}");
+        let mut harmless = Story::default();
+        let healthy = json!({"retention_left": 11, "lag_positions": 10, "lag_seconds": 299.0});
+        (0..times).for_each(|_| harmless.add(changed(line, &healthy)));
+        assert!(!harmless.fires(alert), "{alert}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_workbook_shows_what_happened() {
+    let mut bench = Bench::with_rows(1..=3).await;
+    bench.set("ON_FAILURE", "quarantine");
+    let host = bench.host().await;
+    host.run().await;
+    bench.insert(4..=4);
+    bench.receiver.script(&[
+        Answer::Refuse(422, "no"),
+        Answer::Refuse(422, "no"),
+        Answer::Refuse(422, "no"),
+    ]);
+    host.run().await;
+    host.event("row_quarantined").await;
+    host.run().await;
+    let mut story = all_of(&host);
+    let line = story.0.iter().find(|it| it.record.message.contains("tick_complete")).unwrap();
+    let found = changed(
+        &line.record,
+        &json!({"event": "recovery_finding", "level": "ERROR", "condition": "dead_holder", "batches": null}),
+    );
+    let failed = changed(
+        &line.record,
+        &json!({"error.type": "FetchError", "level": "ERROR", "batches": null}),
+    );
+    let lag = changed(&line.record, &json!({"lag_seconds": 7.0, "lag_positions": 9}));
+    [found, failed, lag].into_iter().for_each(|record| story.add(record));
+    let (tables, _) = store(&story.0, &Levels::ours());
+    for (title, query) in tiles() {
+        let found = kql::run(&query, &tables, story.now());
+        assert!(!found.is_empty(), "{title}");
+        match title.as_str() {
+            "Rows that were set aside" => assert_eq!(found[0]["poller"], "nightly"),
+            "How ticks ended" => {
+                let of = |end: &str| {
+                    let rows = found.iter().filter(|row| row["end"] == end);
+                    rows.map(|row| row["ticks"].as_f64().unwrap()).sum::<f64>()
+                };
+                assert_eq!((of("committed") + of("nothing new") + of("other")), 3.0, "{found:#?}");
+            }
+            _ => {}
+        }
+    }
+    host.stop().await;
+}
