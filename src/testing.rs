@@ -537,9 +537,9 @@ impl Handler for RecordingHandler {
 
 /// Returns a file of the tz database with one rule for all times, such as `PST8PDT,M3.2.0,M11.1.0`.
 pub fn zone_file(rule: &str) -> Vec<u8> {
-    // RFC 8536: no transitions and one local time type, in the old form and the new one, then the rule.
-    let name = b"LMT\0";
-    let counts = [0, 0, 0, 0, 1, u32::try_from(name.len()).unwrap()];
+    // RFC 8536: no transitions and one local time type, in the old form and the new one, then the rule. Last come the
+    // numbers of types and of the bytes of their names.
+    let (name, counts) = (b"LMT\0", [0, 0, 0, 0, 1, 4]);
     let mut file = Vec::new();
     for _form in 0..2 {
         file.extend_from_slice(b"TZif2");

@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 
+use highwater::config::{ProcessVars, Vars as _};
 use highwater::fakehost::Invocation;
 use serde_json::{Value as Json, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -127,7 +128,7 @@ fn az(bench: &mut Bench, what: &str) -> std::path::PathBuf {
     let script = format!("#!/bin/sh\necho \"$*\" >>'{}'\n{what}\n", note.display());
     std::fs::write(&program, script).unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let path = std::env::var("PATH").unwrap();
+    let path = ProcessVars.get("PATH").unwrap();
     bench.set_env("PATH", &format!("{}:{path}", folder.display()));
     note
 }

@@ -149,7 +149,7 @@ async fn a_healthy_idle_hour_fires_no_alert_and_fills_the_workbook() {
         match title.as_str() {
             "How ticks ended" => {
                 let idle: f64 = found.iter().map(|row| row["ticks"].as_f64().unwrap()).sum();
-                assert_eq!(idle, f64::from(TICKS), "{found:#?}");
+                assert_eq!(json!(idle), json!(f64::from(TICKS)), "{found:#?}");
                 assert!(found.iter().all(|row| row["end"] == "nothing new"), "{found:#?}");
             }
             "Invocations that failed" => {
@@ -387,7 +387,9 @@ async fn the_workbook_shows_what_happened() {
         &json!({"error.type": "FetchError", "level": "ERROR", "batches": null}),
     );
     let lag = changed(&line.record, &json!({"lag_seconds": 7.0, "lag_positions": 9}));
-    [found, failed, lag].into_iter().for_each(|record| story.add(record));
+    for record in [found, failed, lag] {
+        story.add(record);
+    }
     let (tables, _) = store(&story.0, &Levels::ours());
     for (title, query) in tiles() {
         let found = kql::run(&query, &tables, story.now());
@@ -399,7 +401,8 @@ async fn the_workbook_shows_what_happened() {
                     let rows = found.iter().filter(|row| row["end"] == end);
                     rows.map(|row| row["ticks"].as_f64().unwrap()).sum::<f64>()
                 };
-                assert_eq!((of("committed") + of("nothing new") + of("other")), 3.0, "{found:#?}");
+                let all = of("committed") + of("nothing new") + of("other");
+                assert_eq!(json!(all), json!(3.0), "{found:#?}");
             }
             _ => {}
         }

@@ -22,32 +22,39 @@ const SIGNS: [&str; 20] = [
     "/", "%",
 ];
 
+fn after(text: &str, at: usize) -> &str {
+    text.split_at(at).1
+}
+
+fn before(text: &str, at: usize) -> &str {
+    text.split_at(at).0
+}
+
 fn tokens(query: &str) -> Vec<Token> {
     let mut found = Vec::new();
     let mut rest = query.trim_start();
     while let Some(first) = rest.chars().next() {
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        let negates = first == '!' && rest[1..].starts_with(char::is_alphabetic);
+        let negates = first == '!' && after(rest, 1).starts_with(char::is_alphabetic);
         let used = if first == '"' {
-            let text = rest[1..].split('"').next().unwrap();
+            let text = after(rest, 1).split('"').next().unwrap();
             found.push(Token::Text(text.to_owned()));
             text.len() + 2
         } else if first.is_ascii_digit() {
             let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-            let unit = rest[digits..].chars().next().filter(char::is_ascii_alphabetic);
+            let unit = after(rest, digits).chars().next().filter(char::is_ascii_alphabetic);
             let factor = match unit {
-                None => 1.0,
-                Some('s') => 1.0,
+                None | Some('s') => 1.0,
                 Some('m') => 60.0,
                 Some('h') => 3600.0,
                 Some('d') => 86_400.0,
                 Some(other) => panic!("unit {other} in {query}"),
             };
-            found.push(Token::Number(rest[..digits].parse::<f64>().unwrap() * factor));
+            found.push(Token::Number(before(rest, digits).parse::<f64>().unwrap() * factor));
             digits + usize::from(unit.is_some())
         } else if negates || is_word(first) {
-            let end = rest[1..].find(|c: char| !is_word(c)).map_or(rest.len(), |at| at + 1);
-            found.push(Token::Word(rest[..end].to_owned()));
+            let end = after(rest, 1).find(|c: char| !is_word(c)).map_or(rest.len(), |at| at + 1);
+            found.push(Token::Word(before(rest, end).to_owned()));
             end
         } else {
             let sign = SIGNS.iter().find(|sign| rest.starts_with(**sign));
@@ -55,7 +62,7 @@ fn tokens(query: &str) -> Vec<Token> {
             found.push(Token::Sign(sign));
             sign.len()
         };
-        rest = rest[used..].trim_start();
+        rest = after(rest, used).trim_start();
     }
     found
 }
@@ -64,10 +71,10 @@ fn tokens(query: &str) -> Vec<Token> {
 enum Expr {
     Value(Json),
     Column(String),
-    Member(Box<Expr>, String),
-    Call(String, Vec<Expr>),
-    Both(String, Box<Expr>, Box<Expr>),
-    In(Box<Expr>, Vec<Expr>),
+    Member(Box<Self>, String),
+    Call(String, Vec<Self>),
+    Both(String, Box<Self>, Box<Self>),
+    In(Box<Self>, Vec<Self>),
 }
 
 /// An expression, and the column that it makes.
@@ -131,10 +138,8 @@ impl Reader<'_> {
     }
 
     fn word(&mut self) -> String {
-        match self.next() {
-            Token::Word(word) => word,
-            other => panic!("a name expected, not {other:?}"),
-        }
+        let Token::Word(word) = self.next() else { panic!("a name expected at {}", self.at) };
+        word
     }
 
     fn table(&mut self) -> Vec<Row> {
@@ -202,7 +207,7 @@ impl Reader<'_> {
                     let by = self.expr();
                     let key = |row: &Row| by.eval(row, self.now).as_f64().unwrap_or(f64::MIN);
                     rows.sort_by(|one, other| key(other).total_cmp(&key(one)));
-                    rows.truncate(most as usize);
+                    rows.truncate(most.to_string().parse().unwrap());
                     rows
                 }
                 other => panic!("operator {other}"),
@@ -229,7 +234,7 @@ impl Reader<'_> {
                     ("bin", Some(Expr::Column(name))) => name.clone(),
                     _ => format!("{function}_"),
                 },
-                _ => String::new(),
+                Expr::Value(_) | Expr::Member(..) | Expr::Both(..) | Expr::In(..) => String::new(),
             };
             all.push(Named(name.unwrap_or(own), expr));
             if !self.takes_sign(",") {
@@ -315,7 +320,7 @@ impl Reader<'_> {
             }
             Token::Word(word) if self.takes_sign("(") => Expr::Call(word, self.list()),
             Token::Word(word) => Expr::Column(word),
-            other => panic!("a value expected, not {other:?}"),
+            Token::Sign(sign) => panic!("a value expected, not {sign}"),
         };
         loop {
             if self.takes_sign(".") {
@@ -332,10 +337,10 @@ impl Reader<'_> {
 }
 
 fn text(value: &Json) -> String {
-    match value {
-        Json::Null => String::new(),
-        Json::String(text) => text.clone(),
-        other => other.to_string(),
+    match value.as_str() {
+        Some(text) => text.to_owned(),
+        None if value.is_null() => String::new(),
+        None => value.to_string(),
     }
 }
 
@@ -377,7 +382,9 @@ fn both(operator: &str, left: &Json, right: impl FnOnce() -> Json) -> Json {
         numbers.map_or(Json::Null, |(one, other)| json!(made(one, other)))
     };
     match operator {
-        "==" => json!(*left == right || numbers.is_some_and(|(one, other)| one == other)),
+        "==" => json!(
+            *left == right || numbers.is_some_and(|(one, other)| one.total_cmp(&other).is_eq())
+        ),
         "!=" => json!(!left.is_null() && *left != right),
         "<" => compared(f64::lt),
         "<=" => compared(f64::le),
@@ -455,7 +462,11 @@ fn summarize(rows: &[Row], made: &[Named], keys: &[Named], now: f64) -> Vec<Row>
                     let mut all: Vec<f64> = numbers().collect();
                     all.sort_by(f64::total_cmp);
                     let share = arguments[1].eval(key, now).as_f64().unwrap() / 100.0;
-                    json!(all[((all.len() - 1) as f64 * share) as usize])
+                    let last = u32::try_from(all.len() - 1).unwrap();
+                    let mut ranked = all.iter().zip(0..=last);
+                    let found =
+                        ranked.find(|(_, rank)| f64::from(*rank + 1) > f64::from(last) * share);
+                    json!(found.unwrap().0)
                 }
                 "arg_max" => {
                     let at = |row: &&&Row| arguments[0].eval(row, now).as_f64().unwrap();
