@@ -16,6 +16,9 @@ pub(super) const OVERRIDES: &str = "AzureFunctionsJobHost";
 /// `SingletonOptions.cs` of the host's SDK: `MinimumLeasePeriod`, `MaximumLeasePeriod`.
 const LOCK_PERIOD: [Duration; 2] = [Duration::from_secs(15), Duration::from_secs(60)];
 
+/// Levels at which lines that tell of no trouble are left out.
+const HIDES_INFORMATION: [&str; 4] = ["Warning", "Error", "Critical", "None"];
+
 /// Where `host.json` says what the paths of HTTP functions begin with.
 const ROUTE_PREFIX: &str = "/extensions/http/routePrefix";
 const DEFAULT_PREFIX: &str = "api";
@@ -161,15 +164,27 @@ fn without_effect(json: &Json) -> Vec<Wrong> {
         );
         add(&told, "remove it, or open the page at its new place");
     }
+    let levels = json.pointer("/logging/logLevel").and_then(Json::as_object);
+    let hides = |category: &str| {
+        let level = levels.and_then(|levels| levels.get(category)?.as_str());
+        level
+            .filter(|level| HIDES_INFORMATION.iter().any(|other| other.eq_ignore_ascii_case(level)))
+    };
     // The category of this program's own lines.
-    if let Some(level) =
-        json.pointer("/logging/logLevel/Host.Function.Console").and_then(Json::as_str)
-        && ["warning", "error", "critical", "none"].contains(&level.to_ascii_lowercase().as_str())
-    {
+    if let Some(level) = hides("Host.Function.Console") {
         let told = format!(
             "`Host.Function.Console` is `{level}`: the lines of ticks that did well are not shown"
         );
         add(&told, "write `Information`");
+    }
+    let is_of_answers =
+        |category: &String| category.starts_with("Function.") && category.ends_with(".User");
+    let has_answers = levels.is_some_and(|levels| levels.keys().any(is_of_answers));
+    if let Some(level) = hides("Function").filter(|_| !has_answers) {
+        let told = format!(
+            "`Function` is `{level}`: the answers of ticks are not kept, and alerts read them"
+        );
+        add(&told, "add `\"Function.*.User\": \"Information\"` beside it");
     }
     found
 }

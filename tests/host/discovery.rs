@@ -53,7 +53,7 @@ async fn each_recorded_app_gets_the_verdict_of_the_host() {
 
 /// What §11 of the host's record names beside the recorded apps: a value of `host.json` or of the function, or a
 /// setting, and what is said of it.
-const NAMED: [(&str, &str, &str, &str, &str); 18] = [
+const NAMED: [(&str, &str, &str, &str, &str); 19] = [
     ("host", "/version", r#""1.0""#, "error", "`version` must be"),
     ("host", "/functionTimeout", r#""soon""#, "error", "`functionTimeout` is `soon`"),
     (
@@ -79,6 +79,7 @@ const NAMED: [(&str, &str, &str, &str, &str); 18] = [
     ),
     ("host", "/retry", r#"{"strategy":"fixedDelay"}"#, "error", "maxRetryCount"),
     ("host", "/singleton/listenerLockPeriod", r#""00:02:00""#, "error", "listenerLockPeriod"),
+    ("host", "/logging/logLevel/Function", r#""Warning""#, "warning", "alerts read them"),
     ("host", "/logging/logLevel/Host.Function.Console", r#""Warning""#, "warning", "are not shown"),
     (
         "orders",
