@@ -360,6 +360,22 @@ mod tests {
         }
     }
 
+    /// A request that the real host made in New York: the time of the run, and the next one as the host computed it.
+    #[test]
+    fn the_next_tick_is_the_one_of_a_recorded_request() {
+        let recorded = include_str!("../tests/host/data/requests/10_scheduled_tz_newyork.json");
+        let recorded: serde_json::Value = serde_json::from_str(recorded).unwrap();
+        let status = &recorded["Data"]["myTimer"]["ScheduleStatus"];
+        let time = |name: &str| {
+            let text = status[name].as_str().unwrap();
+            OffsetDateTime::parse(text, &time::format_description::well_known::Rfc3339).unwrap()
+        };
+        let zone = Zone::parse("New York", &zone_file("EST5EDT,M3.2.0,M11.1.0")).unwrap();
+        let schedule = Schedule::parse("0 */5 * * * *").unwrap().in_zone(zone);
+        let next = schedule.next_after(time("Last")).unwrap();
+        assert_eq!(next.to_string(), time("Next").to_string());
+    }
+
     #[test]
     fn a_zone_is_read_from_its_file_and_utc_is_told_by_its_rules() {
         assert!(Zone::parse("X", b"TZif").is_err());
