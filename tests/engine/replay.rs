@@ -11,6 +11,7 @@ use highwater::poller::{
 };
 use highwater::state::{Fence, FencingToken, Precondition, Standing, StateKey, StateStore, encode};
 use highwater::testing::{Call, Fault, World, admin, sleep, take_over, tick};
+use tokio::time::Instant;
 
 fn refused() -> HandlerError {
     HandlerError::Rejected("422".to_owned())
@@ -98,7 +99,7 @@ async fn an_aborted_replay_releases_the_lease_and_counts_no_attempt() {
     let ((ended, told), ()) = tokio::join!(run(&world, &replay), ask);
     assert!(matches!(ended, Ok(ReplayEnd::Stopped)) && told.is_empty(), "{ended:?}, {told:?}");
     assert_eq!(began.elapsed(), Duration::from_secs(13));
-    assert!(world.document().await.lease.released_at.is_some());
+    assert!(world.is_released().await);
     let entry = poller.entry(&events[0]).await.unwrap().unwrap().entry.unwrap();
     assert_eq!((entry.attempts, entry.crashes), (1, 0), "those before it was quarantined");
 }

@@ -12,7 +12,7 @@ use highwater::handler::HandlerError;
 use highwater::lease::LeaseError;
 use highwater::policy::{FailurePolicy, OnFailure};
 use highwater::poller::{Limits, Operator, Poller, Skipped, TickError, TickOutcome, outcome_row};
-use highwater::state::{Fence, FencingToken, StateKey, StateStore};
+use highwater::state::{Fence, FencingToken, Precondition, StateDocument, StateKey, StateStore};
 use highwater::testing::{
     Call, Calls, Fault, TTL, Watched, World, admin, break_lease, killed_after, limits, sleep,
     take_over, tick,
@@ -997,8 +997,7 @@ async fn a_marker_that_cannot_be_written_is_logged_once_and_then_hourly() {
     let watched = Watched::new();
     let world = &watched.world;
     let poller = world.seasoned("a").await;
-    let document = StateDocument { marked: false, ..world.document().await };
-    world.overwrite(&encode(&document)).await;
+    world.rewrite(|document| StateDocument { marked: false, ..document }).await;
     let key = StateKey::Marker("p".to_owned());
     let marker = world.memory.load(&key).await.unwrap().stored.unwrap();
     let precondition = Precondition::Matches(marker.etag);

@@ -16,7 +16,7 @@ use serde_json::json;
 use super::Options;
 use crate::app::doctor::Patient;
 use crate::cli::findings;
-use crate::cli::output::{Exit, Failed, quoted, say, tell};
+use crate::cli::output::{Exit, Failed, say, tell};
 use crate::config::{Vars, is_poller_name};
 use crate::cursor::CursorMode;
 use crate::doctor::{Finding, Level};
