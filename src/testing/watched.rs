@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use opentelemetry::metrics::MeterProvider as _;
 use opentelemetry_sdk::metrics::data::{
-    AggregatedMetrics, HistogramDataPoint, MetricData, ScopeMetrics, SumDataPoint,
+    AggregatedMetrics, HistogramDataPoint, MetricData, ResourceMetrics, ScopeMetrics, SumDataPoint,
 };
 use opentelemetry_sdk::metrics::{InMemoryMetricExporter, SdkMeterProvider};
 use tracing::field::{Field, Visit};
@@ -94,7 +94,7 @@ impl Watched {
         let capture = Capture::default();
         let subscriber = tracing_subscriber::registry().with(capture.clone());
         let guard = tracing::subscriber::set_default(subscriber);
-        let world = world.with_metrics(metrics);
+        let world = World { metrics, ..world };
         Self { world, capture, exporter, provider, asked: None, _guard: guard }
     }
 
@@ -195,7 +195,7 @@ impl Watched {
     fn read<T>(&self, metric: &str, read: impl Fn(&AggregatedMetrics) -> T) -> Vec<T> {
         self.provider.force_flush().expect("the exporter is in memory");
         let finished = self.exporter.get_finished_metrics().expect("the exporter is in memory");
-        let metrics = finished.iter().rev().take(1).flat_map(|last| last.scope_metrics());
+        let metrics = finished.iter().rev().take(1).flat_map(ResourceMetrics::scope_metrics);
         let named = metrics.flat_map(ScopeMetrics::metrics).filter(|found| found.name() == metric);
         named.map(|found| read(found.data())).collect()
     }

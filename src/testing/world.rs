@@ -158,7 +158,7 @@ pub struct World {
     pub policy: FailurePolicy,
     /// Where measurements go.
     pub metrics: Arc<Metrics>,
-    called: Option<Arc<dyn Handler>>,
+    pub(super) called: Option<Arc<dyn Handler>>,
 }
 
 impl Default for World {
@@ -211,12 +211,6 @@ impl World {
     #[must_use]
     pub fn with_source(&self, source: TableSource) -> Self {
         Self { source: Arc::new(source), ..self.clone() }
-    }
-
-    /// Returns the same world with its measurements elsewhere.
-    #[must_use]
-    pub fn with_metrics(&self, metrics: Arc<Metrics>) -> Self {
-        Self { metrics, ..self.clone() }
     }
 
     /// Returns the same world, reached through another store.

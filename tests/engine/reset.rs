@@ -30,7 +30,7 @@ async fn delivered(journaled: &Journaled) -> Poller {
 }
 
 async fn plan(poller: &Poller, to: ResetTo<'_>) -> ResetPlan {
-    admin(&poller).plan_reset(to, false).await.unwrap()
+    admin(poller).plan_reset(to, false).await.unwrap()
 }
 
 fn rows(counted: &Counted) -> u64 {
