@@ -54,6 +54,7 @@ use crate::trace::{Collected, SpanLayer, TARGET, TICK_TARGET};
 
 pub use self::export::FLUSH_TIME_MAX;
 pub use self::lines::flush_lines;
+pub(crate) use self::lines::write_stderr;
 pub use self::prometheus::series_name;
 
 /// Crates that send telemetry: what they log about it must not make more of it.

@@ -21,6 +21,7 @@ use crate::poller::{LoadError, TickError};
 use crate::redaction::{redact, redact_json};
 use crate::state::{FormatError, Refusal, StoreError};
 use crate::suggestion::{COMMAND, with_settings, with_settings_in_json};
+use crate::telemetry::{flush_lines, write_stderr};
 
 /// Widest cell of a table; a longer one is cut, since the JSON forms have it whole.
 const CELL_CHARS_MAX: usize = 100;
@@ -293,9 +294,15 @@ pub(super) fn say_bytes(bytes: &[u8]) {
         .unwrap_or_default();
 }
 
-/// Prints what is not data: progress, warnings, questions.
+/// Prints what is not data: warnings, questions.
 pub(super) fn tell(text: &str) {
+    flush_lines();
     write_line(&mut io::stderr(), &redact(&with_settings(text)));
+}
+
+/// As [`tell`], for what is said while a lease is held: a reader that stands still delays nothing.
+pub(super) fn tell_aside(text: &str) {
+    write_stderr(&format!("{}\n", redact(&with_settings(text))));
 }
 
 /// Prints why a command ends, and returns its exit code.

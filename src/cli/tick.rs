@@ -109,8 +109,9 @@ struct Report<'a> {
 
 async fn dry_run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
     let name = options.poller.as_str();
-    let Peek { hindrance, after, rows, more, first, last, events } =
-        poller(vars, name)?.peek(options.show).await?;
+    let (poller, warnings) = (poller(vars, name)?, Warnings::default());
+    let peeked = poller.peek(options.show).with_subscriber(warnings.subscriber()).await;
+    let Peek { hindrance, after, rows, more, first, last, events } = peeked?;
     let events: Result<Vec<&RawValue>, _> =
         events.iter().map(|event| serde_json::from_str(&event.json)).collect();
     let report = Report {

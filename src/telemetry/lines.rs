@@ -21,8 +21,9 @@
 //! [`flush_lines`] waits for what is buffered, for [`FLUSH_TIME_MAX`] for each stream. A reader that
 //! stands still does not keep the process from ending.
 //!
-//! Rows of the handler `stdout` and the output of commands do not pass here. They share the lock of the
-//! standard library's stream with the writer, so neither cuts the lines of the other.
+//! Rows of the handler `stdout` and the output of commands do not pass here, except for what a command says while it
+//! holds a lease. They share the lock of the standard library's stream with the writer, so neither cuts the lines of
+//! the other.
 
 use std::io::{self, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
@@ -63,6 +64,14 @@ pub(super) fn start() {
         });
         STDERR.start(|bytes| io::stderr().lock().write_all(bytes));
     });
+}
+
+/// Writes to standard error without waiting for its reader for more than a second: for what is said while a lease is
+/// held, which a stalled reader must not keep from being renewed. Order among such texts is kept; [`flush_lines`]
+/// comes before anything that is written otherwise.
+pub(crate) fn write_stderr(text: &str) {
+    start();
+    STDERR.push(text.as_bytes(), WAIT_MAX);
 }
 
 /// Waits until the log lines so far are written, or for two seconds at most.

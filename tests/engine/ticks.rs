@@ -16,8 +16,8 @@ use highwater::state::{
     OnMissingState, Paused, Precondition, StateDocument, StateKey, StateStore, encode,
 };
 use highwater::testing::{
-    Call, Fault, TTL, TableSource, World, admin, break_lease, calls, killed_after, limits, sleep,
-    tick,
+    Call, Fault, TTL, TableSource, Watched, World, admin, break_lease, calls, killed_after, limits,
+    sleep, tick,
 };
 use tokio::time::Instant;
 
@@ -755,6 +755,26 @@ async fn a_marker_that_could_not_be_written_is_written_by_the_next_tick() {
     tick(&poller).await.unwrap();
     assert!(world.is_marked().await);
     assert!(world.marker().await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_marker_that_cannot_be_written_is_logged_once_and_then_hourly() {
+    let watched = Watched::new();
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.rewrite(|document| StateDocument { marked: false, ..document }).await;
+    let key = StateKey::Marker("p".to_owned());
+    let marker = world.memory.load(&key).await.unwrap().stored.unwrap();
+    let precondition = Precondition::Matches(marker.etag);
+    world.memory.store(&key, b"not a marker".to_vec(), precondition).await.unwrap();
+    drop(poller);
+    let poller = world.instance("b");
+    for (id, expected) in [(1, 1), (2, 1), (3, 2)] {
+        world.source.put(id, "later");
+        tick(&poller).await.unwrap();
+        assert_eq!(watched.count_of("marker_failed"), expected, "{id}");
+        sleep(40 * 60).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,7 +12,7 @@ use highwater::handler::HandlerError;
 use highwater::lease::LeaseError;
 use highwater::policy::{FailurePolicy, OnFailure};
 use highwater::poller::{Limits, Operator, Poller, Skipped, TickError, TickOutcome, outcome_row};
-use highwater::state::{Fence, FencingToken, Precondition, StateDocument, StateKey, StateStore};
+use highwater::state::{Fence, FencingToken, StateKey, StateStore};
 use highwater::testing::{
     Call, Calls, Fault, TTL, Watched, World, admin, break_lease, killed_after, limits, sleep,
     take_over, tick,
@@ -990,24 +990,4 @@ async fn seed_003_orphan_parent_cancelled_but_children_continue() {
     tick(&world.instance("b")).await.unwrap();
     assert_whole_batch_again(world);
     assert_taken_over(&watched, 3);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_marker_that_cannot_be_written_is_logged_once_and_then_hourly() {
-    let watched = Watched::new();
-    let world = &watched.world;
-    let poller = world.seasoned("a").await;
-    world.rewrite(|document| StateDocument { marked: false, ..document }).await;
-    let key = StateKey::Marker("p".to_owned());
-    let marker = world.memory.load(&key).await.unwrap().stored.unwrap();
-    let precondition = Precondition::Matches(marker.etag);
-    world.memory.store(&key, b"not a marker".to_vec(), precondition).await.unwrap();
-    drop(poller);
-    let poller = world.instance("b");
-    for (id, expected) in [(1, 1), (2, 1), (3, 2)] {
-        world.source.put(id, "later");
-        tick(&poller).await.unwrap();
-        assert_eq!(watched.count_of("marker_failed"), expected, "{id}");
-        sleep(40 * 60).await;
-    }
 }

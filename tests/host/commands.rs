@@ -339,6 +339,8 @@ async fn a_tick_prints_its_warnings_and_which_rows_wait() {
     let nulls = "1 rows of poller `nightly` have NULL in cursor column `at`";
     said.done_with("poller `nightly`: 2 rows wait to settle");
     assert!(said.rest.starts_with(&format!("warning: {nulls}")), "{said:?}");
+    let said = bench.command(&["tick", "nightly", "--dry-run"]).await;
+    assert!(said.rest.starts_with(&format!("warning: {nulls}")), "{said:?}");
     let said = bench.command(&["tick", "nightly", "--output", "json"]).await;
     let report: Json = serde_json::from_str(&said.data).unwrap();
     assert_eq!((&report["outcome"], &report["held_back"]), (&json!("idle"), &json!(2)));

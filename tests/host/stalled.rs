@@ -1,5 +1,6 @@
 //! A host that stands still: nobody reads the process's stdout or stderr.
 
+use std::io::{Write as _, pipe};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -171,4 +172,28 @@ async fn the_process_ends_while_nobody_reads_stdout() {
     let (bench, mut process) = talkative().await;
     fill_stdout(&bench, &process).await;
     assert_eq!(process.terminate().await.code(), Some(0));
+}
+
+/// What a pipe holds that nobody reads; pipe(7).
+const PIPE_BYTES: usize = 65_536;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tick_from_the_command_line_delivers_while_nobody_reads_its_warnings() {
+    let mut bench = Bench::new().await;
+    let table = "CREATE TABLE dbo.timed (id int NOT NULL PRIMARY KEY, at datetime2(7) NULL); \
+                 INSERT INTO dbo.timed VALUES (1, '2020-01-01'), (2, NULL)";
+    bench.database.execute(table).unwrap();
+    bench.set("SOURCE__TABLE", "dbo.timed");
+    bench.set("SOURCE__MODE", "timestamp+pk");
+    bench.set("SOURCE__CURSOR", "at");
+    let (reader, mut writer) = pipe().unwrap();
+    writer.write_all(&[b'x'; PIPE_BYTES]).unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["tick", "nightly"]).env_clear().envs(&bench.env).kill_on_drop(true);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
+    let status = within(LIMIT, command.status()).await.unwrap();
+    assert_eq!(status.code(), Some(0));
+    assert_eq!(bench.receiver.taken(), [1]);
+    assert!(bench.state()["lease"]["released_at"].is_string());
+    drop(reader);
 }

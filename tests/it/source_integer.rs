@@ -234,6 +234,8 @@ crate::ticks::also_cold![
     without_the_window_late_commits_are_lost_so_it_has_to_be_asked_for,
     a_batch_of_numbers_that_failed_is_read_again_as_it_was,
     numbers_that_were_taken_back_stop_the_poller,
+    a_truncated_table_that_grows_past_the_checkpoint_between_ticks_is_not_noticed,
+    a_reset_to_now_leaves_a_position_that_the_table_has_not_reached_again,
     a_table_that_was_created_again_stops_the_poller_though_it_has_grown_past_the_checkpoint,
     one_process_needs_no_more_writes_for_its_marks,
 ];

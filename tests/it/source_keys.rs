@@ -219,3 +219,9 @@ async fn keys_that_only_the_server_takes_for_equal_are_not_unique() {
         }
     }
 }
+
+crate::ticks::also_cold![
+    five_rows_at_one_position_are_an_error_and_never_two_of_them,
+    rows_before_the_duplicates_are_delivered_once_with_and_without_prefetch,
+    keys_that_only_the_server_takes_for_equal_are_not_unique,
+];

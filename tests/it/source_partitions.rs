@@ -151,3 +151,8 @@ async fn a_poller_whose_first_part_has_lost_its_document_is_still_known_to_be_di
     let error = chain(&error);
     assert!(error.contains("state document of `orders__p0` is gone"), "{error}");
 }
+
+crate::ticks::also_cold![
+    a_repartition_that_a_lost_position_stops_is_finished_after_the_remedy_that_it_prints,
+    a_poller_whose_first_part_has_lost_its_document_is_still_known_to_be_divided,
+];

@@ -131,6 +131,7 @@ async fn an_untracked_table_has_no_present_end() {
 
 crate::ticks::also_cold![
     in_every_mode_what_comes_after_the_start_is_delivered_and_nothing_before,
+    a_table_that_is_replaced_after_the_start_and_before_a_delivery_stops_the_poller,
     what_was_written_before_the_start_and_commits_after_it_comes_where_the_mode_can_tell,
     times_that_a_type_cannot_tell_apart_are_not_skipped,
     no_tick_starts_from_now_by_itself_nor_after_the_state_was_lost,

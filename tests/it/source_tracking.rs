@@ -327,4 +327,5 @@ crate::ticks::also_cold![
     tracking_that_is_off_or_was_off_is_an_error,
     a_filter_keeps_rows_out_but_no_deletes,
     the_key_has_to_be_the_primary_key,
+    a_composite_key_is_read_back_from_a_deleted_row,
 ];

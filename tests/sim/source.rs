@@ -20,7 +20,8 @@ use crate::random::Random;
 use crate::script::Break;
 use crate::world::{POLLER, State, World};
 
-/// Rows by key. A version is given at the write and shown at the commit, as SQL Server does it.
+/// Rows by key. A version is given at the write and shown at the commit, as SQL Server does it. Versions of a server
+/// are unique, so no two rows tie; two rows with one key are told apart by a negative key.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     /// The last version given.

@@ -1,7 +1,9 @@
 //! How far a range has come: one line a second, which on a terminal is a bar that stays in its place.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::time::Duration;
+
+use crate::telemetry::write_stderr;
 
 /// Characters of a bar.
 const BAR_CHARS: usize = 10;
@@ -60,21 +62,17 @@ impl Progress {
 
     /// Shows it on standard error.
     pub(super) fn show(&self) {
-        let mut stream = io::stderr();
-        let shown = if stream.is_terminal() {
-            write!(stream, "\r{}{ERASE}", self.drawn()).and_then(|()| stream.flush())
+        write_stderr(&if io::stderr().is_terminal() {
+            format!("\r{}{ERASE}", self.drawn())
         } else {
-            writeln!(stream, "{}", self.line())
-        };
-        // Nobody is left who could be told of an error.
-        shown.unwrap_or_default();
+            format!("{}\n", self.line())
+        });
     }
 
     /// Leaves the line, so that what follows has one of its own.
     pub(super) fn end() {
-        let mut stream = io::stderr();
-        if stream.is_terminal() {
-            writeln!(stream).unwrap_or_default();
+        if io::stderr().is_terminal() {
+            write_stderr("\n");
         }
     }
 }

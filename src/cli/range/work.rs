@@ -12,7 +12,7 @@ use tokio::time::{Instant, interval, sleep};
 use super::progress::Progress;
 use super::{Begun, windows};
 use crate::app::range::{Lane, Ranges};
-use crate::cli::output::{Exit, Failed, tell};
+use crate::cli::output::{Exit, Failed, tell_aside};
 use crate::poller::{RangeEnd, StopSignal};
 use crate::range::Range;
 use crate::state::RangeRecord;
@@ -181,7 +181,7 @@ impl Work {
         }
         let mut told = |report: &crate::poller::TickReport| {
             if report.result.is_err() {
-                tell(&format!("{name}: {}", report.summary));
+                tell_aside(&format!("{name}: {}", report.summary));
             }
         };
         Ok(Box::pin(range.deliver_range(&self.stop, &mut told)).await?)
