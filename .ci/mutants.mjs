@@ -231,7 +231,7 @@ const BREAKS = [
   ["key of a deleted row read from the row in part", KEY, 'selected.replace(&format!("t.{name}"), &format!("c.{name}"))', 'selected.replacen(&format!("t.{name}"), &format!("c.{name}"), 1)'],
   ["text of half a unit delivered", CELLS, "if bytes.len().is_multiple_of(2) {", "if bytes.len() < usize::MAX {"],
   ["another encoding taken for UTF-16", CONNECT, "(bytes != expected).then(", "(bytes.len() > usize::MAX - expected.len()).then("],
-  ["two rows at one position delivered", UNIQUE_KEY, "if !is_same {", "if !is_same || is_same {"],
+  ["two rows at one position delivered", UNIQUE_KEY, "values.all(|(column, (one, other))| column.equates(one, other))", "values.any(|_| false)"],
   ["part told from a variant's value without its type", PARTITION, "variant::expression(&value)", "value"],
   ["table that was replaced read on", IDENTITY, "if differences.is_empty() {", "if differences.is_empty() || true {"],
   ["table forgotten by what the mode keeps", IDENTITY, "remember.state.extend(facts.into_iter()", "remember.state.extend(facts.into_iter().take(0)"],
@@ -480,7 +480,7 @@ const BREAKS = [
   ["form without the page's token counts", PAGE_SERVER, "if !is_token(", "if false && !is_token("],
   ["done unconfirmed from the page", PAGE_SERVER, "if field(\"confirm\") != \"yes\" {", "if false && field(\"confirm\") != \"yes\" {"],
   ["host does not start and validate passes it", HOST_FILE, 'if json.get("version") != Some(&Json::from("2.0")) {', "if false {"],
-  ["settings of the host that override its file not read", HOST_FILE, "override_by(&mut json, vars);", ""],
+  ["settings of the host that override its file not read", HOST_FILE, "put(json, &path, value);", "drop(value);"],
   ["forgotten slot not told", JUDGE, "let since = subject.configured?.skipped_since?;", "let since = subject.configured?.skipped_since.filter(|_| false)?;"],
   ["ticks climb past a fence", TRANSITIONS, "if let Some(refused) = self.fence_ahead() {", "if let Some(refused) = self.fence_ahead().filter(|_| false) {"],
   ["status page for everybody", FUNCTION_FILE, "if !level.is_some_and(|level| {", "if !level.is_some_and(|level| {\n        true ||"],
@@ -548,12 +548,19 @@ const applies = ([, file, find]) => readFileSync(join(root, file), "utf8").split
 function prepare() {
   rmSync(copy, { recursive: true, force: true });
   mkdirSync(copy, { recursive: true });
-  for (const name of ["Cargo.toml", "Cargo.lock", ".clippy.toml", "LICENSE", "src", "tests", "docs", "README.md"]) {
+  for (const name of ["Cargo.toml", "Cargo.lock", ".clippy.toml", "LICENSE", "src", "function-definitions", "tests", "docs", "README.md"]) {
     cpSync(join(root, name), join(copy, name), {
       recursive: true,
       preserveTimestamps: true,
       filter: (path) => !path.includes("node_modules"),
     });
+  }
+  // As another version it is another package to cargo. Else the two would share what is built below `target`, and
+  // a later `cargo test` in the tree would run the copy's tests.
+  for (const name of ["Cargo.toml", "Cargo.lock"]) {
+    const path = join(copy, name);
+    const own = /(name = "highwater"\nversion = ")([^"]*)"/;
+    writeFileSync(path, readFileSync(path, "utf8").replace(own, '$1$2-broken"'));
   }
   const library = join(copy, "src/lib.rs");
   const switches = `
