@@ -100,7 +100,7 @@ const POLLER_JOURNAL = "src/poller/journal.rs";
 const RECOVERY = "src/recovery.rs";
 const HTTP_SPAN = "src/handler/http/traced.rs";
 const BEHIND = "src/poller/behind.rs";
-const LANES = "src/handler/http/lanes.rs";
+const CONCURRENCY = "src/handler/http/concurrency.rs";
 const REPLY = "src/handler/http/reply.rs";
 const SIGN = "src/handler/http/sign.rs";
 const NORMALIZE = "src/normalize.rs";
@@ -134,7 +134,7 @@ const CONTAINER = "src/state/container.rs";
 const STATEMENT = "src/state/sql/statement.rs";
 const CURRENT = "src/source/mssql/current.rs";
 const ENTRIES = "src/quarantine.rs";
-const REPLAY = "src/poller/replay.rs";
+const REDRIVE = "src/poller/redrive.rs";
 const SQL = "src/handler/sql.rs";
 const SQL_PLAN = "src/handler/sql/plan.rs";
 const SQL_FORM = "src/handler/sql/form.rs";
@@ -290,8 +290,8 @@ const BREAKS = [
   ["failure of an unknown event passed over", EXEC_REPLY, "None => self.unclear = Some(\"names an event that is not in the batch\".to_owned()),", "None => {}"],
   ["rows written without a reader", STDOUT, "let gone = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;", "let gone = PollFlags::NVAL;"],
   ["rows written to a closed output", STDOUT, "Ok(metadata.rdev() == null.rdev() && file.read(&mut [0]).is_ok())", "Ok(metadata.rdev() == null.rdev() && file.read(&mut [0]).is_err())"],
-  ["batch taken as far as its best lane", LANES, "let accepted = failed.iter().map(|(position, _)| *position).min();", "let accepted = failed.iter().map(|(position, _)| *position).max();"],
-  ["states of a key in several lanes", LANES, "serde_json::to_string(&event.cursor.key)", "serde_json::to_string(&event.cursor.value)"],
+  ["batch taken as far as its best request", CONCURRENCY, "let accepted = failed.iter().map(|(position, _)| *position).min();", "let accepted = failed.iter().map(|(position, _)| *position).max();"],
+  ["states of a key in several requests", CONCURRENCY, "serde_json::to_string(&event.cursor.key)", "serde_json::to_string(&event.cursor.value)"],
   ["failures further inside ignored", REPLY, "Ok(Partial { failures: None }) if mentions_failures(&received.body) => {", "Ok(Partial { failures: None }) if false && mentions_failures(&received.body) => {"],
   ["failure of an unknown event ignored", REPLY, ".map(|Failure { id }| indexes.get(id.as_deref().unwrap_or_default()).copied())", ".map(|Failure { id }| indexes.get(id.as_deref().unwrap_or_default()).copied())\n        .filter(Option::is_some)"],
   ["reply cut short taken for a success", REPLY, "    if let Some(cut) = &received.cut {", "    if let Some(cut) = received.cut.as_ref().filter(|_| false) {"],
@@ -366,7 +366,7 @@ const BREAKS = [
   ["announced batch delivered under a pause", POLLER, "Ok(Next::Batch(_)) if lease.document().is_held_up() =>", "Ok(Next::Batch(_)) if lease.document().is_held_up() && false =>"],
   ["entry taken under another's name", ENTRIES, "if *key != entry.state_key() {", "if false {"],
   ["position of a cleaned-up change kept", CURRENT, "} else if kept {", "} else if kept || true {"],
-  ["replay goes on at a target that is at fault", REPLAY, "if blame == Blame::Target {", "if false {"],
+  ["replay goes on at a target that is at fault", REDRIVE, "if blame == Blame::Target {", "if false {"],
   ["rows that had a whole tick tried whole again", DELIVER, "let had_all = !stop && !got_on && seen.batches() == 0;", "let had_all = false && got_on;"],
   ["fence of a target not asked", SQL, "        self.pass_fence(transaction).await?;\n", ""],
   ["fence of a target not raised", SQL, "current.admit(generation, token)? == *current => return Ok(()),", "current.admit(generation, token)? >= *current => return Ok(()),"],

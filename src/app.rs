@@ -27,9 +27,9 @@ use crate::config::{
     RecoveryMode, SqlAuth, StateConfig, StorageConnection, Vars, poller_name_of_function,
 };
 use crate::handler::blob::Blob;
+use crate::handler::chain::Chain;
 use crate::handler::durable::{self, Durable};
 use crate::handler::exec::Exec;
-use crate::handler::fanout::Fanout;
 use crate::handler::http::{Client, Http};
 use crate::handler::queue::Queue;
 use crate::handler::sql::Sql;
@@ -269,12 +269,12 @@ fn handler(
                 BuildError::Durable { poller: poller.to_owned(), source: error }
             })?));
         }
-        HandlerConfig::Fanout(steps) => {
+        HandlerConfig::Chain(steps) => {
             let steps = steps.iter().map(|step| {
                 let made = handler(surroundings, app, (poller, &step.handler), client);
                 made.map(|handler| Step { name: step.name.clone(), handler })
             });
-            return Ok(Arc::new(Fanout::new(steps.collect::<Result<_, _>>()?)));
+            return Ok(Arc::new(Chain::new(steps.collect::<Result<_, _>>()?)));
         }
         HandlerConfig::Exec(exec) => return Ok(Arc::new(Exec::new(exec))),
         HandlerConfig::Sql(sql) => {

@@ -244,6 +244,7 @@ const RENAMED: &[(&str, &str)] = &[
     ("journal ddl", "ddl journal"),
     ("ledger ddl", "ddl ledger"),
     ("state ddl", "ddl state"),
+    ("quarantine replay", "quarantine redrive"),
 ];
 
 /// Returns what to call instead, if the first words of a command line are an old name.

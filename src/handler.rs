@@ -1,10 +1,10 @@
 //! Where changes go: the port.
 
 pub mod blob;
+pub mod chain;
 pub mod durable;
 mod envelope;
 pub mod exec;
-pub mod fanout;
 pub mod http;
 pub mod paced;
 pub mod queue;

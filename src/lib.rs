@@ -45,7 +45,7 @@
 //! |---|---|---|
 //! | composition | `app` | everything but `cli` |
 //! | edges | [`host`], [`page`], `cli`, `package`, [`project`], [`telemetry`], [`timers`], `demo`, `fakehost`, `race` | the layers below |
-//! | adapters | `journal::{blob, file, memory, sql}`, `state::{blob, container, date_check, file, local, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, fanout, http, paced, queue, sql, stdout}`, [`mssql`], [`azure`] | their port, their crate |
+//! | adapters | `journal::{blob, file, memory, sql}`, `state::{blob, container, date_check, file, local, logged, memory, sql}`, `source::mssql`, `handler::{blob, durable, exec, chain, http, paced, queue, sql, stdout}`, [`mssql`], [`azure`] | their port, their crate |
 //! | engine | [`poller`], [`lease`], [`journal::Appender`], [`journal::History`], [`metrics`], [`doctor`], [`recovery`], [`repartition`], [`status`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`state::StateStore`], [`journal::JournalStore`] | vocabulary |
 //! | pure rules | [`config`], [`policy`], [`quarantine`], [`range`], [`schedule`], [`state`], [`journal`], [`normalize`] | vocabulary |

@@ -39,7 +39,7 @@ impl std::fmt::Debug for Ranges {
 
 /// A source and a handler, each with a connection of its own, which deliver one range at a time.
 #[derive(Debug)]
-pub struct Lane {
+pub struct Worker {
     source: Arc<dyn Source>,
     handler: Arc<dyn Handler>,
     ranges: Arc<Ranges>,
@@ -82,7 +82,7 @@ impl Ranges {
         }))
     }
 
-    /// Returns what counts the rows of all lanes.
+    /// Returns what counts the rows of all workers.
     pub fn pace(&self) -> &Pace {
         &self.pace
     }
@@ -93,8 +93,8 @@ impl Ranges {
     }
 }
 
-impl Lane {
-    /// Returns a lane that has not connected yet.
+impl Worker {
+    /// Returns a worker that has not connected yet.
     ///
     /// # Errors
     ///

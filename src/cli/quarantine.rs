@@ -1,6 +1,6 @@
 //! `highwater quarantine`: the rows that were set aside, and what becomes of them.
 
-mod replay;
+mod redrive;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -23,7 +23,7 @@ pub(super) enum Options {
     /// Print an entry whole: the row, and what it failed with.
     Show(ShowOptions),
     /// Deliver rows again, as they are now, and remove the entries of those that are taken.
-    Replay(replay::Options),
+    Redrive(redrive::Options),
     /// Remove entries for good; their rows are not delivered.
     Drop(DropOptions),
 }
@@ -92,7 +92,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     match options {
         Options::List(options) => list(vars, options).await,
         Options::Show(options) => show(vars, options).await,
-        Options::Replay(options) => Box::pin(replay::run(vars, options)).await,
+        Options::Redrive(options) => Box::pin(redrive::run(vars, options)).await,
         Options::Drop(options) => drop_entries(vars, options).await,
     }
 }
@@ -175,7 +175,7 @@ async fn list(vars: &dyn Vars, options: &ListOptions) -> Result<Exit, Failed> {
     let poller = poller(vars, &options.poller)?;
     let mut entries = Vec::new();
     for event in poller.quarantined().await? {
-        // One that is gone by now was replayed or dropped meanwhile.
+        // One that is gone by now was redriven or dropped meanwhile.
         entries.extend(poller.entry(&event).await?.map(Listed::of));
     }
     say(&options.form.output.list(&entries));

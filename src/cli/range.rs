@@ -16,7 +16,7 @@ use self::work::Work;
 use super::confirm::confirm;
 use super::output::{Exit, Failed, OutputOption, Record, say, tell};
 use super::{poller, serve};
-use crate::app::range::{Lane, Ranges};
+use crate::app::range::{Ranges, Worker};
 use crate::config::Vars;
 use crate::event::counted;
 use crate::poller::{Operator, Poller, RangeEnd};
@@ -128,7 +128,7 @@ async fn find(
     id: &str,
 ) -> Result<Begun, Failed> {
     let name = shape.purpose.name(&options.poller, id);
-    let record = Lane::new(ranges)?.range(&name).range().await?.ok_or_else(|| {
+    let record = Worker::new(ranges)?.range(&name).range().await?.ok_or_else(|| {
         let what = shape.purpose.as_str();
         let text = format!("poller `{}` has no {what} `{id}`", options.poller);
         Failed::new(Exit::Usage, text)
@@ -158,7 +158,7 @@ async fn begin(
     let id: String = Uuid::new_v4().simple().to_string().chars().take(ID_CHARS).collect();
     let name = shape.purpose.name(&options.poller, &id);
     let record = plan.record;
-    Lane::new(ranges)?.range(&name).begin_range(&record, &shape.purpose.replay_id(&id)).await?;
+    Worker::new(ranges)?.range(&name).begin_range(&record, &shape.purpose.replay_id(&id)).await?;
     let what = shape.purpose.as_str();
     tell(&format!(
         "{what} `{id}` is begun; `highwater {what} {} --resume {id}` goes on with it",
@@ -169,10 +169,10 @@ async fn begin(
 
 /// Lets windows go on that their failure policy has paused: whoever resumes has mended something.
 async fn lift_pauses(ranges: &Arc<Ranges>, begun: &Begun) -> Result<(), Failed> {
-    let lane = Lane::new(ranges)?;
+    let worker = Worker::new(ranges)?;
     for (name, _) in windows(begun) {
         let operator = Operator { by: "highwater --resume", reason: "resumed" };
-        lane.range(&name).resume(operator).await?;
+        worker.range(&name).resume(operator).await?;
     }
     Ok(())
 }
@@ -216,8 +216,8 @@ async fn deliver(
     let again = format!("`highwater {what} {poller} --resume {id}`");
     match ended {
         RangeEnd::Done => {
-            let rows = rows_of(&Lane::new(ranges)?, &begun).await?;
-            Lane::new(ranges)?.range(&name).end_range().await?;
+            let rows = rows_of(&Worker::new(ranges)?, &begun).await?;
+            Worker::new(ranges)?.range(&name).end_range().await?;
             let rows_here = ranges.pace().taken();
             let told = Delivered { poller: &options.poller, id: &id, rows, rows_here, done: true };
             let text =
@@ -239,10 +239,10 @@ async fn deliver(
     }
 }
 
-async fn rows_of(lane: &Lane, begun: &Begun) -> Result<u64, Failed> {
+async fn rows_of(worker: &Worker, begun: &Begun) -> Result<u64, Failed> {
     let mut rows = 0;
     for (name, _) in windows(begun) {
-        rows += lane.range(&name).range().await?.map_or(0, |record| record.rows);
+        rows += worker.range(&name).range().await?.map_or(0, |record| record.rows);
     }
     Ok(rows)
 }
@@ -269,10 +269,10 @@ async fn status(
     begun: &Begun,
     options: &RangeOptions,
 ) -> Result<Exit, Failed> {
-    let lane = Lane::new(ranges)?;
+    let worker = Worker::new(ranges)?;
     let mut lines = Vec::new();
     for (name, range) in windows(begun) {
-        let record = lane.range(&name).range().await?;
+        let record = worker.range(&name).range().await?;
         let state = match &record {
             None if begun.record.cancelled_at.is_some() => "cancelled",
             None => "waiting",
@@ -300,15 +300,15 @@ async fn cancel(
     begun: Begun,
     options: &RangeOptions,
 ) -> Result<Exit, Failed> {
-    let lane = Lane::new(ranges)?;
+    let worker = Worker::new(ranges)?;
     if begun.record.done_at.is_some() {
         return Err(Failed::new(Exit::Failed, format!("`{}` is done", begun.name)));
     }
     // First what keeps further windows from being begun.
-    lane.range(&begun.name).cancel_range().await?;
+    worker.range(&begun.name).cancel_range().await?;
     for (name, _) in windows(&begun) {
-        if name != begun.name && lane.range(&name).range().await?.is_some() {
-            lane.range(&name).cancel_range().await?;
+        if name != begun.name && worker.range(&name).range().await?.is_some() {
+            worker.range(&name).cancel_range().await?;
         }
     }
     let told = GivenUp { poller: &options.poller, id: &begun.id, cancelled: true };

@@ -41,8 +41,8 @@ pub(super) fn check_overlap(
     (source, handler, policy): (&SourceConfig, &HandlerConfig, &FailurePolicy),
 ) -> Option<()> {
     let at = Some(segment);
-    let since = if matches!(handler, HandlerConfig::Fanout(_)) {
-        format!("`{}` is `fanout`", settings::HANDLER_KIND.name_for(at))
+    let since = if matches!(handler, HandlerConfig::Chain(_)) {
+        format!("`{}` is `chain`", settings::HANDLER_KIND.name_for(at))
     } else if source.audit_after.is_some() {
         format!("`{}` is set", settings::SOURCE_AUDIT_AFTER.name_for(at))
     } else if policy.crashes_max < OVERLAP_CRASHES_MIN {

@@ -1,9 +1,9 @@
 //! Settings of a poller's handler.
 
 mod blob;
+mod chain;
 mod durable;
 mod exec;
-mod fanout;
 mod http;
 mod queue;
 mod sql;
@@ -13,10 +13,10 @@ use std::time::Duration;
 use url::Url;
 
 pub use self::blob::BlobConfig;
+pub use self::chain::StepConfig;
+pub(super) use self::chain::setting_of_step;
 pub use self::durable::DurableConfig;
 pub use self::exec::ExecConfig;
-pub use self::fanout::StepConfig;
-pub(super) use self::fanout::setting_of_step;
 pub(crate) use self::http::redacted;
 pub use self::http::{Authorities, BodyForm, HttpAuth, HttpConfig};
 pub use self::queue::{MessageEncoding, QueueConfig};
@@ -40,7 +40,7 @@ pub enum HandlerConfig {
     /// A process for each batch.
     Exec(ExecConfig),
     /// Several handlers, in the order in which they get each batch.
-    Fanout(Vec<StepConfig>),
+    Chain(Vec<StepConfig>),
     /// POST to a URL.
     Http(Box<HttpConfig>),
     /// Messages of a queue.
@@ -56,7 +56,7 @@ enum Kind {
     Blob,
     Durable,
     Exec,
-    Fanout,
+    Chain,
     Http,
     Queue,
     Sql,
@@ -72,8 +72,11 @@ const KINDS: [(&str, Kind); 8] = [
     ("durable", Kind::Durable),
     ("exec", Kind::Exec),
     ("stdout", Kind::Stdout),
-    ("fanout", Kind::Fanout),
+    ("chain", Kind::Chain),
 ];
+
+/// What earlier builds called a chain.
+const OLD_CHAIN: &str = "fanout";
 
 /// Where the settings of a handler begin in [`SETTINGS`].
 const HANDLER: &str = "HIGHWATER__POLLERS__<NAME>__HANDLER__";
@@ -127,10 +130,15 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HandlerConf
     let is_step = segment.contains('/');
     // A chain in a chain would need results of its own.
     let kinds = if is_step { KINDS.get(..KINDS.len() - 1).unwrap_or_default() } else { &KINDS };
-    let kind = reader.read(&settings::HANDLER_KIND, Some(segment), parse::one_of(kinds))?;
+    let kind = reader.read(&settings::HANDLER_KIND, Some(segment), |text| {
+        parse::one_of(kinds)(text).map_err(|expected| match text {
+            OLD_CHAIN => expected.hint("`chain` is its name now"),
+            _ => expected,
+        })
+    })?;
     report_of_others(reader, segment, kind);
     match kind {
-        Kind::Fanout => fanout::read(reader, segment).map(HandlerConfig::Fanout),
+        Kind::Chain => chain::read(reader, segment).map(HandlerConfig::Chain),
         Kind::Http => http::read(reader, segment).map(|http| HandlerConfig::Http(Box::new(http))),
         Kind::Blob => blob::read(reader, segment).map(HandlerConfig::Blob),
         Kind::Durable => durable::read(reader, segment).map(HandlerConfig::Durable),
@@ -164,7 +172,7 @@ pub(super) fn check_timeout(
     function_timeout: Option<Duration>,
 ) {
     let Some(limit) = function_timeout else { return };
-    for segment in fanout::segments(reader, segment) {
+    for segment in chain::segments(reader, segment) {
         check_timeout_of(reader, &segment, limit);
     }
     check_timeout_of(reader, segment, limit);

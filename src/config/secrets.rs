@@ -376,7 +376,7 @@ mod tests {
                 &["c 3"],
             ),
             (
-                "HIGHWATER__POLLERS__A__HANDLER__LANES",
+                "HIGHWATER__POLLERS__A__HANDLER__CONCURRENCY",
                 "whsec_bm90IGEgbnVtYmVy",
                 &["whsec_bm90IGEgbnVtYmVy", "bm90IGEgbnVtYmVy"],
             ),

@@ -136,7 +136,7 @@ pub const SETTINGS: &[Setting] = &[
     HANDLER_SYSTEM_KEY,
     HANDLER_TIMEOUT,
     HANDLER_TRIES_MAX,
-    HANDLER_LANES,
+    HANDLER_CONCURRENCY,
     HANDLER_BODY,
     HANDLER_GZIP,
     HANDLER_SIGNING_SECRETS,
@@ -252,17 +252,17 @@ pub(super) const HANDLER_KIND: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__KIND",
     Required,
     "Kind of handler, where batches go: `http`, `sql`, `queue`, `blob`, `durable`, `exec` or \
-     `stdout`; or `fanout`, for several of these in order.",
+     `stdout`; or `chain`, for several of these in order.",
 );
 pub(super) const HANDLER_STEPS: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__STEPS",
-    Words("required for `fanout`"),
-    "fanout: names of 2 to 10 steps, separated by commas, in the order in which they get each batch.",
+    Words("required for `chain`"),
+    "chain: names of 2 to 10 steps, separated by commas, in the order in which they get each batch.",
 );
 pub(super) const HANDLER_STEP: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__STEP__<STEP>__<SETTING>",
     Words("as for `HANDLER__<SETTING>`"),
-    "fanout: setting of one step, its name in upper case, such as `HANDLER__STEP__NOTIFY__KIND`: any of \
+    "chain: setting of one step, its name in upper case, such as `HANDLER__STEP__NOTIFY__KIND`: any of \
      `HANDLER__…` here but `STEPS` and `STALL_MAX`.",
 );
 pub(super) const HANDLER_URL: Setting = Setting::new(
@@ -375,8 +375,8 @@ pub(super) const HANDLER_TRIES_MAX: Setting = Setting::new(
     Text("3"),
     "http, sql, queue, blob, durable: tries of one request, or batch, within one tick.",
 );
-pub(super) const HANDLER_LANES: Setting = Setting::new(
-    "HIGHWATER__POLLERS__<NAME>__HANDLER__LANES",
+pub(super) const HANDLER_CONCURRENCY: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__HANDLER__CONCURRENCY",
     Text("1"),
     "http: most requests at once for one batch, up to 32; rows of one key go into one of them, in order.",
 );

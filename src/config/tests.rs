@@ -1,6 +1,6 @@
 #![expect(clippy::too_many_lines, reason = "an expectation shows a whole configuration")]
 
-mod fanout;
+mod chain;
 mod flow;
 mod http;
 mod source;
@@ -58,7 +58,7 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__HANDLER__ALLOW_HTTP = true
     HIGHWATER__POLLERS__ORDERS__HANDLER__TIMEOUT = 30s
     HIGHWATER__POLLERS__ORDERS__HANDLER__TRIES_MAX = 5
-    HIGHWATER__POLLERS__ORDERS__HANDLER__LANES = 4
+    HIGHWATER__POLLERS__ORDERS__HANDLER__CONCURRENCY = 4
     HIGHWATER__POLLERS__ORDERS__HANDLER__BODY = cloudevents
     HIGHWATER__POLLERS__ORDERS__HANDLER__GZIP = true
     HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS = NEW_SECRET, OLD_SECRET
@@ -350,7 +350,7 @@ fn a_full_example_of_a_poller_reads_back() {
                     url: "http://orders.internal/api/changes",
                     timeout: 30s,
                     tries_max: 5,
-                    lanes: 4,
+                    concurrency: 4,
                     body: CloudEvents,
                     gzip: true,
                     signing_secrets: [
@@ -549,7 +549,7 @@ fn every_mistake_is_reported_at_once() {
               hint: only `KiB` and `MiB` are known as units
             setting `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX` is `100001`, expected a whole number from 1 to 100000
             setting `HIGHWATER__POLLERS__ORDERS__FOLLOW_INTERVAL` is `1ms`, expected a duration of at least `10ms`
-            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `webhook`, expected `http`, `sql`, `queue`, `blob`, `durable`, `exec`, `stdout` or `fanout`
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `webhook`, expected `http`, `sql`, `queue`, `blob`, `durable`, `exec`, `stdout` or `chain`
             setting `HIGHWATER__POLLERS__ORDERS__LEASE__FIRST` was removed
               hint: ticks now acquire the lease only after they found rows; remove this setting
             setting `HIGHWATER__POLLERS__ORDERS__LEASE__TTL` is `1s`, expected a duration of at least `2s`
@@ -648,7 +648,7 @@ fn settings_of_another_kind_of_handler_are_mistakes_but_beside_stdout() {
         "`…SYSTEM_KEY` is `(not shown)`, expected nothing, as `…KIND` is `http` and this is for `durable`\n",
         "`…CONNECTION` is `(not shown)`, expected nothing, as `…KIND` is `http` and this is for `queue`, \
          `blob`, `sql`\n  hint: remove it, or choose that kind",
-        "`…STEP__NOTIFY__KIND` is `(not shown)`, expected nothing, as `…KIND` is `http` and this is for `fanout`",
+        "`…STEP__NOTIFY__KIND` is `(not shown)`, expected nothing, as `…KIND` is `http` and this is for `chain`",
     ] {
         assert!(text.contains(expected), "{text}");
     }

@@ -10,7 +10,8 @@ use super::source;
 const PREFIX: &str = "HIGHWATER__";
 
 /// Settings that earlier builds read, without the prefix or that of a poller, and what holds now.
-const REMOVED: [(&str, &str); 2] = [
+const REMOVED: [(&str, &str); 3] = [
+    ("HANDLER__LANES", "`HANDLER__CONCURRENCY` is its name now"),
     ("METRICS__AZFDB", "docs/telemetry.md lists the names of metrics"),
     ("LEASE__FIRST", "ticks now acquire the lease only after they found rows"),
 ];
@@ -37,6 +38,8 @@ pub(super) fn report(reader: &mut Reader<'_>) {
 fn removed(name: &str) -> Option<&'static str> {
     let of_poller = name.strip_prefix(POLLERS).and_then(|rest| rest.split_once("__"));
     let tail = of_poller.map_or_else(|| name.strip_prefix(PREFIX), |(_, tail)| Some(tail))?;
+    let of_step = setting_of_step(tail);
+    let tail = of_step.as_deref().unwrap_or(tail);
     REMOVED.iter().find(|(known, _)| *known == tail).map(|(_, now)| *now)
 }
 
@@ -141,12 +144,18 @@ mod tests {
 
     #[test]
     fn a_setting_that_was_removed_says_what_to_do_instead() {
-        let vars = BTreeMap::from([("Highwater__Metrics__Azfdb".to_owned(), "true".to_owned())]);
-        let error = Config::from_vars(&vars).unwrap_err().to_string();
-        assert!(
-            error.contains("docs/telemetry.md lists the names of metrics; remove this setting"),
-            "{error}"
-        );
+        for (name, now) in [
+            ("Highwater__Metrics__Azfdb", "docs/telemetry.md lists the names of metrics"),
+            ("HIGHWATER__POLLERS__A__HANDLER__LANES", "`HANDLER__CONCURRENCY` is its name now"),
+            (
+                "HIGHWATER__POLLERS__A__HANDLER__STEP__B__LANES",
+                "`HANDLER__CONCURRENCY` is its name now",
+            ),
+        ] {
+            let vars = BTreeMap::from([(name.to_owned(), "2".to_owned())]);
+            let error = Config::from_vars(&vars).unwrap_err().to_string();
+            assert!(error.contains(&format!("{now}; remove this setting")), "{error}");
+        }
     }
 
     #[test]

@@ -45,10 +45,10 @@
 //! and the same bytes. A target that asks for patience is left alone until a later tick, unless it
 //! asks for two seconds or less. The lease is held all the while, so more patience is the engine's.
 //!
-//! # Lanes
+//! # Concurrency
 //!
-//! With several lanes, a batch is divided by key over as many requests at once, each a batch with an id
-//! of its own. Rows of one key go to one lane in order, and no further batch begins before all have
+//! With a `CONCURRENCY` of more than 1, a batch is divided by key over as many requests at once, each a batch with an id
+//! of its own. Rows of one key go into one request, in order, and no further batch begins before all have
 //! answered. The position moves as far as every row before was taken.
 //!
 //! # What is not said
@@ -72,7 +72,7 @@ use url::Url;
 use self::auth::Auth;
 use self::body::Body;
 pub use self::client::{Client, ClientError};
-use self::lanes::Part;
+use self::concurrency::Part;
 use self::reply::{Received, Target};
 use self::sign::Signer;
 use super::{Delivery, Handler, HandlerError};
@@ -86,8 +86,8 @@ use crate::state::Fence;
 mod auth;
 mod body;
 mod client;
+mod concurrency;
 mod gzip;
-mod lanes;
 mod reply;
 mod sign;
 #[cfg(test)]
@@ -117,7 +117,7 @@ const STEP: HeaderName = HeaderName::from_static("x-highwater-step");
 /// If the delivery has no JSON form.
 #[cfg(any(test, feature = "test-util"))]
 pub fn body_of(delivery: Delivery<'_>) -> Result<Vec<u8>, serde_json::Error> {
-    let parts = lanes::divide(delivery, 1);
+    let parts = concurrency::divide(delivery, 1);
     let encode = |part| body::encode(BodyForm::Highwater, part);
     let body = parts.first().map(encode).transpose()?;
     Ok(body.map(Body::into_bytes).unwrap_or_default())
@@ -174,7 +174,7 @@ pub struct Http {
     target: Target,
     timeout: Duration,
     tries_max: u32,
-    lanes: usize,
+    concurrency: usize,
     form: BodyForm,
     gzip: bool,
     signer: Signer,
@@ -203,7 +203,7 @@ impl Http {
             target: Target::of(&config.url),
             timeout: config.timeout,
             tries_max: config.tries_max,
-            lanes: config.lanes,
+            concurrency: config.concurrency,
             form: config.body,
             gzip: config.gzip,
             signer: Signer::new(&config.signing_secrets),
@@ -371,10 +371,10 @@ impl Handler for Http {
     }
 
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
-        let parts = lanes::divide(delivery, self.lanes);
+        let parts = concurrency::divide(delivery, self.concurrency);
         // All are waited for: one that is given up might still be taken, after newer rows.
         let results = join_all(parts.iter().map(|part| self.deliver(part))).await;
-        lanes::combine(&parts, results)
+        concurrency::combine(&parts, results)
     }
 }
 

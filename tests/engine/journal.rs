@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use highwater::handler::fanout::Fanout;
+use highwater::handler::chain::Chain;
 use highwater::handler::{HandlerError, Step};
 use highwater::journal::{
     Appended, Happened, JournalMode, JournalStore, MemoryJournal, Part, Verdict,
@@ -71,7 +71,7 @@ async fn storage_calls_with_a_journal_are_one_append_more_for_each_tick_that_did
     journal.take_appends();
 
     let step = |name: &str| Step { name: name.to_owned(), handler: world.handler.clone() };
-    let chain = Fanout::new(vec![step("first"), step("second"), step("third")]);
+    let chain = Chain::new(vec![step("first"), step("second"), step("third")]);
     let poller = journaled.of(world.with_handler(Arc::new(chain)).instance("a"));
     tick(&poller).await.unwrap();
     world.store.take_calls();

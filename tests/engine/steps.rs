@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater::handler::fanout::Fanout;
+use highwater::handler::chain::Chain;
 use highwater::handler::{HandlerError, Step};
 use highwater::journal::{
     Entry, JournalMode, JournalStore, MemoryJournal, Verdict, fold, read_lines, verify,
@@ -20,12 +20,12 @@ const NAMES: [&str; 3] = ["first", "second", "third"];
 const NEVER: Duration = Duration::from_secs(3600);
 
 /// A world whose poller has a chain of three steps.
-struct Chain {
+struct Chained {
     world: World,
     steps: [Arc<RecordingHandler>; 3],
 }
 
-impl Chain {
+impl Chained {
     fn new() -> Self {
         Self::of(World::new())
     }
@@ -44,7 +44,7 @@ impl Chain {
             let index = NAMES.iter().position(|known| known == name).unwrap();
             Step { name: (*name).to_owned(), handler: self.steps[index].clone() }
         };
-        let handler = Arc::new(Fanout::new(names.iter().map(step).collect()));
+        let handler = Arc::new(Chain::new(names.iter().map(step).collect()));
         self.world.with_handler(handler).instance(owner_id)
     }
 
@@ -111,7 +111,7 @@ const DEATHS: [(Death, [usize; 3], [usize; 3]); 10] = [
 ];
 
 impl Death {
-    fn prepare(self, chain: &Chain) {
+    fn prepare(self, chain: &Chained) {
         match self {
             Self::InStep(step) => {
                 chain.steps[step].then_take(NEVER);
@@ -129,7 +129,7 @@ impl Death {
 async fn after_a_death_anywhere_the_first_step_without_a_result_is_called_and_none_before_it() {
     for (death, before, after) in DEATHS {
         for heir in ["a", "b"] {
-            let chain = Chain::new();
+            let chain = Chained::new();
             let seasoned = chain.begin().await;
             drop(seasoned);
             let a = chain.instance("a");
@@ -162,7 +162,7 @@ async fn after_a_death_anywhere_the_first_step_without_a_result_is_called_and_no
 
 #[tokio::test(start_paused = true)]
 async fn storage_calls_of_a_chain_are_one_write_more_for_each_step_but_the_last() {
-    let chain = Chain::new();
+    let chain = Chained::new();
     let poller = chain.begin().await;
     for (rows, batches) in [(3, 1), (25, 3)] {
         chain.world.source.fill(rows);
@@ -174,7 +174,7 @@ async fn storage_calls_of_a_chain_are_one_write_more_for_each_step_but_the_last(
 
 #[tokio::test(start_paused = true)]
 async fn a_step_is_called_only_after_the_one_before_it_and_its_record() {
-    let chain = Chain::new();
+    let chain = Chained::new();
     let poller = chain.begin().await;
     chain.world.source.fill(1);
     // Nothing is known of the write, and the document cannot be read either.
@@ -190,7 +190,7 @@ async fn a_step_is_called_only_after_the_one_before_it_and_its_record() {
 
 #[tokio::test(start_paused = true)]
 async fn a_step_whose_lease_was_taken_over_is_not_followed_by_another() {
-    let chain = Chain::new();
+    let chain = Chained::new();
     chain.begin().await;
     let (a, b) = (chain.instance("a"), chain.instance("b"));
     chain.world.source.fill(1);
@@ -207,7 +207,7 @@ async fn a_step_whose_lease_was_taken_over_is_not_followed_by_another() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_step_is_tried_again_and_none_before_it() {
-    let chain = Chain::new();
+    let chain = Chained::new();
     let poller = chain.begin().await;
     chain.world.source.fill(3);
     chain.steps[1].then_fail(failed()).then_fail(failed());
@@ -227,7 +227,7 @@ async fn a_failed_step_is_tried_again_and_none_before_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_step_that_ran_into_the_end_of_time_has_the_next_tick_to_itself() {
-    let chain = Chain::new();
+    let chain = Chained::new();
     let poller = chain.begin().await;
     chain.world.source.fill(4);
     chain.steps[0].then_take(Duration::from_secs(200));
@@ -247,7 +247,7 @@ async fn a_step_that_ran_into_the_end_of_time_has_the_next_tick_to_itself() {
 
 #[tokio::test(start_paused = true)]
 async fn rows_that_changed_meanwhile_start_over_at_the_first_step() {
-    let chain = Chain::new();
+    let chain = Chained::new();
     let poller = chain.begin().await;
     chain.world.source.fill(3);
     chain.steps[1].then_fail(failed());
@@ -263,7 +263,7 @@ async fn rows_that_changed_meanwhile_start_over_at_the_first_step() {
 
 #[tokio::test(start_paused = true)]
 async fn the_result_of_a_batch_says_nothing_of_the_next_one() {
-    let chain = Chain::new();
+    let chain = Chained::new();
     let poller = chain.begin().await;
     chain.world.source.fill(20);
     chain.steps[1].then(async { Ok(()) }).then_fail(failed());
@@ -277,7 +277,7 @@ async fn the_result_of_a_batch_says_nothing_of_the_next_one() {
 
 #[tokio::test(start_paused = true)]
 async fn steps_have_ids_of_their_own_and_one_beginning() {
-    let chain = Chain::new();
+    let chain = Chained::new();
     let poller = chain.begin().await;
     sleep(60).await;
     chain.world.source.fill(1);
@@ -294,7 +294,7 @@ async fn steps_have_ids_of_their_own_and_one_beginning() {
 
 #[tokio::test(start_paused = true)]
 async fn what_one_step_took_in_part_gets_to_all_steps_first() {
-    let chain = Chain::new();
+    let chain = Chained::new();
     let poller = chain.begin().await;
     chain.world.source.fill(5);
     chain.steps[1].judge_by(|ids| match ids.iter().position(|id| *id == 4) {
@@ -312,7 +312,7 @@ async fn what_one_step_took_in_part_gets_to_all_steps_first() {
 
 #[tokio::test(start_paused = true)]
 async fn what_the_last_step_took_in_part_is_committed() {
-    let chain = Chain::new();
+    let chain = Chained::new();
     let poller = chain.begin().await;
     chain.world.source.fill(5);
     let reason = "no 3".to_owned();
@@ -328,13 +328,13 @@ async fn what_the_last_step_took_in_part_is_committed() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_step_accepts_as_it_goes_is_not_committed_before_the_chain() {
-    let chain = Chain::new();
+    let chain = Chained::new();
     let steady = Arc::new(Steady::default());
     let steps = vec![
         Step { name: "first".to_owned(), handler: steady },
         Step { name: "third".to_owned(), handler: chain.steps[2].clone() },
     ];
-    let poller = chain.world.with_handler(Arc::new(Fanout::new(steps))).instance("a");
+    let poller = chain.world.with_handler(Arc::new(Chain::new(steps))).instance("a");
     chain.world.source.fill(10);
     let killed = tokio::time::timeout(Duration::from_secs(25), tick(&poller)).await;
     assert!(killed.is_err(), "it is renewed meanwhile, and accepts two rows");
@@ -343,7 +343,7 @@ async fn what_a_step_accepts_as_it_goes_is_not_committed_before_the_chain() {
 
 #[tokio::test(start_paused = true)]
 async fn the_parts_of_a_batch_have_results_of_their_own() {
-    let chain = Chain::new();
+    let chain = Chained::new();
     let poller = chain.begin().await;
     chain.world.source.fill(4);
     chain.steps[1].judge_by(|ids| match ids.len() {
@@ -370,7 +370,7 @@ async fn a_row_that_a_step_refuses_for_good_is_set_aside_and_the_rest_gets_to_al
             bisect_on_error: true,
             ..FailurePolicy::default()
         };
-        let chain = Chain::of(World::new().with_policy(policy));
+        let chain = Chained::of(World::new().with_policy(policy));
         let poller = chain.begin().await;
         chain.world.source.fill(8);
         let refused = || HandlerError::Rejected("422".to_owned());
@@ -395,7 +395,7 @@ async fn a_chain_that_was_changed_calls_every_step_from_the_first_changed_one_on
         (&["second", "first"], [1, 1, 0]),
         (&["third"], [0, 0, 1]),
     ] {
-        let chain = Chain::new();
+        let chain = Chained::new();
         let poller = chain.begin().await;
         chain.world.source.fill(3);
         chain.steps[1].then_fail(failed());
@@ -433,7 +433,7 @@ async fn a_batch_has_the_same_beginning_at_each_attempt_and_another_than_the_nex
 
 #[tokio::test(start_paused = true)]
 async fn the_journal_tells_of_each_call_and_result_and_leads_to_the_document() {
-    let (chain, journal) = (Chain::new(), Arc::new(MemoryJournal::default()));
+    let (chain, journal) = (Chained::new(), Arc::new(MemoryJournal::default()));
     let poller = chain.instance("a").with_journal(JournalMode::Full, journal.clone(), None);
     chain.world.source.fill(3);
     chain.steps[2].then_fail(failed());
@@ -482,7 +482,7 @@ async fn a_row_is_not_set_aside_by_a_slow_step_before_the_one_that_failed() {
         bisect_on_error: true,
         ..FailurePolicy::default()
     };
-    let chain = Chain::of(World::new().with_policy(policy));
+    let chain = Chained::of(World::new().with_policy(policy));
     let poller = chain.begin().await;
     chain.world.source.fill(2);
     // More than half of a tick, which is all that a row gets that is about to be set aside.

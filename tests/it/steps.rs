@@ -48,7 +48,7 @@ impl Setup {
             ("SOURCE__KEY", "id"),
             ("RETRY_DELAY_MIN", "1ms"),
             ("RETRY_DELAY_MAX", "1ms"),
-            ("HANDLER__KIND", "fanout"),
+            ("HANDLER__KIND", "chain"),
             ("HANDLER__STEPS", steps),
             ("HANDLER__STEP__TELL__KIND", "exec"),
             ("HANDLER__STEP__TELL__COMMAND", &command),

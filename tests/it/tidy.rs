@@ -166,7 +166,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
         &["config", "event", "handler", "redaction"],
         &["rustix", "tokio::io", "tokio::process", "tokio::signal"],
     ),
-    ("handler::fanout", &["handler"], &[]),
+    ("handler::chain", &["handler"], &[]),
     (
         "handler::http",
         &[

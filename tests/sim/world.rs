@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use highwater::clock::TokioClock;
 use highwater::cursor::SourceFingerprint;
-use highwater::handler::fanout::Fanout;
+use highwater::handler::chain::Chain;
 use highwater::handler::{Handler, HandlerError, Step};
 use highwater::journal::{Happened, JournalMode, MemoryJournal};
 use highwater::lease::{Instance, LeaseError, Snapshot};
@@ -795,7 +795,7 @@ pub(crate) fn handler(world: &Arc<World>, slot: usize) -> Arc<dyn Handler> {
     }
     let first = Arc::new(SimStep { world: Arc::clone(world) });
     let step = |name: &str, handler: Arc<dyn Handler>| Step { name: name.to_owned(), handler };
-    Arc::new(Fanout::new(vec![step("first", first), step("last", last)]))
+    Arc::new(Chain::new(vec![step("first", first), step("last", last)]))
 }
 
 fn store(world: &Arc<World>, slot: usize, owner_id: &str) -> Arc<dyn StateStore> {

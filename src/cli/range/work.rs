@@ -1,4 +1,4 @@
-//! The windows of a range, and the lanes that deliver them, in this process and in others.
+//! The windows of a range, and the workers that deliver them, in this process and in others.
 //!
 //! What is whose is decided by the leases of the windows alone: a window that another process holds is
 //! left to it, and looked at again later, since it lapses if that process dies.
@@ -11,7 +11,7 @@ use tokio::time::{Instant, interval, sleep};
 
 use super::progress::Progress;
 use super::{Begun, windows};
-use crate::app::range::{Lane, Ranges};
+use crate::app::range::{Ranges, Worker};
 use crate::cli::output::{Exit, Failed, tell_aside};
 use crate::poller::{RangeEnd, StopSignal};
 use crate::range::Range;
@@ -19,7 +19,7 @@ use crate::state::RangeRecord;
 
 /// How long a window that another process holds is left alone.
 const HELD_INTERVAL: Duration = Duration::from_secs(1);
-/// How often a lane without a window looks for one.
+/// How often a worker without a window looks for one.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// How often progress is told.
 const TELL_INTERVAL: Duration = Duration::from_secs(1);
@@ -41,14 +41,14 @@ pub(super) struct Work {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Window {
     Open,
-    /// A lane of this process has it.
+    /// A worker of this process has it.
     Busy,
     /// Another process had it.
     HeldUntil(Instant),
     Done,
 }
 
-/// What a lane finds to do.
+/// What a worker finds to do.
 enum Found {
     Window(usize),
     /// All that is left is in other hands.
@@ -64,11 +64,11 @@ impl Work {
         replay_id: String,
         stop: StopSignal,
     ) -> Result<Arc<Self>, Failed> {
-        let lane = Lane::new(ranges)?;
+        let worker = Worker::new(ranges)?;
         let windows = windows(begun);
         let (mut states, mut rows_before) = (Vec::new(), 0);
         for (name, _) in &windows {
-            let record = lane.range(name).range().await?;
+            let record = worker.range(name).range().await?;
             let done = record.as_ref().is_some_and(|record| record.done_at.is_some());
             states.push(if done { Window::Done } else { Window::Open });
             rows_before += record.map_or(0, |record| record.rows);
@@ -95,7 +95,7 @@ impl Work {
         }
     }
 
-    /// Takes a window for a lane. Each process begins at another one, so that they meet late.
+    /// Takes a window for a worker. Each process begins at another one, so that they meet late.
     fn take(&self) -> Found {
         let mut states = self.states();
         if states.iter().all(|state| *state == Window::Done) {
@@ -133,8 +133,8 @@ impl Work {
     }
 
     /// Delivers windows until none is left.
-    async fn lane(&self) -> Result<RangeEnd, Failed> {
-        let lane = Lane::new(&self.ranges)?;
+    async fn worker(&self) -> Result<RangeEnd, Failed> {
+        let worker = Worker::new(&self.ranges)?;
         loop {
             if self.stop.is_set() {
                 return Ok(RangeEnd::Stopped);
@@ -147,7 +147,7 @@ impl Work {
                 }
                 Found::Window(index) => index,
             };
-            match Box::pin(self.deliver(&lane, index)).await? {
+            match Box::pin(self.deliver(&worker, index)).await? {
                 RangeEnd::Done => self.set(index, Window::Done),
                 RangeEnd::Held { .. } => {
                     self.set(index, Window::HeldUntil(Instant::now() + HELD_INTERVAL));
@@ -159,11 +159,11 @@ impl Work {
         }
     }
 
-    async fn deliver(&self, lane: &Lane, index: usize) -> Result<RangeEnd, Failed> {
+    async fn deliver(&self, worker: &Worker, index: usize) -> Result<RangeEnd, Failed> {
         let Some((name, window)) = self.windows.get(index) else { return Ok(RangeEnd::Done) };
-        let range = lane.range(name);
+        let range = worker.range(name);
         if *name != self.name {
-            let whole = lane.range(&self.name).range().await?;
+            let whole = worker.range(&self.name).range().await?;
             if whole.is_none_or(|whole| whole.cancelled_at.is_some()) {
                 return Ok(RangeEnd::Cancelled);
             }
@@ -188,16 +188,16 @@ impl Work {
     }
 }
 
-/// Delivers a range with so many lanes, and tells how far it is.
+/// Delivers a range with so many workers, and tells how far it is.
 ///
-/// A lane that cannot go on stops the others after the batch in hand: most likely it is the target or the
+/// A worker that cannot go on stops the others after the batch in hand: most likely it is the target or the
 /// source, which they share.
-pub(super) async fn run(work: Arc<Work>, lanes: usize) -> Result<RangeEnd, Failed> {
+pub(super) async fn run(work: Arc<Work>, workers: usize) -> Result<RangeEnd, Failed> {
     let began_at = Instant::now();
     let mut running = JoinSet::new();
-    for _ in 0..lanes.min(work.windows.len()) {
+    for _ in 0..workers.min(work.windows.len()) {
         let work = Arc::clone(&work);
-        running.spawn(async move { Box::pin(work.lane()).await });
+        running.spawn(async move { Box::pin(work.worker()).await });
     }
     let mut beat = interval(TELL_INTERVAL);
     beat.tick().await;
@@ -208,7 +208,7 @@ pub(super) async fn run(work: Arc<Work>, lanes: usize) -> Result<RangeEnd, Faile
             done = running.join_next() => {
                 let Some(done) = done else { break };
                 let end = done.unwrap_or_else(|error| {
-                    Err(Failed::new(Exit::Failed, format!("a lane has ended: {error}")))
+                    Err(Failed::new(Exit::Failed, format!("a worker has ended: {error}")))
                 });
                 if end == Ok(RangeEnd::Done) {
                     continue;

@@ -15,7 +15,7 @@ use crate::config::read::Reader;
 use crate::config::settings::{self, Setting};
 
 /// Most requests at once for one batch.
-const LANES_MAX: u32 = 32;
+const CONCURRENCY_MAX: u32 = 32;
 /// What a signing secret begins with.
 const SIGNING_PREFIX: &str = "whsec_";
 /// Lengths of a signing secret, in bytes.
@@ -34,7 +34,7 @@ pub struct HttpConfig {
     /// Tries of one batch within one tick; at least 1.
     pub tries_max: u32,
     /// Most requests at once for one batch; at least 1.
-    pub lanes: usize,
+    pub concurrency: usize,
     /// What bodies look like.
     pub body: BodyForm,
     /// Whether bodies are compressed.
@@ -97,7 +97,7 @@ impl HttpConfig {
             url,
             timeout: Duration::from_secs(60),
             tries_max: 3,
-            lanes: 1,
+            concurrency: 1,
             body: BodyForm::Highwater,
             gzip: false,
             signing_secrets: Vec::new(),
@@ -109,14 +109,23 @@ impl HttpConfig {
 
 impl fmt::Debug for HttpConfig {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url, timeout, tries_max, lanes, body, gzip, signing_secrets, auth, authorities } =
-            self;
+        let Self {
+            url,
+            timeout,
+            tries_max,
+            concurrency,
+            body,
+            gzip,
+            signing_secrets,
+            auth,
+            authorities,
+        } = self;
         formatter
             .debug_struct("HttpConfig")
             .field("url", &redacted(url))
             .field("timeout", timeout)
             .field("tries_max", tries_max)
-            .field("lanes", lanes)
+            .field("concurrency", concurrency)
             .field("body", body)
             .field("gzip", gzip)
             .field("signing_secrets", signing_secrets)
@@ -141,7 +150,8 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HttpConfig>
     let url = super::read_url(reader, segment);
     let timeout = super::read_timeout(reader, segment);
     let tries_max = super::read_tries_max(reader, segment);
-    let lanes = reader.read(&settings::HANDLER_LANES, at, parse::number(1..=LANES_MAX));
+    let concurrency =
+        reader.read(&settings::HANDLER_CONCURRENCY, at, parse::number(1..=CONCURRENCY_MAX));
     let forms = [
         ("highwater", BodyForm::Highwater),
         ("cloudevents", BodyForm::CloudEvents),
@@ -156,7 +166,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HttpConfig>
         url: url?,
         timeout: timeout?,
         tries_max: tries_max?,
-        lanes: usize::try_from(lanes?).unwrap_or(1),
+        concurrency: usize::try_from(concurrency?).unwrap_or(1),
         body: body?,
         gzip: gzip?,
         signing_secrets: signing_secrets?,

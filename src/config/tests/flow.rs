@@ -58,7 +58,7 @@ fn a_commit_is_overlapped_only_where_that_is_asked_for_and_goes_together_with_th
     "#]],
     );
     let chain = "
-        HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = fanout
+        HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = chain
         HIGHWATER__POLLERS__ORDERS__HANDLER__STEPS = first,second
         HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__FIRST__KIND = stdout
         HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__SECOND__KIND = stdout
@@ -67,7 +67,7 @@ fn a_commit_is_overlapped_only_where_that_is_asked_for_and_goes_together_with_th
         &[MINIMAL, asked, chain],
         &expect![[r#"
         1 mistake in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT` is `true`, expected `false`, since `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `fanout`
+        setting `HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT` is `true`, expected `false`, since `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `chain`
     "#]],
     );
 }

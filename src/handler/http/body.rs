@@ -13,7 +13,7 @@ use hyper::body::{Bytes, Frame, SizeHint};
 use crate::config::BodyForm;
 use crate::event::ChangeEvent;
 use crate::handler::envelope;
-use crate::handler::http::lanes::Part;
+use crate::handler::http::concurrency::Part;
 
 /// Most bytes of a body that are handed on at once: what a connection takes up is copied once more where it is
 /// encrypted.
@@ -141,7 +141,7 @@ mod tests {
 
     use super::*;
     use crate::event::EventEncoder;
-    use crate::handler::http::lanes::whole;
+    use crate::handler::http::concurrency::whole;
     use crate::handler::testing::Sample;
     use crate::handler::{ChainStep, Delivery};
 

@@ -2,7 +2,7 @@
 
 mod auth;
 mod bad_input;
-mod lanes;
+mod concurrency;
 #[cfg(feature = "demo")]
 mod tls;
 
@@ -89,7 +89,9 @@ fn handler(url: &str, tries_max: u32) -> Http {
 }
 
 fn plain_body(sample: &Sample) -> Vec<u8> {
-    body::encode(BodyForm::Highwater, &super::lanes::whole(sample.delivery())).unwrap().into_bytes()
+    body::encode(BodyForm::Highwater, &super::concurrency::whole(sample.delivery()))
+        .unwrap()
+        .into_bytes()
 }
 
 fn config(url: &str, tries_max: u32) -> HttpConfig {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::event::Operation;
-use crate::handler::http::lanes::Part;
+use crate::handler::http::concurrency::Part;
 
 #[derive(Serialize)]
 struct CloudEvent<'a> {
@@ -46,7 +46,7 @@ mod tests {
     use expect_test::expect;
 
     use super::*;
-    use crate::handler::http::lanes::whole;
+    use crate::handler::http::concurrency::whole;
     use crate::handler::testing::Sample;
 
     #[test]

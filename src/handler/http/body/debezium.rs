@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::cursor::KeyValues;
 use crate::event::Operation;
-use crate::handler::http::lanes::Part;
+use crate::handler::http::concurrency::Part;
 
 /// The part of an event's JSON that is passed on.
 #[derive(Deserialize)]
@@ -67,7 +67,7 @@ mod tests {
 
     use super::*;
     use crate::event::ChangeEvent;
-    use crate::handler::http::lanes::whole;
+    use crate::handler::http::concurrency::whole;
     use crate::handler::testing::Sample;
 
     #[test]

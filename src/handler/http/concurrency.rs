@@ -1,13 +1,13 @@
-//! Lanes: one batch as several requests at once, without changing the order of any row. Pure.
+//! Concurrency: one batch as several requests at once, without changing the order of any row. Pure.
 //!
-//! Events of one key go to one lane, in order, so a target sees the states of a row as they came.
-//! Across lanes there is no order. The batch is taken as far as every event before is taken, in
-//! whichever lane it went; what was taken beyond that comes again.
+//! Events of one key go into one request, in order, so a target sees the states of a row as they came.
+//! Across requests there is no order. The batch is taken as far as every event before is taken, in
+//! whichever request it went into; what was taken beyond that comes again.
 
 use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested};
 use crate::handler::{Delivery, HandlerError};
 
-/// What one request delivers: a batch, or the events of a batch that share a lane.
+/// What one request delivers: a batch, or the events of a batch that share a request.
 #[derive(Debug)]
 pub(super) struct Part<'a> {
     /// The whole batch, of which only `events` are delivered.
@@ -20,14 +20,14 @@ pub(super) struct Part<'a> {
     positions: Vec<usize>,
 }
 
-/// Divides a batch over at most `lanes` requests.
-pub(super) fn divide(batch: Delivery<'_>, lanes: usize) -> Vec<Part<'_>> {
-    let mut positions: Vec<Vec<usize>> = vec![Vec::new(); lanes.max(1)];
+/// Divides a batch over at most `concurrency` requests.
+pub(super) fn divide(batch: Delivery<'_>, concurrency: usize) -> Vec<Part<'_>> {
+    let mut positions: Vec<Vec<usize>> = vec![Vec::new(); concurrency.max(1)];
     for (position, event) in batch.events.iter().enumerate() {
-        let lane = lane_of(event, positions.len());
-        positions.get_mut(lane).into_iter().for_each(|lane| lane.push(position));
+        let request = request_of(event, positions.len());
+        positions.get_mut(request).into_iter().for_each(|request| request.push(position));
     }
-    positions.retain(|lane| !lane.is_empty());
+    positions.retain(|request| !request.is_empty());
     let is_whole = positions.len() == 1;
     let part = |positions: Vec<usize>| {
         let events: Vec<&ChangeEvent> =
@@ -89,16 +89,16 @@ pub(super) fn combine(
 const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// Returns the lane of an event's key. The same in every process, so that a retry divides as before.
-fn lane_of(event: &ChangeEvent, lanes: usize) -> usize {
-    if lanes == 1 {
+/// Returns the request of an event's key. The same in every process, so that a retry divides as before.
+fn request_of(event: &ChangeEvent, concurrency: usize) -> usize {
+    if concurrency == 1 {
         return 0;
     }
     let key = serde_json::to_string(&event.cursor.key).unwrap_or_default();
     let hash = key.bytes().fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME));
-    u64::try_from(lanes)
+    u64::try_from(concurrency)
         .ok()
-        .and_then(|lanes| usize::try_from(hash % lanes.max(1)).ok())
+        .and_then(|concurrency| usize::try_from(hash % concurrency.max(1)).ok())
         .unwrap_or(0)
 }
 
@@ -148,7 +148,7 @@ mod tests {
     use crate::handler::testing::Sample;
 
     #[test]
-    fn one_lane_is_the_batch_itself() {
+    fn one_request_is_the_batch_itself() {
         let sample = Sample::new(5);
         let parts = divide(sample.delivery(), 1);
         assert_eq!(parts.len(), 1);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_spread_over_all_lanes() {
+    fn keys_spread_over_all_requests() {
         let sample = Sample::new(1000);
         let parts = divide(sample.delivery(), 8);
         assert_eq!(parts.len(), 8);
@@ -166,21 +166,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_event_is_in_one_lane_and_each_key_keeps_its_order(
+        fn every_event_is_in_one_request_and_each_key_keeps_its_order(
             keys in prop::collection::vec(0_u64..6, 1..60),
-            lanes in 1_usize..9,
+            concurrency in 1_usize..9,
         ) {
             let sample = Sample::of_keys(&keys);
-            let parts = divide(sample.delivery(), lanes);
-            prop_assert!(parts.len() <= lanes);
-            let mut lane_of_key = BTreeMap::new();
+            let parts = divide(sample.delivery(), concurrency);
+            prop_assert!(parts.len() <= concurrency);
+            let mut request_of_key = BTreeMap::new();
             let mut seen = Vec::new();
-            for (lane, part) in parts.iter().enumerate() {
+            for (request, part) in parts.iter().enumerate() {
                 prop_assert!(part.positions.is_sorted() && !part.positions.is_empty());
                 for (event, position) in part.events.iter().zip(&part.positions) {
                     prop_assert_eq!(*event, &sample.events[*position]);
-                    let before = lane_of_key.insert(keys[*position], lane);
-                    prop_assert!(before.is_none_or(|before| before == lane));
+                    let before = request_of_key.insert(keys[*position], request);
+                    prop_assert!(before.is_none_or(|before| before == request));
                     seen.push(*position);
                 }
             }
@@ -188,15 +188,15 @@ mod tests {
             prop_assert!(seen.into_iter().eq(0..keys.len()));
         }
 
-        /// `taken` says of each lane how many of its events were taken.
+        /// `taken` says of each request how many of its events were taken.
         #[test]
-        fn only_what_all_lanes_took_before_is_accepted(
+        fn only_what_all_requests_took_before_is_accepted(
             keys in prop::collection::vec(0_u64..6, 1..60),
-            lanes in 1_usize..9,
+            concurrency in 1_usize..9,
             taken in prop::collection::vec(0_usize..20, 9),
         ) {
             let sample = Sample::of_keys(&keys);
-            let parts = divide(sample.delivery(), lanes);
+            let parts = divide(sample.delivery(), concurrency);
             let mut untaken = Vec::new();
             let results = parts.iter().zip(&taken).map(|(part, taken)| {
                 untaken.extend(part.positions.iter().skip(*taken));
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(ids(&one), ids(&one));
         assert_ne!(ids(&one)[0], ids(&one)[1]);
         assert!(!ids(&one).contains(&one.batch_id));
-        // The added event changes the lane that it is in, and no other.
+        // The added event changes the request that it is in, and no other.
         let same = ids(&one).iter().zip(&ids(&other)).filter(|(one, other)| one == other).count();
         assert_eq!(same, 1);
         let step = Some(ChainStep { name: "notify", of_batch: &one.batch_id });

@@ -1,4 +1,4 @@
-//! Lanes against a receiver that answers when all requests are in.
+//! Concurrent requests against a receiver that answers when all requests are in.
 
 use tokio::sync::Barrier;
 
@@ -37,19 +37,19 @@ async fn start(at_once: usize, refused: &[&str]) -> (Arc<Mutex<Vec<serde_json::V
     (seen, url)
 }
 
-fn with_lanes(lanes: usize, url: &str) -> Http {
-    handler_of(&HttpConfig { lanes, ..config(url, 1) })
+fn with_concurrency(concurrency: usize, url: &str) -> Http {
+    handler_of(&HttpConfig { concurrency, ..config(url, 1) })
 }
 
 #[tokio::test]
-async fn lanes_deliver_at_once_and_a_key_stays_in_its_lane() {
+async fn requests_are_sent_at_once_and_a_key_stays_in_one_of_them() {
     // Keys 0 to 5, three states of each.
     let keys: Vec<u64> = (0..18).map(|n| n % 6).collect();
     let sample = Sample::of_keys(&keys);
-    let lanes = super::super::lanes::divide(sample.delivery(), 3).len();
-    assert_eq!(lanes, 3);
-    let (seen, url) = start(lanes, &[]).await;
-    with_lanes(3, &url).handle(sample.delivery()).await.unwrap();
+    let concurrency = super::super::concurrency::divide(sample.delivery(), 3).len();
+    assert_eq!(concurrency, 3);
+    let (seen, url) = start(concurrency, &[]).await;
+    with_concurrency(3, &url).handle(sample.delivery()).await.unwrap();
     let seen = seen.lock().unwrap();
     let mut rows = 0;
     for body in seen.iter() {
@@ -59,7 +59,7 @@ async fn lanes_deliver_at_once_and_a_key_stays_in_its_lane() {
         rows += events.len();
         for event in events {
             let same_key = events.iter().filter(|other| other["pk"] == event["pk"]);
-            assert_eq!(same_key.count(), 3, "all states of a key are in one lane");
+            assert_eq!(same_key.count(), 3, "all states of a key are in one request");
         }
         let versions: Vec<&str> =
             events.iter().map(|event| event["cursor"]["value"].as_str().unwrap()).collect();
@@ -74,7 +74,7 @@ async fn the_batch_is_taken_as_far_as_every_row_before_was() {
     let sample = Sample::of_keys(&keys);
     for refused in [0, 7, 17] {
         let (_, url) = start(3, &[sample.events[refused].id.as_str()]).await;
-        let error = with_lanes(3, &url).handle(sample.delivery()).await.unwrap_err();
+        let error = with_concurrency(3, &url).handle(sample.delivery()).await.unwrap_err();
         let HandlerError::Partial { accepted, .. } = error else { panic!("{error:?}") };
         assert_eq!(accepted, refused);
     }

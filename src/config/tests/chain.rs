@@ -3,7 +3,7 @@
 use super::*;
 
 const CHAIN: &str = "
-    HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = fanout
+    HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = chain
     HIGHWATER__POLLERS__ORDERS__HANDLER__STEPS = warehouse, notify
     HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__WAREHOUSE__KIND = sql
     HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__WAREHOUSE__CONNECTION = TARGET
@@ -17,7 +17,7 @@ const CHAIN: &str = "
 #[test]
 fn steps_stand_in_the_order_of_the_list_each_with_settings_of_its_own() {
     let handler = read(&[MINIMAL, CHAIN]).pollers["orders"].handler.clone();
-    let HandlerConfig::Fanout(steps) = handler else { panic!("{handler:?}") };
+    let HandlerConfig::Chain(steps) = handler else { panic!("{handler:?}") };
     let names: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
     assert_eq!(names, ["warehouse", "notify"]);
     let HandlerConfig::Sql(sql) = &steps[0].handler else { panic!("{steps:?}") };
@@ -50,13 +50,13 @@ fn mistakes_in_a_chain_are_told_by_the_names_of_its_settings() {
     "]],
     );
     let nested = "
-        HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__KIND = fanout
+        HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__KIND = chain
     ";
     check_mistakes(
         &[MINIMAL, CHAIN, nested],
         &expect![[r"
         1 mistake in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__KIND` is `fanout`, expected `http`, `sql`, `queue`, `blob`, `durable`, `exec` or `stdout`
+        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__KIND` is `chain`, expected `http`, `sql`, `queue`, `blob`, `durable`, `exec` or `stdout`
     "]],
     );
     let none = "
@@ -88,10 +88,17 @@ fn a_chain_and_each_of_its_steps_have_settings_of_their_own_kind_only() {
         HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__WAREHOUSE__URL = https://example.org/changes
     ";
     let errors = Config::from_vars(&vars(&[MINIMAL, CHAIN, bad])).unwrap_err().to_string();
-    for (setting, kind) in [("", "fanout"), ("STEP__WAREHOUSE__", "sql")] {
+    for (setting, kind) in [("", "chain"), ("STEP__WAREHOUSE__", "sql")] {
         let of = format!("`HIGHWATER__POLLERS__ORDERS__HANDLER__{setting}");
         let expected =
             format!("{of}URL` is `(not shown)`, expected nothing, as {of}KIND` is `{kind}`");
         assert!(errors.contains(&expected), "{errors}");
     }
+}
+
+#[test]
+fn the_old_name_of_a_chain_says_the_new_one() {
+    let old = "HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = fanout";
+    let errors = Config::from_vars(&vars(&[MINIMAL, old])).unwrap_err().to_string();
+    assert!(errors.contains("is `fanout`, expected") && errors.contains("`chain` is its name now"));
 }

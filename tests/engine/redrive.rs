@@ -6,7 +6,7 @@ use highwater::event::EventId;
 use highwater::handler::HandlerError;
 use highwater::policy::{FailurePolicy, OnFailure};
 use highwater::poller::{
-    Operator, Poller, Replay, ReplayEnd, ReplayError, Replayed, Skipped, StopSignal, TickError,
+    Operator, Poller, Redrive, RedriveEnd, RedriveError, Redriven, Skipped, StopSignal, TickError,
     TickOutcome,
 };
 use highwater::state::{Fence, FencingToken, Precondition, Standing, StateKey, StateStore, encode};
@@ -34,33 +34,33 @@ async fn set_aside(bad: i64) -> (World, Poller) {
     (world, poller)
 }
 
-fn replay(events: &[EventId]) -> Replay<'_> {
+fn redrive(events: &[EventId]) -> Redrive<'_> {
     let stop = StopSignal::new();
-    Replay { id: "replay-1", events, as_stored: false, drop_gone: false, stop }
+    Redrive { id: "replay-1", events, as_stored: false, drop_gone: false, stop }
 }
 
-/// Replays in a process of its own.
+/// Redrives in a process of its own.
 async fn run(
     world: &World,
-    replay: &Replay<'_>,
-) -> (Result<ReplayEnd, ReplayError>, Vec<Replayed>) {
+    redrive: &Redrive<'_>,
+) -> (Result<RedriveEnd, RedriveError>, Vec<Redriven>) {
     let mut told = Vec::new();
     let cli = world.instance("cli");
-    let ended = admin(&cli).replay(replay, &mut |_, replayed| told.push(replayed)).await;
+    let ended = admin(&cli).redrive(redrive, &mut |_, redriven| told.push(redriven)).await;
     (ended, told)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replay_delivers_the_row_as_it_is_now_under_a_lease_of_its_own() {
+async fn a_redrive_delivers_the_row_as_it_is_now_under_a_lease_of_its_own() {
     let (world, poller) = set_aside(2).await;
     let events = admin(&poller).quarantined().await.unwrap();
     let before = world.document().await;
     let earlier = world.handler.received();
     world.source.put(2, "mended");
-    let (ended, told) = run(&world, &replay(&events)).await;
-    assert!(matches!(ended, Ok(ReplayEnd::Done)), "{ended:?}");
-    for replayed in &told {
-        assert!(matches!(replayed, Replayed::Delivered { stays: None, .. }), "{replayed:?}");
+    let (ended, told) = run(&world, &redrive(&events)).await;
+    assert!(matches!(ended, Ok(RedriveEnd::Done)), "{ended:?}");
+    for redriven in &told {
+        assert!(matches!(redriven, Redriven::Delivered { stays: None, .. }), "{redriven:?}");
     }
     assert_eq!(admin(&poller).quarantined().await.unwrap(), []);
     let received = world.handler.received();
@@ -77,27 +77,27 @@ async fn a_replay_delivers_the_row_as_it_is_now_under_a_lease_of_its_own() {
     let after = world.document().await;
     assert_eq!(after.checkpoint, before.checkpoint);
     assert!(after.lease.released_at.is_some());
-    // The changed row comes in its turn too, under the id that the replay gave it.
+    // The changed row comes in its turn too, under the id that the redrive gave it.
     tick(&poller).await.unwrap();
     let in_turn = world.handler.received().pop().unwrap();
     assert!(again.iter().any(|call| call.event_ids == in_turn.event_ids), "{in_turn:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_aborted_replay_releases_the_lease_and_counts_no_attempt() {
+async fn an_aborted_redrive_releases_the_lease_and_counts_no_attempt() {
     let (world, poller) = set_aside(1).await;
     let events = poller.quarantined().await.unwrap();
     world.handler.then_take(Duration::from_secs(1000));
     let (began, stop) = (Instant::now(), StopSignal::new());
-    let replay = Replay { stop: stop.clone(), ..replay(&events) };
+    let redrive = Redrive { stop: stop.clone(), ..redrive(&events) };
     let ask = async {
         sleep(5).await;
         stop.set();
         sleep(8).await;
         stop.abort();
     };
-    let ((ended, told), ()) = tokio::join!(run(&world, &replay), ask);
-    assert!(matches!(ended, Ok(ReplayEnd::Stopped)) && told.is_empty(), "{ended:?}, {told:?}");
+    let ((ended, told), ()) = tokio::join!(run(&world, &redrive), ask);
+    assert!(matches!(ended, Ok(RedriveEnd::Stopped)) && told.is_empty(), "{ended:?}, {told:?}");
     assert_eq!(began.elapsed(), Duration::from_secs(13));
     assert!(world.is_released().await);
     let entry = poller.entry(&events[0]).await.unwrap().unwrap().entry.unwrap();
@@ -110,9 +110,9 @@ async fn an_entry_is_removed_only_after_its_row_was_taken() {
     let events = admin(&poller).quarantined().await.unwrap();
     let attempts = admin(&poller).entry(&events[0]).await.unwrap().unwrap().entry.unwrap().attempts;
     world.handler.then_fail(refused());
-    let (_, told) = run(&world, &replay(&events)).await;
+    let (_, told) = run(&world, &redrive(&events)).await;
     assert!(
-        matches!(&told[..], [Replayed::Refused { attempts: now, .. }] if *now == attempts + 1),
+        matches!(&told[..], [Redriven::Refused { attempts: now, .. }] if *now == attempts + 1),
         "{told:?}"
     );
     let entry = admin(&poller).entry(&events[0]).await.unwrap().unwrap().entry.unwrap();
@@ -120,16 +120,16 @@ async fn an_entry_is_removed_only_after_its_row_was_taken() {
     // The process dies while the handler works.
     let cli = world.instance("cli-2");
     world.handler.then_take(Duration::from_secs(20));
-    let died = replay(&events);
+    let died = redrive(&events);
     let mut told = |_: &EventId, _| {};
-    let work = admin(&cli).replay(&died, &mut told);
+    let work = admin(&cli).redrive(&died, &mut told);
     assert!(tokio::time::timeout(Duration::from_secs(10), work).await.is_err());
     assert_eq!(admin(&poller).quarantined().await.unwrap(), events);
     // The store breaks when it is to be removed.
     sleep(60).await;
     world.store.break_next(Call::Remove, Fault::LostRequest);
-    let (_, told) = run(&world, &replay(&events)).await;
-    assert!(matches!(&told[..], [Replayed::Delivered { stays: Some(_), .. }]), "{told:?}");
+    let (_, told) = run(&world, &redrive(&events)).await;
+    assert!(matches!(&told[..], [Redriven::Delivered { stays: Some(_), .. }]), "{told:?}");
     assert_eq!(admin(&poller).quarantined().await.unwrap(), events);
 }
 
@@ -139,15 +139,15 @@ async fn a_row_that_is_gone_is_told_and_its_entry_removed_only_if_asked_to() {
     let events = admin(&poller).quarantined().await.unwrap();
     world.source.delete(1);
     let calls = world.handler.received().len();
-    let (_, told) = run(&world, &replay(&events)).await;
-    assert!(matches!(&told[..], [Replayed::Gone { removed: false }]), "{told:?}");
+    let (_, told) = run(&world, &redrive(&events)).await;
+    assert!(matches!(&told[..], [Redriven::Gone { removed: false }]), "{told:?}");
     assert_eq!(admin(&poller).quarantined().await.unwrap(), events);
-    let (_, told) = run(&world, &Replay { drop_gone: true, ..replay(&events) }).await;
-    assert!(matches!(&told[..], [Replayed::Gone { removed: true }]), "{told:?}");
+    let (_, told) = run(&world, &Redrive { drop_gone: true, ..redrive(&events) }).await;
+    assert!(matches!(&told[..], [Redriven::Gone { removed: true }]), "{told:?}");
     assert_eq!(admin(&poller).quarantined().await.unwrap(), []);
     assert_eq!(world.handler.received().len(), calls);
-    let (_, told) = run(&world, &replay(&events)).await;
-    assert!(matches!(&told[..], [Replayed::Missing]), "{told:?}");
+    let (_, told) = run(&world, &redrive(&events)).await;
+    assert!(matches!(&told[..], [Redriven::Missing]), "{told:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -155,25 +155,25 @@ async fn what_was_stored_is_delivered_where_that_is_asked_for() {
     let (world, poller) = set_aside(1).await;
     let events = admin(&poller).quarantined().await.unwrap();
     world.source.delete(1);
-    let (_, told) = run(&world, &Replay { as_stored: true, ..replay(&events) }).await;
-    let [Replayed::Delivered { event, stays: None }] = &told[..] else { panic!("{told:?}") };
+    let (_, told) = run(&world, &Redrive { as_stored: true, ..redrive(&events) }).await;
+    let [Redriven::Delivered { event, stays: None }] = &told[..] else { panic!("{told:?}") };
     assert_eq!(std::slice::from_ref(event), &events[..]);
     let call = world.handler.received().pop().unwrap();
     assert_eq!((call.ids, call.event_ids), (vec![1], vec![events[0].to_string()]));
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_replay_runs_while_a_tick_does_and_no_tick_while_a_replay_does() {
+async fn no_redrive_runs_while_a_tick_does_and_no_tick_while_a_redrive_does() {
     let (world, poller) = set_aside(1).await;
     let events = admin(&poller).quarantined().await.unwrap();
     world.source.put(9, "new");
     world.handler.then_take(Duration::from_secs(10));
     let (outcome, (ended, told)) = tokio::join!(tick(&poller), async {
         sleep(1).await;
-        run(&world, &replay(&events)).await
+        run(&world, &redrive(&events)).await
     });
     outcome.unwrap();
-    let Err(ReplayError::Held { owner_id, until: Some(until) }) = ended else {
+    let Err(RedriveError::Held { owner_id, until: Some(until) }) = ended else {
         panic!("{ended:?}");
     };
     assert_eq!((owner_id.as_str(), told.len()), ("a", 0));
@@ -181,20 +181,20 @@ async fn no_replay_runs_while_a_tick_does_and_no_tick_while_a_replay_does() {
 
     world.handler.then_take(Duration::from_secs(100));
     world.source.put(10, "new");
-    let mine = replay(&events);
+    let mine = redrive(&events);
     let ((ended, _), outcome) = tokio::join!(run(&world, &mine), async {
         sleep(90).await;
         tick(&poller).await.unwrap()
     });
-    assert!(matches!(ended, Ok(ReplayEnd::Done)), "{ended:?}");
+    assert!(matches!(ended, Ok(RedriveEnd::Done)), "{ended:?}");
     assert!(
         matches!(&outcome, TickOutcome::Skipped(Skipped::Held { owner_id, .. }) if owner_id == "cli"),
-        "the replay renews its lease: {outcome:?}"
+        "the redrive renews its lease: {outcome:?}"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_poller_that_is_paused_or_backing_off_can_be_replayed_and_stays_so() {
+async fn a_poller_that_is_paused_or_backing_off_can_be_redriven_and_stays_so() {
     let (world, poller) = set_aside(1).await;
     let events = admin(&poller).quarantined().await.unwrap();
     world.source.put(9, "new");
@@ -202,9 +202,9 @@ async fn a_poller_that_is_paused_or_backing_off_can_be_replayed_and_stays_so() {
     tick(&poller).await.unwrap_err();
     admin(&world.instance("ann")).pause(Operator { by: "ann", reason: "why" }).await.unwrap();
     let before = world.document().await;
-    let (ended, told) = run(&world, &replay(&events)).await;
-    assert!(matches!(ended, Ok(ReplayEnd::Done)), "{ended:?}");
-    assert!(matches!(&told[..], [Replayed::Delivered { stays: None, .. }]), "{told:?}");
+    let (ended, told) = run(&world, &redrive(&events)).await;
+    assert!(matches!(ended, Ok(RedriveEnd::Done)), "{ended:?}");
+    assert!(matches!(&told[..], [Redriven::Delivered { stays: None, .. }]), "{told:?}");
     let after = world.document().await;
     assert_eq!((&after.paused, &after.in_flight), (&before.paused, &before.in_flight));
     let age = highwater::state::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
@@ -212,23 +212,23 @@ async fn a_poller_that_is_paused_or_backing_off_can_be_replayed_and_stays_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_target_that_takes_nothing_ends_the_replay_and_blames_no_row() {
+async fn a_target_that_takes_nothing_ends_the_redrive_and_blames_no_row() {
     let throttled = HandlerError::Throttled { reason: "429".to_owned(), retry_after: None };
     for error in [throttled, HandlerError::Misconfigured("401".to_owned())] {
         let (world, poller) = set_aside(2).await;
         let events = admin(&poller).quarantined().await.unwrap();
         let before = admin(&poller).entry(&events[0]).await.unwrap().unwrap().etag;
         world.handler.then_fail(error);
-        let (ended, told) = run(&world, &replay(&events)).await;
-        assert!(matches!(ended, Ok(ReplayEnd::TargetAtFault(_))), "{ended:?}");
-        assert!(matches!(&told[..], [Replayed::NotTried { .. }]), "{told:?}");
+        let (ended, told) = run(&world, &redrive(&events)).await;
+        assert!(matches!(ended, Ok(RedriveEnd::TargetAtFault(_))), "{ended:?}");
+        assert!(matches!(&told[..], [Redriven::NotTried { .. }]), "{told:?}");
         assert_eq!(admin(&poller).entry(&events[0]).await.unwrap().unwrap().etag, before);
     }
     let (world, poller) = set_aside(5).await;
     let events = admin(&poller).quarantined().await.unwrap();
     world.handler.judge_by(|_| Err(HandlerError::Retryable("500".to_owned())));
-    let (ended, told) = run(&world, &replay(&events)).await;
-    assert!(matches!(ended, Ok(ReplayEnd::TargetAtFault(_))), "{ended:?}");
+    let (ended, told) = run(&world, &redrive(&events)).await;
+    assert!(matches!(ended, Ok(RedriveEnd::TargetAtFault(_))), "{ended:?}");
     assert_eq!(told.len(), 3, "it is down, most likely");
     assert_eq!(admin(&poller).quarantined().await.unwrap(), events);
 }
@@ -242,53 +242,53 @@ async fn what_cannot_be_read_is_named_and_stays() {
     let precondition = Precondition::Matches(stored.etag);
     world.memory.store(&key, b"{}".to_vec(), precondition).await.unwrap();
     for as_stored in [false, true] {
-        let request = Replay { as_stored, drop_gone: true, ..replay(&events) };
+        let request = Redrive { as_stored, drop_gone: true, ..redrive(&events) };
         let (ended, told) = run(&world, &request).await;
-        assert!(matches!(ended, Ok(ReplayEnd::Done)), "{ended:?}");
-        assert!(matches!(&told[..], [Replayed::Unreadable(_)]), "{told:?}");
+        assert!(matches!(ended, Ok(RedriveEnd::Done)), "{ended:?}");
+        assert!(matches!(&told[..], [Redriven::Unreadable(_)]), "{told:?}");
     }
     assert_eq!(world.stored(&key).await.unwrap().bytes, b"{}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replay_stops_after_the_row_in_hand_and_where_its_lease_is_broken() {
+async fn a_redrive_stops_after_the_row_in_hand_and_where_its_lease_is_broken() {
     let (world, poller) = set_aside(3).await;
     let events = admin(&poller).quarantined().await.unwrap();
-    let request = replay(&events);
+    let request = redrive(&events);
     let stop = request.stop.clone();
     world.handler.then(async move {
         stop.set();
         Ok(())
     });
     let (ended, told) = run(&world, &request).await;
-    assert!(matches!(ended, Ok(ReplayEnd::Stopped)), "{ended:?}");
+    assert!(matches!(ended, Ok(RedriveEnd::Stopped)), "{ended:?}");
     assert_eq!((told.len(), admin(&poller).quarantined().await.unwrap().len()), (1, 2));
 
     world.handler.then_take(Duration::from_secs(60));
-    let mine = replay(&events);
+    let mine = redrive(&events);
     let ((ended, told), ()) = tokio::join!(run(&world, &mine), async {
         sleep(1).await;
         let broken = world.document().await.break_lease().unwrap();
         world.overwrite(&encode(&broken)).await;
     });
-    assert!(matches!(ended, Err(ReplayError::Tick(TickError::LeaseLost(_)))), "{ended:?}");
+    assert!(matches!(ended, Err(RedriveError::Tick(TickError::LeaseLost(_)))), "{ended:?}");
     assert!(told.len() <= 1, "{told:?}");
     assert_eq!(admin(&poller).quarantined().await.unwrap().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_source_that_cannot_be_read_ends_the_replay() {
+async fn a_source_that_cannot_be_read_ends_the_redrive() {
     let (world, poller) = set_aside(2).await;
     let events = admin(&poller).quarantined().await.unwrap();
     world.source.fail_next("database unreachable");
-    let (ended, told) = run(&world, &replay(&events)).await;
-    assert!(matches!(ended, Err(ReplayError::Tick(TickError::Fetch(_)))), "{ended:?}");
+    let (ended, told) = run(&world, &redrive(&events)).await;
+    assert!(matches!(ended, Err(RedriveError::Tick(TickError::Fetch(_)))), "{ended:?}");
     assert_eq!((told.len(), admin(&poller).quarantined().await.unwrap()), (0, events));
     assert!(world.is_released().await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replay_takes_no_grant_once_the_target_has_refused_one_of_an_older_copy() {
+async fn a_redrive_takes_no_grant_once_the_target_has_refused_one_of_an_older_copy() {
     let (world, poller) = set_aside(2).await;
     let events = admin(&poller).quarantined().await.unwrap();
     let document = world.document().await;
@@ -300,10 +300,10 @@ async fn a_replay_takes_no_grant_once_the_target_has_refused_one_of_an_older_cop
     });
     let calls = world.handler.received().len() + 1;
     for _ in 0..12 {
-        let (ended, _) = run(&world, &replay(&events)).await;
+        let (ended, _) = run(&world, &redrive(&events)).await;
         let refused = matches!(
             &ended,
-            Err(ReplayError::Tick(TickError::FenceAhead { current, .. })) if *current == fence
+            Err(RedriveError::Tick(TickError::FenceAhead { current, .. })) if *current == fence
         );
         assert!(refused, "{ended:?}");
         assert_eq!(world.handler.received().len(), calls, "the target is asked once");
@@ -318,7 +318,7 @@ async fn a_replay_takes_no_grant_once_the_target_has_refused_one_of_an_older_cop
 
 /// Somebody has taken the lease while the target was asked, so the refusal says nothing of the document.
 #[tokio::test(start_paused = true)]
-async fn a_replay_that_lost_its_lease_keeps_no_fence() {
+async fn a_redrive_that_lost_its_lease_keeps_no_fence() {
     let (world, poller) = set_aside(1).await;
     let events = admin(&poller).quarantined().await.unwrap();
     let document = world.document().await;
@@ -330,7 +330,7 @@ async fn a_replay_that_lost_its_lease_keeps_no_fence() {
             .admit(generation, FencingToken(token + 1))?;
         Ok(())
     });
-    let (ended, _) = run(&world, &replay(&events)).await;
-    assert!(matches!(ended, Ok(ReplayEnd::TargetAtFault(HandlerError::Fenced(_)))), "{ended:?}");
+    let (ended, _) = run(&world, &redrive(&events)).await;
+    assert!(matches!(ended, Ok(RedriveEnd::TargetAtFault(HandlerError::Fenced(_)))), "{ended:?}");
     assert_eq!(world.document().await.lease.target_fence, None);
 }

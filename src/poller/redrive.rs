@@ -22,16 +22,16 @@ use crate::policy::Blame;
 use crate::quarantine::{Entry, EntryError};
 use crate::state::{ETag, Precondition, Refusal, StoreError};
 
-/// Longest that one replay may hold the lease.
+/// Longest that one redrive may hold the lease.
 const TIME_MAX: Duration = Duration::from_secs(86_400);
-/// So many rows in a row that fail for no known reason end a replay: most likely it is the target.
+/// So many rows in a row that fail for no known reason end a redrive: most likely it is the target.
 const UNKNOWN_FAILURES_MAX: u32 = 3;
 /// How often the lease is asked for, where others write in between.
 const ACQUIRE_TRIES_MAX: u32 = 5;
 
 /// What is to be delivered again, and how.
 #[derive(Clone, Debug)]
-pub struct Replay<'a> {
+pub struct Redrive<'a> {
     /// Part of every batch id, so that a target does not take these batches for known ones.
     pub id: &'a str,
     /// Ids of the events, in the order in which they are delivered.
@@ -40,13 +40,13 @@ pub struct Replay<'a> {
     pub as_stored: bool,
     /// Remove entries whose row is gone.
     pub drop_gone: bool,
-    /// Set when the replay is to stop after the row in flight, and later to abort that too.
+    /// Set when the redrive is to stop after the row in flight, and later to abort that too.
     pub stop: StopSignal,
 }
 
 /// What became of one entry.
 #[derive(Debug)]
-pub enum Replayed {
+pub enum Redriven {
     /// The handler took its row.
     Delivered {
         /// The event that it was given: that of the row's present state.
@@ -77,9 +77,9 @@ pub enum Replayed {
     Missing,
 }
 
-/// How a replay ended that was begun.
+/// How a redrive ended that was begun.
 #[derive(Debug)]
-pub enum ReplayEnd {
+pub enum RedriveEnd {
     /// Each entry was looked at.
     Done,
     /// It was asked to stop; a row whose handler call was aborted is as it was.
@@ -90,8 +90,8 @@ pub enum ReplayEnd {
 
 /// Why nothing, or nothing more, was delivered.
 #[derive(Debug, Error)]
-pub enum ReplayError {
-    /// A tick or another replay runs.
+pub enum RedriveError {
+    /// A tick or another redrive runs.
     #[error("lease is held by `{owner_id}`")]
     Held {
         /// The holder.
@@ -104,7 +104,7 @@ pub enum ReplayError {
     Tick(#[from] TickError),
 }
 
-impl From<LeaseError> for ReplayError {
+impl From<LeaseError> for RedriveError {
     fn from(error: LeaseError) -> Self {
         Self::Tick(TickError::LeaseLost(error))
     }
@@ -112,10 +112,10 @@ impl From<LeaseError> for ReplayError {
 
 /// An outcome of one entry, and what it says of the target.
 enum Tried {
-    Ended(Replayed),
+    Ended(Redriven),
     /// It failed for no known reason.
-    Unknown(Replayed, HandlerError),
-    Target(Replayed, HandlerError),
+    Unknown(Redriven, HandlerError),
+    Target(Redriven, HandlerError),
     /// The process stops, and its handler call was aborted.
     Aborted,
 }
@@ -132,70 +132,70 @@ impl Poller {
     ///
     /// # Errors
     ///
-    /// [`ReplayError::Held`] while a tick runs elsewhere; [`ReplayError::Tick`] if the state, its lease
+    /// [`RedriveError::Held`] while a tick runs elsewhere; [`RedriveError::Tick`] if the state, its lease
     /// or the source fails.
-    pub async fn replay(
+    pub async fn redrive(
         &self,
-        replay: &Replay<'_>,
-        told: &mut (dyn FnMut(&EventId, Replayed) + Send),
-    ) -> Result<ReplayEnd, ReplayError> {
+        redrive: &Redrive<'_>,
+        told: &mut (dyn FnMut(&EventId, Redriven) + Send),
+    ) -> Result<RedriveEnd, RedriveError> {
         // A tick of this process would have the same owner id.
         let mut memory = self.memory.lock().await;
         memory.forget();
         let mut lease = Box::pin(self.lease_by_hand()).await?;
-        let replaying = Box::pin(async {
-            let ended = self.replay_under(&mut lease, replay, told).await;
-            if let Ok(ReplayEnd::TargetAtFault(HandlerError::Fenced(refused))) = &ended
+        let redriving = Box::pin(async {
+            let ended = self.redrive_under(&mut lease, redrive, told).await;
+            if let Ok(RedriveEnd::TargetAtFault(HandlerError::Fenced(refused))) = &ended
                 && lease.is_newest_grant().await.unwrap_or(false)
             {
                 // As after a tick; where it cannot be written, the next grant is refused again.
                 lease.release_refused(refused.current, None).await.unwrap_or_default();
                 return Err(self.fence_ahead(*refused).into());
             }
-            if !matches!(&ended, Err(ReplayError::Tick(TickError::LeaseLost(_)))) {
+            if !matches!(&ended, Err(RedriveError::Tick(TickError::LeaseLost(_)))) {
                 // It lapses by itself where it cannot be given up.
                 lease.release(None, None).await.unwrap_or_default();
             }
             ended
         });
-        self.append_during(replaying).await
+        self.append_during(redriving).await
     }
 
-    async fn replay_under(
+    async fn redrive_under(
         &self,
         lease: &mut Lease<'_>,
-        replay: &Replay<'_>,
-        told: &mut (dyn FnMut(&EventId, Replayed) + Send),
-    ) -> Result<ReplayEnd, ReplayError> {
+        redrive: &Redrive<'_>,
+        told: &mut (dyn FnMut(&EventId, Redriven) + Send),
+    ) -> Result<RedriveEnd, RedriveError> {
         let mut unknown = 0;
-        for event in replay.events {
-            if replay.stop.is_set() {
-                return Ok(ReplayEnd::Stopped);
+        for event in redrive.events {
+            if redrive.stop.is_set() {
+                return Ok(RedriveEnd::Stopped);
             }
-            match self.replay_one(lease, event, replay).await? {
-                Tried::Ended(replayed) => {
+            match self.redrive_one(lease, event, redrive).await? {
+                Tried::Ended(redriven) => {
                     unknown = 0;
-                    told(event, replayed);
+                    told(event, redriven);
                 }
-                Tried::Unknown(replayed, error) => {
+                Tried::Unknown(redriven, error) => {
                     unknown += 1;
-                    told(event, replayed);
+                    told(event, redriven);
                     if unknown == UNKNOWN_FAILURES_MAX {
-                        return Ok(ReplayEnd::TargetAtFault(error));
+                        return Ok(RedriveEnd::TargetAtFault(error));
                     }
                 }
-                Tried::Target(replayed, error) => {
-                    told(event, replayed);
-                    return Ok(ReplayEnd::TargetAtFault(error));
+                Tried::Target(redriven, error) => {
+                    told(event, redriven);
+                    return Ok(RedriveEnd::TargetAtFault(error));
                 }
-                Tried::Aborted => return Ok(ReplayEnd::Stopped),
+                Tried::Aborted => return Ok(RedriveEnd::Stopped),
             }
         }
-        Ok(ReplayEnd::Done)
+        Ok(RedriveEnd::Done)
     }
 
     /// Takes the poller's lease, also where it is paused or backing off.
-    async fn lease_by_hand(&self) -> Result<Lease<'_>, ReplayError> {
+    async fn lease_by_hand(&self) -> Result<Lease<'_>, RedriveError> {
         for _ in 0..ACQUIRE_TRIES_MAX {
             let base = self.read().await?;
             let context = LeaseContext {
@@ -214,7 +214,7 @@ impl Poller {
                 Acquired::Conflict => {}
                 Acquired::Refused(Refusal::Held { owner_id }) => {
                     let until = base.document.lease.expires_at;
-                    return Err(ReplayError::Held { owner_id, until });
+                    return Err(RedriveError::Held { owner_id, until });
                 }
                 Acquired::Refused(Refusal::FenceAhead(refused)) => {
                     return Err(self.fence_ahead(refused).into());
@@ -228,36 +228,36 @@ impl Poller {
         Err(TickError::Acquire(LeaseError::Store(conflict)).into())
     }
 
-    async fn replay_one(
+    async fn redrive_one(
         &self,
         lease: &mut Lease<'_>,
         event: &EventId,
-        replay: &Replay<'_>,
-    ) -> Result<Tried, ReplayError> {
+        redrive: &Redrive<'_>,
+    ) -> Result<Tried, RedriveError> {
         let loaded = lease.hold_while(self.entry(event)).await?;
         let loaded = loaded.map_err(|error| TickError::Load(error.into()))?;
         let Some(Found { event: id, entry, etag }) = loaded else {
-            return Ok(Tried::Ended(Replayed::Missing));
+            return Ok(Tried::Ended(Redriven::Missing));
         };
         let entry = match entry {
             Ok(entry) => entry,
-            Err(error) => return Ok(Tried::Ended(Replayed::Unreadable(error))),
+            Err(error) => return Ok(Tried::Ended(Redriven::Unreadable(error))),
         };
         let at = Place { event: id, etag };
-        let picked = if replay.as_stored {
+        let picked = if redrive.as_stored {
             stored(&entry)
         } else {
             lease.hold_while(self.current(&entry)).await??
         };
         let event = match picked {
             Picked::Event(event) => event,
-            Picked::Gone => return Ok(Tried::Ended(self.gone(lease, &at, replay).await?)),
-            Picked::Nothing(error) => return Ok(Tried::Ended(Replayed::NotTried { error })),
+            Picked::Gone => return Ok(Tried::Ended(self.gone(lease, &at, redrive).await?)),
+            Picked::Nothing(error) => return Ok(Tried::Ended(Redriven::NotTried { error })),
         };
-        let error = match self.deliver_one(lease, &entry, &event, replay).await? {
+        let error = match self.deliver_one(lease, &entry, &event, redrive).await? {
             Called::Accepted => {
                 let stays = self.remove_under(lease, &at).await?.err().map(|e| chain(&e));
-                return Ok(Tried::Ended(Replayed::Delivered { event: event.id, stays }));
+                return Ok(Tried::Ended(Redriven::Delivered { event: event.id, stays }));
             }
             Called::Failed(error) => error,
             Called::Aborted => return Ok(Tried::Aborted),
@@ -265,13 +265,13 @@ impl Poller {
         let error = for_single_row(error, 1);
         let blame = blame(&error);
         if blame == Blame::Target {
-            let replayed = Replayed::NotTried { error: chain(&error) };
-            return Ok(Tried::Target(replayed, error));
+            let redriven = Redriven::NotTried { error: chain(&error) };
+            return Ok(Tried::Target(redriven, error));
         }
-        let replayed = self.count(lease, &at, &entry, &error).await?;
+        let redriven = self.count(lease, &at, &entry, &error).await?;
         Ok(match blame {
-            Blame::Unknown => Tried::Unknown(replayed, error),
-            Blame::Rows | Blame::FirstRow | Blame::Target => Tried::Ended(replayed),
+            Blame::Unknown => Tried::Unknown(redriven, error),
+            Blame::Rows | Blame::FirstRow | Blame::Target => Tried::Ended(redriven),
         })
     }
 
@@ -296,13 +296,13 @@ impl Poller {
         lease: &mut Lease<'_>,
         entry: &Entry,
         event: &ChangeEvent,
-        replay: &Replay<'_>,
-    ) -> Result<Called, ReplayError> {
+        redrive: &Redrive<'_>,
+    ) -> Result<Called, RedriveError> {
         let events = std::slice::from_ref(event);
         let batch_id = BatchId::of(&BatchIdentity {
             poller: &self.name,
             generation: lease.generation().0,
-            replay_id: Some(replay.id),
+            replay_id: Some(redrive.id),
             after: None,
             upto: &event.cursor,
             digest: &Digested::of(events),
@@ -316,7 +316,7 @@ impl Poller {
             generation: lease.generation(),
             fencing_token: lease.token(),
             attempt: entry.attempts.saturating_add(1),
-            replay_id: Some(replay.id),
+            replay_id: Some(redrive.id),
             beside: None,
             events,
             traceparent: None,
@@ -325,7 +325,7 @@ impl Poller {
         };
         let limit = self.limits.handler_stop_after;
         let called = Box::pin(timeout(limit, self.guarded(&*self.handler, delivery)));
-        Ok(match lease.hold_while(replay.stop.unless_aborted(called)).await? {
+        Ok(match lease.hold_while(redrive.stop.unless_aborted(called)).await? {
             Some(Ok(Ok(()))) => Called::Accepted,
             Some(Ok(Err(error))) => Called::Failed(error),
             Some(Err(_late)) => Called::Failed(HandlerError::Stalled(limit)),
@@ -341,14 +341,14 @@ impl Poller {
         &self,
         lease: &mut Lease<'_>,
         at: &Place,
-        replay: &Replay<'_>,
-    ) -> Result<Replayed, ReplayError> {
-        if !replay.drop_gone {
-            return Ok(Replayed::Gone { removed: false });
+        redrive: &Redrive<'_>,
+    ) -> Result<Redriven, RedriveError> {
+        if !redrive.drop_gone {
+            return Ok(Redriven::Gone { removed: false });
         }
         Ok(match self.remove_under(lease, at).await? {
-            Ok(()) => Replayed::Gone { removed: true },
-            Err(error) => Replayed::NotTried { error: chain(&error) },
+            Ok(()) => Redriven::Gone { removed: true },
+            Err(error) => Redriven::NotTried { error: chain(&error) },
         })
     }
 
@@ -356,7 +356,7 @@ impl Poller {
         &self,
         lease: &mut Lease<'_>,
         at: &Place,
-    ) -> Result<Result<(), StoreError>, ReplayError> {
+    ) -> Result<Result<(), StoreError>, RedriveError> {
         Ok(lease.hold_while(self.remove_entry(&at.event, &at.etag)).await?)
     }
 
@@ -367,15 +367,15 @@ impl Poller {
         at: &Place,
         entry: &Entry,
         error: &HandlerError,
-    ) -> Result<Replayed, ReplayError> {
+    ) -> Result<Redriven, RedriveError> {
         let text = chain(error);
         let (counted, bytes) = entry.refused_again(&text);
         let key = self.entry_key(&at.event);
         let precondition = Precondition::Matches(at.etag.clone());
         let written = lease.hold_while(self.store.store(&key, bytes, precondition)).await?;
         Ok(match written {
-            Ok(_) => Replayed::Refused { attempts: counted.attempts, error: text },
-            Err(why) => Replayed::Refused {
+            Ok(_) => Redriven::Refused { attempts: counted.attempts, error: text },
+            Err(why) => Redriven::Refused {
                 attempts: entry.attempts,
                 error: format!("{text}; and that could not be counted: {}", chain(&why)),
             },
@@ -400,7 +400,7 @@ enum Picked {
 fn stored(entry: &Entry) -> Picked {
     if entry.without_columns {
         let why =
-            "the event was too large to be stored with its columns: replay the row as it is now";
+            "the event was too large to be stored with its columns: redrive the row as it is now";
         return Picked::Nothing(why.to_owned());
     }
     match entry.event() {

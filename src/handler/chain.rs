@@ -10,11 +10,11 @@ use super::{ChainStep, Delivery, Handler, HandlerError, Progress, Step};
 
 /// Hands each batch to several handlers, one after the other.
 #[derive(Debug)]
-pub struct Fanout {
+pub struct Chain {
     steps: Vec<Step>,
 }
 
-impl Fanout {
+impl Chain {
     /// Returns the chain of `steps`, in this order; none of them is a chain itself.
     pub fn new(steps: Vec<Step>) -> Self {
         Self { steps }
@@ -22,7 +22,7 @@ impl Fanout {
 }
 
 #[async_trait]
-impl Handler for Fanout {
+impl Handler for Chain {
     fn steps(&self) -> &[Step] {
         &self.steps
     }
@@ -54,12 +54,12 @@ mod tests {
     use crate::handler::testing::Sample;
     use crate::testing::RecordingHandler;
 
-    fn chain(handlers: &[Arc<RecordingHandler>]) -> Fanout {
+    fn chain(handlers: &[Arc<RecordingHandler>]) -> Chain {
         let steps = ["first", "second"]
             .iter()
             .zip(handlers)
             .map(|(name, handler)| Step { name: (*name).to_owned(), handler: handler.clone() });
-        Fanout::new(steps.collect())
+        Chain::new(steps.collect())
     }
 
     #[tokio::test]

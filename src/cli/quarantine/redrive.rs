@@ -1,4 +1,4 @@
-//! `highwater quarantine replay`: delivers again what was set aside.
+//! `highwater quarantine redrive`: delivers again what was set aside.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::cli::{poller, serve};
 use crate::config::{Vars, parse_duration};
 use crate::error::chain;
 use crate::event::EventId;
-use crate::poller::{Poller, Replay, ReplayEnd, ReplayError, Replayed};
+use crate::poller::{Poller, Redrive, RedriveEnd, RedriveError, Redriven};
 
 /// How often a lease that is held is looked at again.
 const WAIT_INTERVAL: Duration = Duration::from_secs(1);
 
 // As clap would write it, the choice stands before the name.
 #[derive(Debug, Args)]
-#[command(override_usage = "highwater quarantine replay [OPTIONS] <POLLER> <EVENT_ID...|--all>")]
+#[command(override_usage = "highwater quarantine redrive [OPTIONS] <POLLER> <EVENT_ID...|--all>")]
 pub(in crate::cli) struct Options {
     /// Name of the poller.
     poller: String,
@@ -51,23 +51,23 @@ struct Line {
 }
 
 impl Line {
-    fn of(event_id: &EventId, replayed: Replayed) -> Self {
-        let (outcome, delivered_as, attempts, error) = match replayed {
-            Replayed::Delivered { event, stays: None } => ("delivered", Some(event), None, None),
-            Replayed::Delivered { event, stays } => {
+    fn of(event_id: &EventId, redriven: Redriven) -> Self {
+        let (outcome, delivered_as, attempts, error) = match redriven {
+            Redriven::Delivered { event, stays: None } => ("delivered", Some(event), None, None),
+            Redriven::Delivered { event, stays } => {
                 let why =
                     stays.map(|why| format!("taken, but the entry could not be removed: {why}"));
                 ("delivered, not removed", Some(event), None, why)
             }
-            Replayed::Gone { removed: true } => ("row gone, removed", None, None, None),
-            Replayed::Gone { removed: false } => {
+            Redriven::Gone { removed: true } => ("row gone, removed", None, None, None),
+            Redriven::Gone { removed: false } => {
                 let why = "no row has the key any more; `--drop-gone` removes such entries";
                 ("row gone", None, None, Some(why.to_owned()))
             }
-            Replayed::Refused { attempts, error } => ("refused", None, Some(attempts), Some(error)),
-            Replayed::NotTried { error } => ("not tried", None, None, Some(error)),
-            Replayed::Unreadable(error) => ("unreadable", None, None, Some(chain(&error))),
-            Replayed::Missing => ("not there any more", None, None, None),
+            Redriven::Refused { attempts, error } => ("refused", None, Some(attempts), Some(error)),
+            Redriven::NotTried { error } => ("not tried", None, None, Some(error)),
+            Redriven::Unreadable(error) => ("unreadable", None, None, Some(chain(&error))),
+            Redriven::Missing => ("not there any more", None, None, None),
         };
         Self { event_id: event_id.clone(), outcome, delivered_as, attempts, error }
     }
@@ -100,7 +100,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let events = options.selection.events(&poller).await?;
     let id = format!("replay-{}", Uuid::new_v4().simple());
     let (stop, asked) = serve::stop_by_signal(vars);
-    let replay = Replay {
+    let redrive = Redrive {
         id: &id,
         events: &events,
         as_stored: options.as_stored,
@@ -108,16 +108,16 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         stop,
     };
     let mut lines = Vec::new();
-    let ended = when_free(&poller, &replay, options.wait, &mut lines).await;
+    let ended = when_free(&poller, &redrive, options.wait, &mut lines).await;
     say(&options.form.output.list(&lines));
     let left = events.len() - lines.len();
     let stopped =
         |exit| Err(Failed::new(exit, format!("stopped; {left} entries were not looked at")));
     match (ended, asked.get()) {
-        (Ok(ReplayEnd::Done), _) => Ok(worst(&lines)),
-        (Ok(ReplayEnd::Stopped), asked) => stopped(asked.copied().unwrap_or(Exit::Failed)),
-        (Err(ReplayError::Held { .. }), Some(asked)) => stopped(*asked),
-        (Ok(ReplayEnd::TargetAtFault(error)), _) => {
+        (Ok(RedriveEnd::Done), _) => Ok(worst(&lines)),
+        (Ok(RedriveEnd::Stopped), asked) => stopped(asked.copied().unwrap_or(Exit::Failed)),
+        (Err(RedriveError::Held { .. }), Some(asked)) => stopped(*asked),
+        (Ok(RedriveEnd::TargetAtFault(error)), _) => {
             let text = format!(
                 "the target takes nothing now, so {left} entries were not looked at: {}",
                 chain(&error)
@@ -128,20 +128,20 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     }
 }
 
-/// Replays as soon as the lease is free, for so long as `wait` says.
+/// Redrives as soon as the lease is free, for so long as `wait` says.
 async fn when_free(
     poller: &Poller,
-    replay: &Replay<'_>,
+    redrive: &Redrive<'_>,
     wait: Duration,
     lines: &mut Vec<Line>,
-) -> Result<ReplayEnd, ReplayError> {
+) -> Result<RedriveEnd, RedriveError> {
     let until = Instant::now() + wait;
     let mut told = false;
     loop {
-        let mut tell_of = |event: &EventId, replayed| lines.push(Line::of(event, replayed));
-        let ended = poller.replay(replay, &mut tell_of).await;
-        let Err(ReplayError::Held { owner_id, .. }) = &ended else { return ended };
-        if Instant::now() >= until || replay.stop.is_set() {
+        let mut tell_of = |event: &EventId, redriven| lines.push(Line::of(event, redriven));
+        let ended = poller.redrive(redrive, &mut tell_of).await;
+        let Err(RedriveError::Held { owner_id, .. }) = &ended else { return ended };
+        if Instant::now() >= until || redrive.stop.is_set() {
             return ended;
         }
         if !told {
@@ -162,9 +162,9 @@ fn worst(lines: &[Line]) -> Exit {
     }
 }
 
-fn failed(error: ReplayError) -> Failed {
+fn failed(error: RedriveError) -> Failed {
     match error {
-        ReplayError::Held { owner_id, until } => {
+        RedriveError::Held { owner_id, until } => {
             let until = until.map(|at| format!(" until {}, unless it goes on", time_text(at)));
             let text = format!(
                 "`{owner_id}` holds the lease{}; `--wait 5m` waits for it",
@@ -172,6 +172,6 @@ fn failed(error: ReplayError) -> Failed {
             );
             Failed::new(Exit::Conflict, text)
         }
-        ReplayError::Tick(error) => error.into(),
+        RedriveError::Tick(error) => error.into(),
     }
 }
