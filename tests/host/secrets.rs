@@ -296,14 +296,12 @@ impl Service {
             Self::Database(server) => server.connection_string(),
             Self::Storage(Echo { port, .. }) => {
                 let at = format!("{part}Endpoint=http://127.0.0.1:{port}/acct");
-                match key {
-                    Some(key) => format!("{at};AccountName=acct;AccountKey={key}"),
-                    None => {
-                        let signature: String =
-                            url::form_urlencoded::byte_serialize(password.as_bytes()).collect();
-                        format!("{at};SharedAccessSignature=sv=2024-08-04&sp=rw&sig={signature}")
-                    }
+                if let Some(key) = key {
+                    return format!("{at};AccountName=acct;AccountKey={key}");
                 }
+                let signature: String =
+                    url::form_urlencoded::byte_serialize(password.as_bytes()).collect();
+                format!("{at};SharedAccessSignature=sv=2024-08-04&sp=rw&sig={signature}")
             }
         }
     }

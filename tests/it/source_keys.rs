@@ -196,6 +196,14 @@ async fn keys_that_only_the_server_takes_for_equal_are_not_unique() {
                     let error = fetch(&source, None, rows_max).await.unwrap_err();
                     assert!(error.reason.contains("is not unique"), "{key} by {rows_max}: {error}");
                 }
+                if mode == TimestampPk {
+                    let upto = Cursor::timestamp("2020-01-03T00:00:00.0000000", KeyValues::new());
+                    let (upto, state) = (upto.unwrap(), SourceState::new());
+                    let range =
+                        FetchWindow { after: None, upto: Some(&upto), rows_max: 9, state: &state };
+                    let error = source.fetch(range).await.unwrap_err();
+                    assert!(error.reason.contains("is not unique"), "{key} in a range: {error}");
+                }
                 world.execute("UPDATE dbo.t SET gone = 1 WHERE gone = 0").await;
             }
             // Of one row alone, deleted or not, nothing is said.
@@ -204,9 +212,9 @@ async fn keys_that_only_the_server_takes_for_equal_are_not_unique() {
                     "DELETE FROM dbo.t; INSERT INTO dbo.t (id, at) VALUES ({one}, {at})"
                 ))
                 .await;
-            let (rows, deleted) =
+            let (all, marked) =
                 (Mssql::new(settings.clone()).unwrap(), Mssql::new(deletes.clone()).unwrap());
-            for source in [&rows, &deleted] {
+            for source in [&all, &marked] {
                 let (found, _) = events(source, None, 2).await;
                 assert_eq!(source.current(&found[0].cursor).await.unwrap().rows.len(), 1, "{key}");
             }
