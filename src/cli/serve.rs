@@ -2,6 +2,8 @@
 
 mod orphan;
 
+use std::fs;
+use std::future::pending;
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, OnceLock};
@@ -193,8 +195,8 @@ fn port(vars: &dyn Vars) -> Result<(&'static str, u16), String> {
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// A closed terminal or a lost connection to it.
-    hang_up: Signal,
+    /// A closed terminal or a lost connection to it; `None` where the process was started to outlive that.
+    hang_up: Option<Signal>,
 }
 
 impl Signals {
@@ -202,18 +204,37 @@ impl Signals {
     pub(super) fn catch() -> Option<Self> {
         let terminate = signal(SignalKind::terminate()).ok()?;
         let interrupt = signal(SignalKind::interrupt()).ok()?;
-        let hang_up = signal(SignalKind::hangup()).ok()?;
+        // `nohup` ignores this signal for the program that it starts, and catching it would undo that.
+        let hang_up = match ignores_hang_up() {
+            true => None,
+            false => Some(signal(SignalKind::hangup()).ok()?),
+        };
         Some(Self { terminate, interrupt, hang_up })
     }
 
     /// Waits for the next of them, and returns how a process ends that it stops before it is done.
     async fn next(&mut self) -> Exit {
+        let hung_up = async {
+            match &mut self.hang_up {
+                Some(hang_up) => hang_up.recv().await,
+                None => pending().await,
+            }
+        };
         tokio::select! {
             _ = self.terminate.recv() => Exit::Terminated,
             _ = self.interrupt.recv() => Exit::Interrupted,
-            _ = self.hang_up.recv() => Exit::HungUp,
+            _ = hung_up => Exit::HungUp,
         }
     }
+}
+
+/// Whether this process ignores SIGHUP, which it can only have inherited; `false` where the system does not say.
+fn ignores_hang_up() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    // A mask of signals, the lowest bit for SIGHUP; see proc_pid_status(5).
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask & 1 != 0)
 }
 
 /// Returns what the first signal sets from now on, and which of them it was once it is set.
@@ -245,7 +266,7 @@ async fn asked_by(signals: Option<Signals>, stop: StopSignal, end: End) {
     let End { grace, asked, forced } = end;
     let Some(mut signals) = signals else {
         warn!(event = "signals_unavailable", "Signals cannot be received; only a kill stops this");
-        return std::future::pending().await;
+        return pending().await;
     };
     let first = signals.next().await;
     info!(event = "stopping", "Asked to stop: running batches are finished");

@@ -4,8 +4,8 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::Stdio;
 
 use serde_json::{Value as Json, json};
-use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::process::Command;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
 
 use crate::bench::{Bench, LIMIT, PROGRAM, within};
 use crate::receiver::Answer;
@@ -32,44 +32,131 @@ impl Bench {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn run_ticks_by_the_schedule_until_it_is_asked_to_stop() {
-    let mut bench = Bench::with_rows(1..=2).await;
-    bench.schedule("%EACH%");
-    bench.set_env("EACH", "* * * * * *");
-    let mut command = Command::new(PROGRAM);
-    command.args(["run", "--from", &bench.root()]).env_clear().envs(&bench.env);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
-    let mut process = command.spawn().unwrap();
-    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-    let mut ticks = 0;
-    let delivered = async {
-        while bench.receiver.taken() != [1, 2, 3] {
-            let line: Json =
-                serde_json::from_str(&lines.next_line().await.unwrap().unwrap()).unwrap();
-            if line["event"] == "timer_started" {
-                assert_eq!(
-                    (&line["function"], &line["schedule"]),
-                    (&"nightly".into(), &"* * * * * *".into())
-                );
-            }
-            if line["event"] == "tick_complete" {
-                ticks += 1;
-                if ticks == 1 {
-                    bench.insert(3..=3);
+/// `highwater run` as a process, and what it logs.
+struct Running {
+    process: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Running {
+    /// Starts it with `nightly` due every second; `by` starts the program.
+    fn start(bench: &Bench, by: &[&str]) -> Self {
+        bench.schedule("* * * * * *");
+        let root = bench.root();
+        let line = [by, &[PROGRAM, "run", "--from", &root]].concat();
+        let mut command = Command::new(line[0]);
+        command.args(&line[1..]).env_clear().envs(&bench.env);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut process = command.spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        Self { process, lines }
+    }
+
+    /// Waits for a line of an event.
+    async fn event(&mut self, event: &str) -> Json {
+        let found = async {
+            loop {
+                let line = self.lines.next_line().await.unwrap();
+                let line = line.unwrap_or_else(|| panic!("it ended without `{event}`"));
+                let line: Json = serde_json::from_str(&line).unwrap();
+                if line["event"] == event {
+                    return line;
                 }
             }
+        };
+        within(LIMIT, found).await
+    }
+
+    /// Waits until the receiver has these rows.
+    async fn delivered(&mut self, bench: &Bench, ids: &[i64]) {
+        while bench.receiver.taken() != ids {
+            self.event("tick_complete").await;
         }
-    };
-    within(LIMIT, delivered).await;
-    let pid = process.id().unwrap().to_string();
-    let killed = Command::new("kill").arg(&pid).status();
-    assert!(within(LIMIT, killed).await.unwrap().success());
-    // What is left in the pipe must not keep it from ending.
-    while within(LIMIT, lines.next_line()).await.unwrap().is_some() {}
-    let status = within(LIMIT, process.wait()).await.unwrap();
-    assert_eq!((status.code(), status.signal()), (Some(0), None));
+    }
+
+    async fn signal(&self, signal: &str) {
+        let pid = self.process.id().unwrap().to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status();
+        assert!(within(LIMIT, sent).await.unwrap().success());
+    }
+
+    /// Waits for its end, and returns the events until then.
+    async fn end(mut self) -> Vec<String> {
+        let mut events = Vec::new();
+        // What is left in the pipe must not keep it from ending.
+        while let Some(line) = within(LIMIT, self.lines.next_line()).await.unwrap() {
+            let line: Json = serde_json::from_str(&line).unwrap();
+            events.extend(line["event"].as_str().map(str::to_owned));
+        }
+        let status = within(LIMIT, self.process.wait()).await.unwrap();
+        assert_eq!((status.code(), status.signal()), (Some(0), None), "{events:?}");
+        events
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_ticks_by_the_schedule_until_it_is_asked_to_stop() {
+    let bench = Bench::with_rows(1..=2).await;
+    let mut running = Running::start(&bench, &[]);
+    let line = running.event("timer_started").await;
+    let timer = (&line["function"], &line["schedule"]);
+    assert_eq!(timer, (&"nightly".into(), &"* * * * * *".into()));
+    running.delivered(&bench, &[1, 2]).await;
+    bench.insert(3..=3);
+    running.delivered(&bench, &[1, 2, 3]).await;
+    running.signal("-TERM").await;
+    running.end().await;
     assert!(bench.state()["lease"]["released_at"].is_string());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_finishes_its_batch_when_the_terminal_is_closed() {
+    let bench = Bench::with_rows(1..=1).await;
+    bench.receiver.script(&[Answer::Hold]);
+    let mut running = Running::start(&bench, &[]);
+    within(LIMIT, bench.receiver.arrived(1)).await;
+    running.signal("-HUP").await;
+    running.event("stopping").await;
+    bench.receiver.release();
+    let events = running.end().await;
+    assert!(!events.iter().any(|event| event == "aborting"), "{events:?}");
+    assert_eq!(bench.receiver.taken(), [1]);
+    let state = bench.state();
+    assert!(state["in_flight"].is_null() && state["lease"]["released_at"].is_string(), "{state}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_aborts_a_batch_longer_than_the_grace_and_releases_its_lease() {
+    let mut bench = Bench::with_rows(1..=1).await;
+    // Too long to wait for.
+    bench.set("LEASE__TTL", "10m");
+    bench.set_env("HIGHWATER__STOP_GRACE", "2500ms");
+    bench.receiver.script(&[Answer::Hold]);
+    let mut running = Running::start(&bench, &[]);
+    within(LIMIT, bench.receiver.arrived(1)).await;
+    running.signal("-TERM").await;
+    running.event("aborting").await;
+    let events = running.end().await;
+    assert!(!events.iter().any(|event| event == "forced_stop"), "{events:?}");
+    let state = bench.state();
+    assert!(state["lease"]["released_at"].is_string(), "{state}");
+    let in_flight = &state["in_flight"];
+    assert_eq!((&in_flight["attempt"], &in_flight["crashes"]), (&0.into(), &0.into()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_under_nohup_outlives_its_terminal() {
+    let bench = Bench::with_rows(1..=1).await;
+    let mut running = Running::start(&bench, &["nohup"]);
+    running.delivered(&bench, &[1]).await;
+    running.signal("-HUP").await;
+    // Twice: the first row may be delivered by a tick that runs before a stop would take effect.
+    bench.insert(2..=2);
+    running.delivered(&bench, &[1, 2]).await;
+    bench.insert(3..=3);
+    running.delivered(&bench, &[1, 2, 3]).await;
+    running.signal("-TERM").await;
+    running.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
