@@ -73,6 +73,61 @@ async fn the_host_shows_the_page_and_the_json_behind_it() {
     host.finish().await;
 }
 
+/// Sends a request in a form that the host was seen to give it.
+async fn asked(host: &Host, method: &str, path: &str, view: Option<&str>, query: Json) -> Json {
+    let mut request = request(view, &query);
+    let mut body: Json = serde_json::from_slice(&request.body).unwrap();
+    let sent = &mut body["Data"]["request"];
+    (sent["Method"], sent["Url"]) = (method.into(), format!("https://shop.example{path}").into());
+    request.body = body.to_string().into_bytes();
+    let outcome = host.invoke(request).await;
+    assert!(outcome.verdict.is_success(), "{outcome:?}");
+    let reply: Json = serde_json::from_slice(&outcome.reply.unwrap().body).unwrap();
+    reply["Outputs"]["res"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_address_that_people_and_monitors_open_is_answered_through_the_host() {
+    let bench = Bench::with_rows(1..=1).await;
+    let host = bench.host().await;
+    host.run().await;
+    // The host joins the values of a name that is repeated.
+    let path = "/api/status?poller=nightly&poller=weekly";
+    let answer = asked(&host, "GET", path, None, json!({ "poller": "nightly,weekly" })).await;
+    let report: Json = serde_json::from_str(answer["body"].as_str().unwrap()).unwrap();
+    assert_eq!(
+        (&answer["statusCode"], &report["pollers"][0]["poller"]),
+        (&"200".into(), &"nightly".into())
+    );
+
+    let answer = asked(&host, "HEAD", "/api/status", None, json!({})).await;
+    assert_eq!((&answer["statusCode"], &answer["body"]), (&"200".into(), &"".into()));
+
+    for (path, view, query, location) in [
+        ("/api/status/page/", "page", json!({ "CODE": "k=" }), "../page?code=k%3D"),
+        ("/api/status/{view?}", "{view", json!({ "}": "" }), "page"),
+    ] {
+        let answer = asked(&host, "GET", path, Some(view), query).await;
+        let moved = (&answer["statusCode"], &answer["headers"]["Location"]);
+        assert_eq!(moved, (&"302".into(), &location.into()), "{path}");
+    }
+    host.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_page_lists_wrong_settings_through_the_host() {
+    let mut bench = Bench::new().await;
+    bench.set("SOURCE__MODE", "sideways");
+    bench.set("BATCH_ROWS_MAX", "none");
+    let host = bench.host().await;
+    let answer = response(&host, Some("page"), &json!({})).await;
+    assert_eq!(answer["statusCode"], "503");
+    let page = answer["body"].as_str().unwrap();
+    assert!(page.contains("SOURCE__MODE") && page.contains("BATCH_ROWS_MAX"), "{page}");
+    let answer = asked(&host, "HEAD", "/api/status", None, json!({})).await;
+    assert_eq!((&answer["statusCode"], &answer["body"]), (&"503".into(), &"".into()));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_timer_loop_serves_the_page_where_it_is_told_to_and_ends_with_it() {
     let bench = Bench::with_rows(1..=1).await;
