@@ -37,8 +37,23 @@ const PORT_WAIT_MAX: Duration = Duration::from_secs(20);
 const PORT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
-    let (setting, port) = port(vars).map_err(|text| Failed::new(Exit::Usage, text))?;
     let is_hosted = vars.get(WORKER_ID).is_some();
+    match Box::pin(serve(vars, is_hosted)).await {
+        // The host tells the level of plain text by its words; a line of the log has one.
+        Err(Failed { exit, text }) if is_hosted => {
+            error!(event = "not_started", "{text}");
+            Ok(exit)
+        }
+        ended => ended,
+    }
+}
+
+async fn serve(vars: &dyn Vars, is_hosted: bool) -> Result<Exit, Failed> {
+    let named = match port(vars).map_err(|text| Failed::new(Exit::Usage, text)) {
+        // Before the log starts, since a person at a terminal gets one line.
+        Err(failed) if !is_hosted => return Err(failed),
+        named => named,
+    };
     // Before anything answers: a signal would end the process without a log line until they are caught.
     let forced = is_hosted.then_some(Exit::Restart);
     let (stop, asked) = (StopSignal::new(), Arc::new(OnceLock::new()));
@@ -50,6 +65,7 @@ pub(super) async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
     } else {
         start(vars, TickLines::Answered)
     };
+    let (setting, port) = named?;
     let (left_alone, unasked) = (stop.clone(), Arc::clone(&asked));
     let mut stopping = Box::pin(async move {
         tokio::select! {

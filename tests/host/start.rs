@@ -4,7 +4,10 @@ use std::net::TcpListener;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use highwater::fakehost::{Connection, Invocation, Level, Phase, Signal};
+use highwater::fakehost::{
+    CONSOLE_CATEGORY, Connection, FakeHost, Invocation, Level, Options, Phase, Record, Signal,
+};
+use serde_json::Value as Json;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::Command;
@@ -90,6 +93,27 @@ async fn port_taken_for_a_moment(bench: &Bench, taken: TcpListener, port: &str) 
     let reply = within(READY, connect(port.parse().unwrap())).await.ping().await.unwrap();
     assert_eq!(reply.status, 200);
     child.kill().await.unwrap();
+}
+
+/// Why a process could not start reaches the host as an error, whatever the text.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_that_fails_under_the_host_is_an_error_there() {
+    let bench = Bench::new().await;
+    let script = "FUNCTIONS_CUSTOMHANDLER_PORT=warn exec \"$0\"";
+    let options = Options {
+        program: "sh".into(),
+        arguments: vec!["-c".into(), script.into(), PROGRAM.into()],
+        env: bench.env.clone(),
+        ..bench.options.clone()
+    };
+    let host = FakeHost::start(options).unwrap();
+    let exit = within(LIMIT, host.exit(1, LIMIT)).await;
+    assert_eq!(exit.map(|exit| exit.code), Some(2));
+    let is_line = |record: &Record| record.category == CONSOLE_CATEGORY;
+    let record = host.journal().find(LIMIT, is_line).await.unwrap();
+    let line: Json = serde_json::from_str(&record.message).unwrap();
+    assert_eq!((record.level, &line["event"]), (Level::Error, &"not_started".into()));
+    assert!(line["message"].as_str().unwrap().contains("is `warn`, expected a port"), "{line}");
 }
 
 pub(crate) async fn unreachable() {
