@@ -40,8 +40,8 @@ impl Invocation {
 /// The host's own retry policy, `fixedDelay`.
 #[derive(Clone, Copy, Debug)]
 pub struct Retry {
-    /// Most tries after the first.
-    pub count_max: u32,
+    /// Most tries after the first; -1 for no end.
+    pub count_max: i32,
     /// Pause before each.
     pub delay: std::time::Duration,
 }
@@ -58,7 +58,7 @@ pub(super) struct Run<'a> {
     pub(super) status: Option<&'a TimerStatus>,
     pub(super) is_past_due: bool,
     /// The count, the most, and the last failure.
-    pub(super) retry: Option<(u32, u32, Option<&'a str>)>,
+    pub(super) retry: Option<(u32, i32, Option<&'a str>)>,
 }
 
 /// Returns the body of a timer's run.
@@ -84,7 +84,7 @@ pub(super) fn timer(run: &Run<'_>) -> Vec<u8> {
 
 pub(super) fn retry_context(
     (function, id): (&str, &str),
-    (count, count_max, failure): (u32, u32, Option<&str>),
+    (count, count_max, failure): (u32, i32, Option<&str>),
 ) -> Json {
     json!({
         "RetryCount": count, "MaxRetryCount": count_max,

@@ -193,10 +193,11 @@ impl FakeHost {
         let keeps_status = self.0.process.options.schedule >= STATUS_SCHEDULE_MIN;
         let status = self.timers().begin(function, SystemClock.now());
         let is_past_due = keeps_status && is_first && status.pending;
-        let tries_max = 1 + retry.map_or(0, |retry| retry.count_max);
+        // A negative number is no end.
+        let count_max = retry.map_or(0, |retry| u32::try_from(retry.count_max).unwrap_or(u32::MAX));
         let mut invocation = Invocation::new(function, "");
         let mut outcomes: Vec<Outcome> = Vec::new();
-        for count in 0..tries_max {
+        for count in 0..=count_max {
             let failure = match outcomes.last().map(|outcome| &outcome.verdict) {
                 Some(Verdict::Failure(text)) => Some(text.as_str()),
                 Some(_) | None => None,
@@ -210,7 +211,7 @@ impl FakeHost {
                 retry: retry.map(|retry| (count, retry.count_max, failure)),
             });
             let outcome = self.invoke(invocation.clone()).await;
-            let ended = outcome.verdict.is_success() || count + 1 == tries_max;
+            let ended = outcome.verdict.is_success() || count == count_max;
             outcomes.push(outcome);
             if ended {
                 break;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use highwater::fakehost::{Invocation, Options, Phase, Retry, Signal, Verdict};
+use highwater::fakehost::{Invocation, Level, Options, Phase, Retry, Signal, Verdict};
+use serde_json::Value as Json;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::time::{Instant, sleep};
@@ -59,6 +60,38 @@ async fn a_back_off_longer_than_the_tick_keeps_the_hosts_retries_going() {
     paused.done();
     let outcomes = host.fire_with_retry("nightly", Some(policy)).await;
     assert!(logs(&outcomes[0])[0].contains("paused by") && outcomes.len() == 1, "{outcomes:?}");
+}
+
+/// Without an end, the host tries again until the target has recovered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retries_without_an_end_go_on_until_the_rows_are_delivered_and_do_not_flood_the_log() {
+    const REFUSED: usize = 12;
+    let mut bench = Bench::with_rows(1..=1).await;
+    bench.set("RETRY_DELAY_MIN", "10ms");
+    bench.set("RETRY_DELAY_MAX", "10ms");
+    bench.receiver.script(&[const { Answer::Refuse(500, "not yet") }; REFUSED]);
+    let host = bench.host().await;
+    let policy = Retry { count_max: -1, delay: Duration::from_millis(1) };
+    let outcomes = host.fire_with_retry("nightly", Some(policy)).await;
+    assert_eq!(outcomes.len(), REFUSED + 1, "{outcomes:?}");
+    assert!(outcomes[REFUSED].verdict.is_success(), "{outcomes:?}");
+    assert_eq!(bench.receiver.taken(), [1]);
+
+    // A try during a back-off lasts as long as a tick may, and warns of nothing.
+    bench.set("RETRY_DELAY_MIN", "3s");
+    bench.set("RETRY_DELAY_MAX", "3s");
+    bench.set("TICK_TIME_MAX", "1s");
+    bench.insert(2..=2);
+    bench.receiver.script(&[Answer::Refuse(500, "not yet")]);
+    let host = bench.host().await;
+    let outcomes = host.fire_with_retry("nightly", Some(policy)).await;
+    assert!((3..=5).contains(&outcomes.len()), "{outcomes:?}");
+    assert_eq!(bench.receiver.taken(), [1, 2]);
+    let lines = host.lines();
+    let is_ours = |line: &Json| line["event"].is_string();
+    let loud = |(level, line): &&(Level, Json)| *level > Level::Information && is_ours(line);
+    let loud: Vec<_> = lines.iter().filter(loud).map(|(_, line)| &line["event"]).collect();
+    assert_eq!(loud, ["handler_failed"], "{lines:#?}");
 }
 
 pub(crate) async fn second_run() {
