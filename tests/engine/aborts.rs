@@ -1,8 +1,10 @@
 //! Handler calls that are aborted, since the process stops and they take too long for that.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use async_trait::async_trait;
+use highwater::handler::{Delivery, Handler, HandlerError};
 use highwater::poller::{Poller, StopSignal, TickError, TickOutcome, TickReport, TickRequest};
 use highwater::testing::{Steady, Watched, World, sleep, tick};
 
@@ -45,6 +47,39 @@ async fn an_aborted_call_gives_the_lease_up_and_counts_neither_attempt_nor_crash
     let [.., first, again] = &received[..] else { panic!("{received:?}") };
     assert_eq!((&first.batch_id, again.attempt), (&again.batch_id, 1));
     assert_eq!(watched.counted("highwater.recovery.takeovers", None), 0);
+}
+
+/// Calls that never end, and that leave something at work for a moment when they are dropped.
+#[derive(Debug)]
+struct Lingering {
+    world: World,
+    /// Whether the lease was released when the last of it had ended.
+    released: OnceLock<bool>,
+}
+
+#[async_trait]
+impl Handler for Lingering {
+    async fn handle(&self, _: Delivery<'_>) -> Result<(), HandlerError> {
+        std::future::pending().await
+    }
+
+    async fn settle(&self) {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        self.released.set(self.world.is_released().await).unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_released_only_after_an_aborted_call_has_settled() {
+    let world = World::new();
+    drop(world.seasoned("z").await);
+    world.source.put(1, "new");
+    let handler = Arc::new(Lingering { world: world.clone(), released: OnceLock::new() });
+    let poller = world.with_handler(handler.clone()).instance("a");
+    let report = aborted(&poller, 5, 8).await;
+    assert!(matches!(report.result, Err(TickError::Aborted)), "{report:?}");
+    assert_eq!(handler.released.get(), Some(&false), "nothing is at work under a released lease");
+    assert!(world.is_released().await);
 }
 
 #[tokio::test(start_paused = true)]
