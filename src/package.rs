@@ -16,6 +16,7 @@ mod elf;
 mod licences;
 
 use std::collections::BTreeMap;
+use std::error::Error as _;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -45,6 +46,9 @@ pub struct Ingredients<'a> {
     pub binary: Option<&'a Path>,
     /// The settings that the app will have, where they are known.
     pub config: Option<&'a Config>,
+    /// Whether the settings were named for this app. Those of this machine's environment need not be the app's, so what
+    /// the host would refuse for them is a note.
+    pub has_settings: bool,
 }
 
 /// Everything that goes into a package, checked.
@@ -74,25 +78,31 @@ impl Entry {
 }
 
 impl Package {
-    /// Gathers and checks what goes into a package; `vars` has the schedules that the functions name.
+    /// Gathers and checks what goes into a package; `vars` has the settings that override files, and the schedules that
+    /// the functions name.
     ///
     /// # Errors
     ///
     /// [`ProjectError`] if a file is missing or cannot be read, or is one that the host would refuse, or
     /// that would never run.
     pub fn of(made_of: Ingredients<'_>, vars: &dyn Vars) -> Result<Self, ProjectError> {
-        let Ingredients { folder, binary, config } = made_of;
+        let Ingredients { folder, binary, config, has_settings } = made_of;
         let definitions = folder.join(DEFINITIONS);
         look_for_what_must_not_be(&definitions, 0)?;
-        // What is set here need not be set where the app runs.
-        let project = Project::read(folder, &definitions, &BTreeMap::new());
+        let no_settings = BTreeMap::new();
+        let of_app: &dyn Vars = if has_settings { vars } else { &no_settings };
+        let project = Project::read(folder, &definitions, of_app);
         let has_none = config.is_some() && !definitions.is_dir();
         project.check(|place| !(has_none && *place == Place::Functions))?;
+        let here = Project::read(folder, &definitions, vars).problems.into_iter();
+        let only_here = here.filter(|one| one.is_error && !project.problems.contains(one));
+        let harmless = project.problems.iter().filter(|one| !one.is_error || one.turns_off);
+        let notes = harmless.cloned().chain(only_here).map(|one| one.to_string()).collect();
         let functions = project.functions;
         let mut package = Self {
             entries: vec![Entry::new(HOST_FILE, read(&folder.join(HOST_FILE))?)],
             functions: Vec::new(),
-            notes: Vec::new(),
+            notes,
             unfit: None,
         };
         package.entries.extend(licences().map(|(name, text)| Entry::new(name, text)));
@@ -206,9 +216,9 @@ impl Package {
         use project::FunctionScheduleError::{NotSet, Wrong};
         match function.schedule(vars) {
             Ok(_) => Ok(()),
-            Err(Wrong { source, .. }) => {
-                let reason = format!("{source}; write six fields, such as `*/15 * * * * *`");
-                Err(wrong(&function.definition, reason))
+            Err(error @ Wrong { .. }) => {
+                let found = error.source().map(ToString::to_string).unwrap_or_default();
+                Err(wrong(&function.definition, format!("{found}; {}", error.fix())))
             }
             Err(NotSet { setting, function }) => {
                 if is_configured {

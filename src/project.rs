@@ -1,7 +1,7 @@
 //! The files of a function app, `host.json` and one `function.json` for each function, read as the host reads them.
 //!
 //! The host says what it refuses at its start only, one mistake at a time, and says nothing of what it passes over.
-//! Here everything is a [`Problem`], with what mends it: an error where the host does not start, a function is missing
+//! Here everything is a [`Problem`], with what fixes it: an error where the host does not start, a function is missing
 //! or dead, or this program is never reached; a warning where something has no effect, or only moves the status page.
 //! `validate`, `run` and `package` all go by it.
 
@@ -10,6 +10,7 @@ mod host_file;
 mod time_zone;
 mod timeout;
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use serde_json::Value as Json;
 use thiserror::Error;
 
 use crate::config::{Vars, meant_by_single_underscores};
-use crate::schedule::{Schedule, ScheduleError};
+use crate::schedule::{SIX_FIELDS, Schedule, ScheduleError};
 
 pub(crate) use self::function_file::timer_definition;
 pub use self::timeout::function_timeout;
@@ -89,17 +90,24 @@ pub struct Problem {
     pub at: PathBuf,
     /// What is wrong, and what the host does.
     pub found: String,
-    /// What mends it.
+    /// What fixes it.
     pub fix: String,
+    /// Whether it is a setting that turns the function off, which someone wanted: the rest of the app runs.
+    pub turns_off: bool,
 }
+
+/// What is wrong, and what fixes it.
+type Wrong = (String, String);
 
 /// What `host.json` says, as far as functions depend on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Host {
     /// The functions that are loaded, where not all are.
     allowed: Option<Vec<String>>,
-    /// Whether a request of an HTTP trigger comes as it was sent, and not as a call of the function.
-    forwards_requests: bool,
+    /// The settings that name some of them; empty where the file alone does.
+    allowed_by: Vec<String>,
+    /// What keeps a request of an HTTP trigger from being sent on as it came, where it is.
+    stops_forwarding: Option<&'static str>,
 }
 
 /// One function, which a timer or a request starts.
@@ -138,10 +146,32 @@ pub enum FunctionScheduleError {
     Wrong {
         /// The function.
         function: String,
+        /// The setting that holds it, if one does.
+        setting: Option<String>,
         /// Why.
         #[source]
         source: ScheduleError,
     },
+}
+
+impl FunctionScheduleError {
+    /// Returns what fixes it.
+    pub fn fix(&self) -> String {
+        match self {
+            Self::NotSet { setting, .. } => format!("set `{setting}` to {SIX_FIELDS}"),
+            Self::Wrong { setting: Some(setting), source, .. } => {
+                format!("in the setting `{setting}`, {}", source.fix)
+            }
+            Self::Wrong { setting: None, source, .. } => source.fix.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at, found, fix, .. } = self;
+        write!(f, "`{}`: {found}; {fix}", at.display())
+    }
 }
 
 impl Problem {
@@ -151,7 +181,8 @@ impl Problem {
         found: impl Into<String>,
         fix: impl Into<String>,
     ) -> Self {
-        Self { place, is_error: true, at: at.into(), found: found.into(), fix: fix.into() }
+        let (found, fix) = (found.into(), fix.into());
+        Self { place, is_error: true, at: at.into(), found, fix, turns_off: false }
     }
 
     fn warning(
@@ -177,18 +208,29 @@ impl Project {
         Self { functions, problems }
     }
 
-    /// Returns the first error of a place that counts, as an error.
+    /// Returns the first error that counts, as an error. That someone has turned a function off never does.
     ///
     /// # Errors
     ///
     /// [`ProjectError::Content`] if there is such a problem.
     pub fn check(&self, counts: impl Fn(&Place) -> bool) -> Result<(), ProjectError> {
-        match self.problems.iter().find(|problem| problem.is_error && counts(&problem.place)) {
+        let counts =
+            |problem: &&Problem| problem.is_error && !problem.turns_off && counts(&problem.place);
+        match self.problems.iter().find(counts) {
             None => Ok(()),
             Some(Problem { at, found, fix, .. }) => {
                 Err(ProjectError::Content { path: at.clone(), reason: format!("{found}; {fix}") })
             }
         }
+    }
+
+    /// Returns the setting that turns a function off, if one does.
+    pub fn turned_off_by(&self, function: &str) -> Option<&Path> {
+        let of = |problem: &&Problem| match &problem.place {
+            Place::Function(name) => problem.turns_off && name == function,
+            Place::Host | Place::Functions | Place::Settings => false,
+        };
+        self.problems.iter().find(of).map(|problem| problem.at.as_path())
     }
 }
 
@@ -201,7 +243,8 @@ impl Function {
     pub fn schedule(&self, vars: &dyn Vars) -> Result<Option<Schedule>, FunctionScheduleError> {
         let function = || self.name.clone();
         let Some(schedule) = &self.schedule else { return Ok(None) };
-        let text = match setting_of(schedule) {
+        let setting = setting_of(schedule);
+        let text = match setting {
             None => schedule.clone(),
             Some(setting) => {
                 let value = vars.get(setting).filter(|text| !text.trim().is_empty());
@@ -212,9 +255,12 @@ impl Function {
             }
         };
         let zone = time_zone::of_host(vars).zone;
-        Schedule::parse(text.trim())
-            .map(|schedule| Some(schedule.in_zone(zone)))
-            .map_err(|source| FunctionScheduleError::Wrong { function: function(), source })
+        Schedule::parse(text.trim()).map(|schedule| Some(schedule.in_zone(zone))).map_err(
+            |source| {
+                let setting = setting.map(str::to_owned);
+                FunctionScheduleError::Wrong { function: function(), setting, source }
+            },
+        )
     }
 }
 
@@ -270,7 +316,8 @@ fn settings(functions: &[Function], vars: &dyn Vars) -> Vec<Problem> {
                 let fix = format!("remove the setting `{name}`");
                 // Rows wait for a timer; nobody needs a page that was turned off.
                 let is_error = function.schedule.is_some();
-                problems.push(Problem { is_error, ..Problem::error(place, &name, found, fix) });
+                let error = Problem::error(place, &name, found, fix);
+                problems.push(Problem { is_error, turns_off: true, ..error });
             }
             if disables("__", function) {
                 let found = "has no effect: the host does not read it in this form";
@@ -313,12 +360,15 @@ fn with_two_underscores(name: &str) -> Option<String> {
 }
 
 /// Reads a file as the host does: comments and a byte order mark are fine.
-fn read_json(path: &Path) -> Result<Json, String> {
-    let text = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"))?;
+fn read_json(path: &Path) -> Result<Json, Wrong> {
+    let text = fs::read_to_string(path).map_err(|error| {
+        (format!("cannot be read: {error}"), "let this user read it, as UTF-8".to_owned())
+    })?;
     // `JsonTextReader` of Json.NET is content with all that this parser takes, but for a comma that is missing.
     let options = ParseOptions { allow_missing_commas: false, ..ParseOptions::default() };
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    jsonc_parser::parse_to_serde_value(text, &options).map_err(|error| format!("not JSON: {error}"))
+    jsonc_parser::parse_to_serde_value(text, &options)
+        .map_err(|error| (format!("not JSON: {error}"), "correct the JSON there".to_owned()))
 }
 
 /// Returns how an error of a file becomes one of ours.
@@ -328,31 +378,36 @@ pub(crate) fn at(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> P
 }
 
 /// Says what is wrong with a `retry` of a function or of the whole app; `ValidateRetryOptions` of the host.
-fn wrong_retry(retry: &Json) -> Option<String> {
+fn wrong_retry(retry: &Json) -> Option<Wrong> {
     let text = |field: &str| retry.get(field).and_then(Json::as_str);
     let span = |field: &str| text(field).and_then(timeout::time_span);
-    let (one, other) = ("minimumInterval", "maximumInterval");
+    let wrong = |found: &str, fix: &str| Some((found.to_owned(), fix.to_owned()));
     let count = retry.get("maxRetryCount").and_then(Json::as_i64);
     if count.is_none_or(|count| count < -1) {
-        return Some(
-            "`retry.maxRetryCount` must be a number of at least 0, or -1 for no end".to_owned(),
+        return wrong(
+            "`retry.maxRetryCount` is missing, or is not a number from -1",
+            "set `retry.maxRetryCount` to a number from 0, or to -1 for no end",
         );
     }
     let strategy = text("strategy").unwrap_or_default();
-    let wrong = match strategy.to_ascii_lowercase().as_str() {
-        "fixeddelay" if span("delayInterval").is_some() => return None,
-        "fixeddelay" => "`retry.delayInterval` must be a time such as `00:00:05`".to_owned(),
-        "exponentialbackoff" => match (span(one), span(other)) {
-            (Some(one), Some(other)) if one <= other => return None,
-            _ => format!(
-                "`retry.{one}` and `retry.{other}` must be times such as `00:00:05`, the longer one last"
+    match strategy.to_ascii_lowercase().as_str() {
+        "fixeddelay" if span("delayInterval").is_some() => None,
+        "fixeddelay" => wrong(
+            "`retry.delayInterval` is missing, or is not a time",
+            "set `retry.delayInterval` to a time such as `00:00:05`",
+        ),
+        "exponentialbackoff" => match (span("minimumInterval"), span("maximumInterval")) {
+            (Some(one), Some(other)) if one <= other => None,
+            _ => wrong(
+                "`retry.minimumInterval` and `retry.maximumInterval` are not two times, the longer one last",
+                "set both to times such as `00:00:05` and `00:05:00`, the longer one last",
             ),
         },
-        _ => format!(
-            "`retry.strategy` is `{strategy}`, expected `fixedDelay` or `exponentialBackoff`"
+        _ => wrong(
+            &format!("`retry.strategy` is `{strategy}`"),
+            "set `retry.strategy` to `fixedDelay` or `exponentialBackoff`",
         ),
-    };
-    Some(wrong)
+    }
 }
 
 #[cfg(test)]
@@ -429,7 +484,8 @@ mod tests {
         ] {
             let wrong = wrong_retry(&serde_json::from_str(retry).unwrap());
             assert_eq!(wrong.is_some(), expected.is_some(), "{retry}: {wrong:?}");
-            assert!(wrong.unwrap_or_default().contains(expected.unwrap_or_default()), "{retry}");
+            let (found, _) = wrong.unwrap_or_default();
+            assert!(found.contains(expected.unwrap_or_default()), "{retry}: {found}");
         }
     }
 }

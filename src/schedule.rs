@@ -30,7 +30,12 @@ pub struct ScheduleError {
     pub text: String,
     /// What is wrong, and what was expected.
     pub reason: String,
+    /// What fixes it.
+    pub fix: String,
 }
+
+/// What a text must be, for a fix.
+pub(crate) const SIX_FIELDS: &str = "six fields, seconds first, such as `*/15 * * * * *`";
 
 /// A timer's schedule.
 #[derive(Clone, Debug)]
@@ -80,13 +85,15 @@ impl Schedule {
     ///
     /// [`ScheduleError`] if the host would refuse it, or if it never comes.
     pub fn parse(text: &str) -> Result<Self, ScheduleError> {
-        let wrong = |reason: String| ScheduleError { text: text.to_owned(), reason };
+        let wrong =
+            |reason: String, fix: String| ScheduleError { text: text.to_owned(), reason, fix };
+        let six_fields = || format!("write {SIX_FIELDS}");
         let mut fields: Vec<&str> = text.split_whitespace().collect();
         if fields.len() == FIELDS.len() - 1 {
             fields.insert(0, "0");
         }
         if fields.len() != FIELDS.len() {
-            return Err(wrong(number_of_fields(text, fields.len())));
+            return Err(wrong(number_of_fields(text, fields.len()), six_fields()));
         }
         let mut plain = Vec::new();
         for (field, (name, min, max, names)) in fields.iter().zip(FIELDS) {
@@ -94,10 +101,11 @@ impl Schedule {
             let parts: Option<Vec<String>> = parts.collect();
             let parts = parts.ok_or_else(|| {
                 let words = if names.is_empty() { "" } else { " or names" };
-                wrong(format!(
+                let reason = format!(
                     "the field `{field}` for the {name} must have `*`, numbers from {min} to {max}{words}, \
                      ranges `a-b`, steps `*/n`, or several of them between commas"
-                ))
+                );
+                wrong(reason, field_fix(field))
             })?;
             plain.push(parts.join(","));
         }
@@ -106,12 +114,15 @@ impl Schedule {
         parser = parser.seconds(Seconds::Required).year(Year::Disallowed);
         parser = parser.dom_and_dow(true).sloppy_ranges(true);
         let cron = parser.build().parse(&plain.join(" "));
-        let cron = cron.map_err(|error| wrong(error.to_string()))?;
+        let cron = cron.map_err(|error| wrong(error.to_string(), six_fields()))?;
         let is_interval = fields.iter().take(3).any(|field| field.contains(['*', '-', '/']));
         let schedule = Self { text: text.to_owned(), cron, is_interval, zone: Zone::utc() };
         match schedule.next_after(EPOCH) {
             Some(_) => Ok(schedule),
-            None => Err(wrong("no date is like that, so it never comes".to_owned())),
+            None => Err(wrong(
+                "no date is like that, so it never comes".to_owned(),
+                "choose a date that exists".to_owned(),
+            )),
         }
     }
 
@@ -181,6 +192,16 @@ fn number_of_fields(text: &str, count: usize) -> String {
         }
         _ => format!("it has {count} fields and must have six, seconds first"),
     }
+}
+
+/// Returns what fixes a field that the host would refuse.
+fn field_fix(field: &str) -> String {
+    if field.contains('%') {
+        // The host replaces a setting only where it is the whole text.
+        return "put all six fields into one setting, and write its name between two `%`"
+            .to_owned();
+    }
+    format!("change the field `{field}`, for example to `*`")
 }
 
 /// Returns `part` in numbers if it is `*`, a value or a range, with a step or without.

@@ -77,8 +77,8 @@ pub(super) fn run(
     };
     let failed = |error| Failed::new(Exit::Failed, chain(&error));
     let folder = options.from.folder(settings);
-    let made_of =
-        Ingredients { folder: &folder, binary: options.binary.as_deref(), config: config.as_ref() };
+    let (binary, config) = (options.binary.as_deref(), config.as_ref());
+    let made_of = Ingredients { folder: &folder, binary, config, has_settings: settings.is_some() };
     let package = Package::of(made_of, vars).map_err(failed)?;
     let Where { out, stage } = &options.to;
     let bytes = out.as_ref().map(|to| package.zip(to)).transpose().map_err(failed)?;

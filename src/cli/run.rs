@@ -122,14 +122,26 @@ fn timers(
 ) -> Result<Vec<Timer>, Failed> {
     let wrong = |error: &dyn std::error::Error| Failed::new(Exit::Settings, chain(error));
     let folder = functions_folder(root);
-    let (mut timers, mut ticks) = (Vec::new(), false);
+    let (mut timers, mut ticks, mut turned_off) = (Vec::new(), false, Vec::new());
     let project = Project::read(root, &folder, vars);
     // What only keeps the host from running them is no reason here.
     project.check(|place| *place != Place::Host).map_err(|error| wrong(&error))?;
-    for function in project.functions {
+    for function in &project.functions {
         let name = &function.name;
         // What requests start, a host serves; here `--status` does.
         if function.schedule.is_none() {
+            continue;
+        }
+        // The host runs the other functions too.
+        if let Some(setting) = project.turned_off_by(name) {
+            let setting = setting.display().to_string();
+            info!(
+                event = "function_turned_off",
+                function = name,
+                setting,
+                "Skipping function `{name}`, which `{setting}` turns off"
+            );
+            turned_off.push(format!("`{name}` is turned off by `{setting}`"));
             continue;
         }
         let Some(does) = app.function(name) else {
@@ -153,6 +165,10 @@ fn timers(
     }
     if !ticks {
         let names: Vec<&str> = app.pollers.keys().map(String::as_str).collect();
+        if !turned_off.is_empty() {
+            let text = format!("no function is left to run: {}", turned_off.join(", "));
+            return Err(Failed::new(Exit::Settings, text));
+        }
         let text = format!(
             "no function in `{}` runs a poller; the settings have `{}`, and a function runs the one \
              that is named as its folder",

@@ -74,7 +74,7 @@ fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
             match App::build(vars) {
                 Ok(_) => add("settings", Finding::ok("settings", told)),
                 Err(error) => {
-                    let fix = "mend that setting";
+                    let fix = "fix that setting";
                     add("settings", Finding::error("settings", chain(&error), fix));
                 }
             }
@@ -101,7 +101,7 @@ fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
     if let Ok(timeout) = project::function_timeout(vars, from) {
         add("host.json", timeout_finding(&timeout, config.as_ref()));
     }
-    for Problem { place, is_error, at, found, fix } in &project.problems {
+    for Problem { place, is_error, at, found, fix, turns_off: _ } in &project.problems {
         let told = format!("`{}`: {found}", at.display());
         let (place, check) = match place {
             Place::Host => ("host.json".to_owned(), "host.json"),
@@ -190,11 +190,7 @@ fn schedule_finding(function: &Function, vars: &dyn Vars) -> Finding {
             Finding::ok("schedule", found)
         }
         Ok(None) => Finding::ok("schedule", "none: requests start it"),
-        Err(error) => Finding::error(
-            "schedule",
-            chain(&error),
-            "six fields, seconds first, such as `*/15 * * * * *`",
-        ),
+        Err(error) => Finding::error("schedule", chain(&error), error.fix()),
     }
 }
 

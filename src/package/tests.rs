@@ -24,7 +24,8 @@ fn package_with(root: &Path, vars: &[(&str, &str)]) -> Result<Package, String> {
     let has_pollers = vars.keys().any(|name| name.starts_with("HIGHWATER__POLLERS__"));
     let config = has_pollers.then(|| Config::from_vars(&vars).unwrap());
     let program = root.join("program");
-    let made_of = Ingredients { folder: root, binary: Some(&program), config: config.as_ref() };
+    let (binary, config) = (Some(program.as_path()), config.as_ref());
+    let made_of = Ingredients { folder: root, binary, config, has_settings: false };
     Package::of(made_of, &vars).map_err(|error| chain(&error))
 }
 
@@ -81,7 +82,7 @@ fn what_the_host_would_refuse_is_refused_before_anything_is_written() {
         ("{}", "orders", TIMER, "`version` must be"),
         (r#"{"version":"2.0"}"#, "orders", TIMER, "must be exactly `handler`"),
         (HOST, "1orders", TIMER, "a letter, then letters"),
-        (HOST, "host", TIMER, "a letter, then letters"),
+        (HOST, "host", TIMER, "`host` is reserved"),
         (HOST, "Handler", TIMER, "is the name of the program: rename"),
         (HOST, "orders", "{", "not JSON"),
         (HOST, "orders", r#"{"bindings":[]}"#, "exactly one binding"),

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
-use super::{Function, Host, Place, Problem, read_json, setting_of, wrong_retry};
-use crate::schedule::Schedule;
+use super::{Function, Host, Place, Problem, Wrong, read_json, setting_of, wrong_retry};
+use crate::schedule::{SIX_FIELDS, Schedule};
 
 /// Reads the functions that lie directly in `folder`, by name.
 pub(super) fn read(folder: &Path, host: &Host) -> (Vec<Function>, Vec<Problem>) {
@@ -47,9 +47,8 @@ pub(super) fn read(folder: &Path, host: &Host) -> (Vec<Function>, Vec<Problem>) 
                 problems.extend(refused);
                 functions.push(function);
             }
-            Err(reason) => {
-                let fix = "mend it, or take that of another function";
-                problems.push(Problem::error(place(), &definition, reason, fix));
+            Err((found, fix)) => {
+                problems.push(Problem::error(place(), &definition, found, fix));
             }
         }
         for field in ["disabled", "excluded"].into_iter().filter(|field| json.get(field).is_some())
@@ -76,38 +75,47 @@ fn definitions(folder: &Path) -> std::io::Result<BTreeMap<String, PathBuf>> {
 }
 
 /// Says why the host does not call a function whose own file is right.
-fn refused_by(function: &Function, host: &Host) -> Option<(String, String)> {
+fn refused_by(function: &Function, host: &Host) -> Option<Wrong> {
     let name = &function.name;
     if host.allowed.as_ref().is_some_and(|allowed| !allowed.contains(name)) {
-        let found = "`functions` of `host.json`, or the settings `AzureFunctionsJobHost__functions__…`, do not name \
-                     it, so the host does not load it";
-        return Some((found.to_owned(), format!("add `{name}` there, or remove `functions`")));
+        let Host { allowed_by, .. } = host;
+        let (by, fix) = if allowed_by.is_empty() {
+            let fix = format!("add `{name}` to `functions` in `host.json`, or remove that list");
+            ("`functions` in `host.json` does".to_owned(), fix)
+        } else {
+            let settings = allowed_by.join("`, `");
+            let fix =
+                format!("remove `{settings}`, or name `{name}` in another setting of that list");
+            ("the settings `AzureFunctionsJobHost__functions__…` do".to_owned(), fix)
+        };
+        return Some((format!("{by} not name `{name}`, so the host does not load it"), fix));
     }
-    if host.forwards_requests && function.schedule.is_none() {
-        let found =
-            "the host forwards requests as they come, so the status page does not get its calls";
-        let fix = "set `customHandler.enableForwardingHttpRequest` to `false` in `host.json`";
-        return Some((found.to_owned(), fix.to_owned()));
-    }
-    None
+    let fix = host.stops_forwarding.filter(|_| function.schedule.is_none())?;
+    let found =
+        "the host forwards requests as they come, so the status page does not get its calls";
+    Some((found.to_owned(), fix.to_owned()))
 }
 
-fn function(name: &str, path: &Path, json: &Json) -> Result<Function, String> {
+fn function(name: &str, path: &Path, json: &Json) -> Result<Function, Wrong> {
     if !is_function_name(name) {
-        return Err(
-            "the folder's name must be a letter, then letters, digits, `_` or `-`".to_owned()
-        );
+        let found = if name.eq_ignore_ascii_case(RESERVED) {
+            format!("the folder's name `{name}` is reserved: the host does not load the function")
+        } else {
+            "the folder's name must be a letter, then letters, digits, `_` or `-`, 128 in all at most"
+                .to_owned()
+        };
+        return Err((found, "rename the folder".to_owned()));
     }
     let text = |field: &str| json.get(field).and_then(Json::as_str).unwrap_or_default();
     let script = text("scriptFile");
     if !script.is_empty() && !path.with_file_name(script).is_file() {
-        return Err(format!(
-            "`scriptFile` is `{script}`, and there is no such file; remove `scriptFile`"
-        ));
+        let found = format!("`scriptFile` is `{script}`, and there is no such file");
+        return Err((found, "remove `scriptFile`".to_owned()));
     }
     if !matches!(text("configurationSource"), "" | "config") {
-        return Err(
-            "`configurationSource` makes the host look for a .NET method; remove it".to_owned()
+        return fail(
+            "`configurationSource` makes the host look for a .NET method",
+            "remove `configurationSource`",
         );
     }
     if let Some(wrong) = json.get("retry").and_then(wrong_retry) {
@@ -115,15 +123,23 @@ fn function(name: &str, path: &Path, json: &Json) -> Result<Function, String> {
     }
     let bindings = json.get("bindings").and_then(Json::as_array).map_or(&[][..], Vec::as_slice);
     let made = |schedule| Function { name: name.to_owned(), schedule, definition: path.to_owned() };
+    let expected = "exactly one binding, a `timerTrigger`, is expected; or two, an `httpTrigger` and its `http` output";
     match bindings {
         [binding] => check_timer(binding).map(|schedule| made(Some(schedule))),
         [request, response] if is(request, "type", "httpTrigger") => {
             check_http(request, response)?;
             Ok(made(None))
         }
-        _ => Err("exactly one binding, a `timerTrigger`, is expected; or two, an `httpTrigger` and its `http` output"
-            .to_owned()),
+        [] => fail(expected, "add a `timerTrigger` to `bindings`, or remove the function's folder"),
+        [..] => fail(
+            expected,
+            "leave one `timerTrigger` in `bindings`; another timer is another function",
+        ),
     }
+}
+
+fn fail<T>(found: &str, fix: &str) -> Result<T, Wrong> {
+    Err((found.to_owned(), fix.to_owned()))
 }
 
 /// Whether a field is `wanted` in any case, as the host compares.
@@ -132,25 +148,54 @@ fn is(binding: &Json, field: &str, wanted: &str) -> bool {
 }
 
 /// Checks the binding of a timer, and returns its schedule as written.
-fn check_timer(binding: &Json) -> Result<String, String> {
+fn check_timer(binding: &Json) -> Result<String, Wrong> {
     let text = |field: &str| binding.get(field).and_then(Json::as_str).unwrap_or_default();
-    // Without one the host takes `in`.
-    let is_input = binding.get("direction").is_none() || is(binding, "direction", "in");
-    if !is(binding, "type", "timerTrigger") || !is_input {
-        return Err("the binding must be a `timerTrigger` of direction `in`".to_owned());
+    if !is(binding, "type", "timerTrigger") {
+        let found = format!(
+            "the `type` of the binding is `{}`, expected a `timerTrigger`; or two bindings, an `httpTrigger` and its \
+             `http` output",
+            text("type")
+        );
+        let fix = "set `type` to `timerTrigger`, or remove the function's folder";
+        return Err((found, fix.to_owned()));
     }
-    if !is_binding_name(text("name")) {
-        return Err("the binding's name must be a letter, then letters and digits".to_owned());
+    check_input(binding)?;
+    let name = text("name");
+    if !is_binding_name(name) {
+        let found = format!(
+            "the `name` of the binding is `{name}`, expected a letter, then letters and digits"
+        );
+        return Err((found, "set `name` to `timer`".to_owned()));
     }
     let schedule = text("schedule");
     match setting_of(schedule) {
         Some(name) if name.is_empty() || name.contains('%') => {
-            return Err(format!("the schedule is `{schedule}`, expected `%SETTING%`"));
+            let found = format!("the schedule is `{schedule}`, expected `%SETTING%`");
+            let fix = "write the name of one setting between two `%`, such as `%ORDERS_SCHEDULE%`";
+            return Err((found, fix.to_owned()));
         }
         Some(_) => {}
-        None => drop(Schedule::parse(schedule).map_err(|error| error.to_string())?),
+        None if schedule.trim().is_empty() => {
+            let fix = format!("set `schedule` to {SIX_FIELDS}");
+            return Err(("the binding has no `schedule`".to_owned(), fix));
+        }
+        None => {
+            Schedule::parse(schedule).map_err(|error| (error.to_string(), error.fix))?;
+        }
     }
     Ok(schedule.to_owned())
+}
+
+/// Checks the direction of a trigger; without one the host takes `in`.
+fn check_input(binding: &Json) -> Result<(), Wrong> {
+    match binding.get("direction") {
+        Some(direction) if !is(binding, "direction", "in") => {
+            let direction = direction.as_str().map_or_else(|| direction.to_string(), str::to_owned);
+            let found = format!("the `direction` of the binding is `{direction}`, expected `in`");
+            Err((found, "set `direction` to `in`".to_owned()))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Returns the `function.json` of a timer; `schedule` is a cron expression, or the name of a setting between
@@ -168,16 +213,19 @@ pub(crate) fn timer_definition(schedule: &str) -> String {
 }
 
 /// Checks the bindings of a function that shows something: nobody sees it without a key.
-fn check_http(request: &Json, response: &Json) -> Result<(), String> {
-    let fail = |text: &str| Err(text.to_owned());
-    let is_input = request.get("direction").is_none() || is(request, "direction", "in");
-    if !is_input || !is(response, "type", "http") {
+fn check_http(request: &Json, response: &Json) -> Result<(), Wrong> {
+    check_input(request)?;
+    if !is(response, "type", "http") {
         return fail(
-            "the bindings must be an `httpTrigger` of direction `in`, then an `http` output",
+            "the bindings must be an `httpTrigger`, then an `http` output",
+            "set `type` of the second binding to `http`",
         );
     }
     if !is(response, "direction", "out") || response.get("name") != Some(&Json::from("res")) {
-        return fail("the binding of type `http` must have the direction `out` and the name `res`");
+        return fail(
+            "the binding of type `http` must have the direction `out` and the name `res`",
+            "set `direction` of that binding to `out`, and `name` to `res`",
+        );
     }
     // Without one the host takes `function`.
     let level = request.get("authLevel").map_or(Some("function"), Json::as_str);
@@ -186,6 +234,7 @@ fn check_http(request: &Json, response: &Json) -> Result<(), String> {
     }) {
         return fail(
             "`authLevel` must be `function` or `admin`: what it shows is not for everybody",
+            "set `authLevel` to `function`",
         );
     }
     let methods = request.get("methods").and_then(Json::as_array).map_or(&[][..], Vec::as_slice);
@@ -195,17 +244,21 @@ fn check_http(request: &Json, response: &Json) -> Result<(), String> {
     let reads = methods.iter().all(|method| is_method(method, "get") || is_method(method, "head"));
     if !reads || !methods.iter().any(|method| is_method(method, "get")) {
         return fail(
-            "`methods` must be `[\"get\"]` or `[\"get\", \"head\"]`: the function only shows",
+            "`methods` has more than `get` and `head`, or no `get`: the function only shows",
+            "set `methods` to `[\"get\", \"head\"]`",
         );
     }
     Ok(())
 }
 
+/// Name that the host keeps for itself.
+const RESERVED: &str = "host";
+
 /// `Utility.cs` of the Functions host: `^[a-z][a-z0-9_\-]{0,127}$` in any case, and not `host`.
 fn is_function_name(name: &str) -> bool {
     let rest_ok = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
     let first_ok = name.starts_with(|c: char| c.is_ascii_alphabetic());
-    rest_ok && first_ok && name.len() <= 128 && !name.eq_ignore_ascii_case("host")
+    rest_ok && first_ok && name.len() <= 128 && !name.eq_ignore_ascii_case(RESERVED)
 }
 
 /// `Utility.cs` of the Functions host: `^[a-zA-Z][a-zA-Z0-9]{0,127}$`.
@@ -227,7 +280,7 @@ mod tests {
         assert_eq!(check_http(&request, &response), Ok(()));
         for (is_request, field, value, expected) in [
             (true, "authLevel", "anonymous", "`function` or `admin`"),
-            (true, "direction", "out", "of direction `in`"),
+            (true, "direction", "out", "expected `in`"),
             (true, "methods", "get", "only shows"),
             (false, "type", "queue", "then an `http` output"),
             (false, "name", "$return", "the name `res`"),
@@ -235,8 +288,9 @@ mod tests {
             let (mut request, mut response) = (request.clone(), response.clone());
             let binding = if is_request { &mut request } else { &mut response };
             binding[field] = value.into();
-            let error = check_http(&request, &response).unwrap_err();
-            assert!(error.contains(expected), "{error}");
+            let (found, fix) = check_http(&request, &response).unwrap_err();
+            assert!(found.contains(expected), "{found}");
+            assert!(fix.contains(&format!("`{field}`")), "{fix}");
         }
     }
 }

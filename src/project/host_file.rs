@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value as Json};
 
 use super::timeout::{self, time_span};
-use super::{HANDLER, HOST_FILE, Host, Place, Problem, read_json, wrong_retry};
+use super::{HANDLER, HOST_FILE, Host, Place, Problem, Wrong, read_json, wrong_retry};
 use crate::config::Vars;
 
 /// What settings that override this file begin with; `__` and what lies between name a value in it.
@@ -32,7 +32,10 @@ pub(super) fn read(root: &Path, is_laid_out: bool, vars: &dyn Vars) -> (Host, Ve
     let mut json = match read_json(&path) {
         Ok(json @ Json::Object(_)) => json,
         Ok(_) => return (Host::default(), vec![error("is no object".to_owned(), TAKE_OURS)]),
-        Err(reason) => return (Host::default(), vec![error(reason, TAKE_OURS)]),
+        Err((found, fix)) => {
+            let fix = if path.is_file() { &fix } else { TAKE_OURS };
+            return (Host::default(), vec![error(found, fix)]);
+        }
     };
     override_by(&mut json, vars);
     let mut problems = Vec::new();
@@ -41,27 +44,33 @@ pub(super) fn read(root: &Path, is_laid_out: bool, vars: &dyn Vars) -> (Host, Ve
         problems.push(error(found, "write `\"version\": \"2.0\"`"));
     }
     if let Err(wrong) = timeout::of_file(&json) {
-        let found = format!("{wrong}; the host does not start");
-        problems.push(error(found, "write a time of at least a second, such as `00:05:00`"));
+        let found = format!("{wrong}; {HOST_ENDS}");
+        let by = overriding(vars, timeout::FIELD);
+        let by = by.as_deref().unwrap_or(timeout::FIELD);
+        let fix = format!("set `{by}` to a time of at least a second, such as `00:05:00`");
+        problems.push(error(found, &fix));
     }
     problems.extend(lock_periods(&json).map(|(found, fix)| error(found, &fix)));
-    if let Some(wrong) = json.get("retry").and_then(wrong_retry) {
-        problems.push(error(wrong, "mend it, or remove `retry`"));
-    }
-    let (program, forwards_requests) = program(&json, root, is_laid_out);
+    let retry = json.get("retry").and_then(wrong_retry);
+    problems.extend(retry.map(|(found, fix)| error(found, &fix)));
+    let (program, stops_forwarding) = program(&json, root, is_laid_out);
     problems.extend(program.into_iter().map(|(found, fix)| error(found, &fix)));
     let differs = without_effect(&json).into_iter();
     problems.extend(differs.map(|(found, fix)| Problem::warning(Place::Host, &path, found, fix)));
     let allowed = json.get("functions").and_then(Json::as_array);
     let allowed =
         allowed.map(|names| names.iter().filter_map(Json::as_str).map(str::to_owned).collect());
-    (Host { allowed, forwards_requests }, problems)
+    let names = |name: &String| match &overridden(name)[..] {
+        [field, ..] => field.eq_ignore_ascii_case("functions"),
+        [] => false,
+    };
+    let mut allowed_by: Vec<String> = vars.names().into_iter().filter(names).collect();
+    allowed_by.sort();
+    allowed_by.dedup();
+    (Host { allowed, allowed_by, stops_forwarding }, problems)
 }
 
 const TAKE_OURS: &str = "take the `host.json` of the repository, or run this where yours is";
-
-/// What is wrong, and what mends it.
-type Wrong = (String, String);
 
 fn lock_periods(json: &Json) -> impl Iterator<Item = Wrong> {
     let [least, most] = LOCK_PERIOD;
@@ -79,25 +88,39 @@ fn lock_periods(json: &Json) -> impl Iterator<Item = Wrong> {
         })
 }
 
-/// Says whether the host would start and reach this program, and whether it forwards requests.
-fn program(json: &Json, root: &Path, is_laid_out: bool) -> (Vec<Wrong>, bool) {
+/// Says why the host would not start or reach this program, and what stops it from forwarding requests if it does.
+fn program(json: &Json, root: &Path, is_laid_out: bool) -> (Vec<Wrong>, Option<&'static str>) {
     // `HttpWorkerOptionsSetup.cs`: the old section counts where the new one is missing, and always forwards.
     let is_old = json.get("customHandler").is_none() && json.get("httpWorker").is_some();
     let section = if is_old { "httpWorker" } else { "customHandler" };
     let value = |name: &str| json.pointer(&format!("/{section}/{name}"));
-    let forwards = is_old
-        || match value("enableForwardingHttpRequest") {
-            Some(Json::String(text)) => text.eq_ignore_ascii_case("true"),
-            flag => flag == Some(&Json::Bool(true)),
-        };
+    let is_set = match value("enableForwardingHttpRequest") {
+        Some(Json::String(text)) => text.eq_ignore_ascii_case("true"),
+        flag => flag == Some(&Json::Bool(true)),
+    };
+    let stops_forwarding = match (is_old, is_set) {
+        (true, _) => Some("rename `httpWorker` in `host.json` to `customHandler`"),
+        (false, true) => {
+            Some("set `customHandler.enableForwardingHttpRequest` in `host.json` to `false`")
+        }
+        (false, false) => None,
+    };
     let mut wrong = Vec::new();
     let text = |name: &str| {
         value(&format!("description/{name}")).and_then(Json::as_str).unwrap_or_default()
     };
     let named = text("defaultExecutablePath");
     if named.strip_prefix("./").unwrap_or(named) != HANDLER {
-        let found = "`customHandler.description.defaultExecutablePath` must be exactly `handler`";
-        wrong.push((found.to_owned(), TAKE_OURS.to_owned()));
+        let field = format!("{section}.description.defaultExecutablePath");
+        let is = if named.is_empty() { "not set".to_owned() } else { format!("`{named}`") };
+        let found = format!("`{field}` is {is}, and must be exactly `{HANDLER}`");
+        let has_section = json.get(section).is_some();
+        let fix = if has_section {
+            format!("set `{field}` to `{HANDLER}`")
+        } else {
+            TAKE_OURS.to_owned()
+        };
+        wrong.push((found, fix));
     }
     let arguments = ["arguments", "workerArguments"].into_iter();
     let arguments = arguments.filter_map(|name| value(&format!("description/{name}"))?.as_array());
@@ -118,14 +141,19 @@ fn program(json: &Json, root: &Path, is_laid_out: bool) -> (Vec<Wrong>, bool) {
         );
         wrong.push((found, "leave it empty".to_owned()));
     } else if is_laid_out && named.ends_with(HANDLER) {
-        wrong.extend(unfit(&program));
+        wrong.extend(unfit(root, &program));
     }
-    (wrong, forwards)
+    (wrong, stops_forwarding)
 }
 
 /// Says why the host could not start the program.
-fn unfit(program: &Path) -> Option<Wrong> {
-    let lay_out = || "lay the folder out anew: `highwater package --stage dist`".to_owned();
+fn unfit(root: &Path, program: &Path) -> Option<Wrong> {
+    let lay_out = || {
+        let root = root.display();
+        format!(
+            "lay the folder out again, from that of your project: `highwater package --stage {root}`"
+        )
+    };
     let Ok(file) = fs::metadata(program) else {
         let found = format!("`{}` is missing, so the host calls no function", program.display());
         return Some((found, lay_out()));
@@ -170,10 +198,11 @@ fn without_effect(json: &Json) -> Vec<Wrong> {
         level
             .filter(|level| HIDES_INFORMATION.iter().any(|other| other.eq_ignore_ascii_case(level)))
     };
-    // The category of this program's own lines.
+    // The category of what the process writes; ticks that did well are in its answers.
     if let Some(level) = hides("Host.Function.Console") {
         let told = format!(
-            "`Host.Function.Console` is `{level}`: the lines of ticks that did well are not shown"
+            "`Host.Function.Console` is `{level}`: the lines of the process (start, stop, retries, late ticks) are \
+             not shown"
         );
         add(&told, "write `Information`");
     }

@@ -10,7 +10,7 @@ use super::{HOST_FILE, ProjectError, read_json};
 use crate::config::{FunctionTimeout, Vars};
 
 /// Name of the field in `host.json`, read in any case.
-const FIELD: &str = "functionTimeout";
+pub(super) const FIELD: &str = "functionTimeout";
 
 /// The host's default on a Consumption plan, where nothing says otherwise.
 const DEFAULT_CONSUMPTION: Duration = Duration::from_secs(5 * 60);
@@ -25,7 +25,7 @@ const DEFAULT: Duration = Duration::from_secs(30 * 60);
 pub fn function_timeout(vars: &dyn Vars, folder: &Path) -> Result<FunctionTimeout, ProjectError> {
     let path = folder.join(HOST_FILE);
     let wrong = |reason| ProjectError::Content { path: path.clone(), reason };
-    let mut json = read_json(&path).map_err(wrong)?;
+    let mut json = read_json(&path).map_err(|(found, _)| wrong(found))?;
     override_by(&mut json, vars);
     let setting = overriding(vars, FIELD);
     match (of_file(&json), setting) {

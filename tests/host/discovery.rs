@@ -20,6 +20,69 @@ const WARNED: [(&str, &str); 8] = [
     ("extension_bundle", "`extensionBundle` is not needed"),
 ];
 
+/// How each recorded mistake is fixed, one text for each error in the order of findings. `ROOT` is the folder.
+const FIXES: [(&str, &[&str]); 29] = [
+    (
+        "allow_list",
+        &[
+            "add `highwater_recovery` to `functions` in `host.json`, or remove that list",
+            "add `highwater_status` to `functions` in `host.json`, or remove that list",
+        ],
+    ),
+    (
+        "allow_list_other",
+        &[
+            "add `highwater_recovery` to `functions` in `host.json`, or remove that list",
+            "add `orders` to `functions` in `host.json`, or remove that list",
+        ],
+    ),
+    (
+        "env_jobhost",
+        &[
+            "remove `AzureFunctionsJobHost__functions__0`, or name `highwater_recovery` in another setting of that list",
+            "remove `AzureFunctionsJobHost__functions__0`, or name `orders` in another setting of that list",
+        ],
+    ),
+    ("arguments", &["leave `arguments` and `workerArguments` empty"]),
+    ("arguments_bad", &["leave `arguments` and `workerArguments` empty"]),
+    ("http_worker", &["rename `httpWorker` in `host.json` to `customHandler`"]),
+    ("configuration_source", &["remove `configurationSource`"]),
+    ("script_file", &["remove `scriptFile`"]),
+    ("wrong_type", &["set `type` to `timerTrigger`, or remove the function's folder"]),
+    ("queue_type", &["set `type` to `timerTrigger`, or remove the function's folder"]),
+    ("second_bad_folder", &["set `type` to `timerTrigger`, or remove the function's folder"]),
+    ("empty_bindings", &["add a `timerTrigger` to `bindings`, or remove the function's folder"]),
+    ("folder_name_host", &["rename the folder"]),
+    ("folder_case_twice", &["rename one of them"]),
+    ("binding_name_bad", &["set `name` to `timer`"]),
+    ("schedule_invalid", &["change the field `a`, for example to `*`"]),
+    ("schedule_seconds_60", &["change the field `60`, for example to `*`"]),
+    ("schedule_dow7", &["change the field `7`, for example to `*`"]),
+    ("schedule_never", &["choose a date that exists"]),
+    ("schedule_question", &["change the field `?`, for example to `*`"]),
+    ("schedule_macro", &["write six fields, seconds first, such as `*/15 * * * * *`"]),
+    (
+        "schedule_mixed",
+        &["put all six fields into one setting, and write its name between two `%`"],
+    ),
+    ("schedule_absent", &["set `schedule` to six fields, seconds first, such as `*/15 * * * * *`"]),
+    (
+        "two_triggers",
+        &["leave one `timerTrigger` in `bindings`; another timer is another function"],
+    ),
+    ("host_version_missing", &["write `\"version\": \"2.0\"`"]),
+    ("host_trailing_comma", &["correct the JSON there"]),
+    ("not_executable", &["run `chmod +x ROOT/handler`"]),
+    (
+        "no_handler",
+        &["lay the folder out again, from that of your project: `highwater package --stage ROOT`"],
+    ),
+    (
+        "timeout_too_small",
+        &["set `functionTimeout` to a time of at least a second, such as `00:05:00`"],
+    ),
+];
+
 /// Refused by the recording for what somebody may want, or for want of a network.
 const FINE: [&str; 2] = ["route_prefix_empty", "extension_bundle"];
 
@@ -43,6 +106,8 @@ async fn each_recorded_app_gets_the_verdict_of_the_host() {
         let warned = WARNED.iter().find(|(of, _)| *of == name).map(|(_, text)| *text);
         let is_refused = !FINE.contains(&name) && is_refused(&variant["host"]);
         assert_eq!(!of("error").is_empty(), is_refused, "{name}: {found:#?}");
+        let fixes = FIXES.iter().find(|(of, _)| *of == name).map_or(&[][..], |(_, fixes)| fixes);
+        assert_eq!(fixes_of(&found, root.path()), fixes, "{name}");
         match (warned, &of("warning")[..]) {
             (None, []) => {}
             (Some(text), [told]) => assert!(told.contains(text), "{name}: {told}"),
@@ -52,16 +117,32 @@ async fn each_recorded_app_gets_the_verdict_of_the_host() {
 }
 
 /// What §11 of the host's record names beside the recorded apps: a value of `host.json` or of the function, or a
-/// setting, and what is said of it.
-const NAMED: [(&str, &str, &str, &str, &str); 19] = [
-    ("host", "/version", r#""1.0""#, "error", "`version` must be"),
-    ("host", "/functionTimeout", r#""soon""#, "error", "`functionTimeout` is `soon`"),
+/// setting; what is found, and how it is fixed.
+const NAMED: &[(&str, &str, &str, &str, &str, &str)] = &[
+    ("host", "/version", r#""1.0""#, "error", "`version` must be", "write `\"version\": \"2.0\"`"),
+    (
+        "host",
+        "/functionTimeout",
+        r#""soon""#,
+        "error",
+        "`functionTimeout` is `soon`",
+        "set `functionTimeout` to a time",
+    ),
+    (
+        "host",
+        "/customHandler/description/defaultExecutablePath",
+        r#""bin/handler""#,
+        "error",
+        "`customHandler.description.defaultExecutablePath` is `bin/handler`",
+        "set `customHandler.description.defaultExecutablePath` to `handler`",
+    ),
     (
         "host",
         "/customHandler/description/workerArguments",
         r#"["tick"]"#,
         "error",
         "starts the program with `tick`",
+        "leave `arguments` and `workerArguments` empty",
     ),
     (
         "host",
@@ -69,6 +150,7 @@ const NAMED: [(&str, &str, &str, &str, &str); 19] = [
         r#""bin""#,
         "error",
         "`bin`, and the program is not there",
+        "leave it empty",
     ),
     (
         "host",
@@ -76,36 +158,144 @@ const NAMED: [(&str, &str, &str, &str, &str); 19] = [
         "true",
         "error",
         "does not get its calls",
+        "set `customHandler.enableForwardingHttpRequest` in `host.json` to `false`",
     ),
-    ("host", "/retry", r#"{"strategy":"fixedDelay"}"#, "error", "maxRetryCount"),
-    ("host", "/singleton/listenerLockPeriod", r#""00:02:00""#, "error", "listenerLockPeriod"),
-    ("host", "/logging/logLevel/Function", r#""Warning""#, "warning", "alerts read them"),
-    ("host", "/logging/logLevel/Host.Function.Console", r#""Warning""#, "warning", "are not shown"),
+    (
+        "host",
+        "/retry",
+        r#"{"strategy":"fixedDelay"}"#,
+        "error",
+        "`retry.maxRetryCount`",
+        "set `retry.maxRetryCount` to a number from 0, or to -1 for no end",
+    ),
+    (
+        "host",
+        "/retry",
+        r#"{"strategy":"often","maxRetryCount":3}"#,
+        "error",
+        "`retry.strategy` is `often`",
+        "set `retry.strategy` to `fixedDelay` or `exponentialBackoff`",
+    ),
+    (
+        "host",
+        "/singleton/listenerLockPeriod",
+        r#""00:02:00""#,
+        "error",
+        "listenerLockPeriod",
+        "write a time from 15 s to 60 s",
+    ),
+    (
+        "host",
+        "/logging/logLevel/Function",
+        r#""Warning""#,
+        "warning",
+        "alerts read them",
+        "add `\"Function.*.User\": \"Information\"`",
+    ),
+    (
+        "host",
+        "/logging/logLevel/Host.Function.Console",
+        r#""Warning""#,
+        "warning",
+        "the lines of the process (start, stop, retries, late ticks) are not shown",
+        "write `Information`",
+    ),
     (
         "orders",
         "/retry",
         r#"{"strategy":"fixedDelay","maxRetryCount":3}"#,
         "error",
-        "delayInterval",
+        "`retry.delayInterval`",
+        "set `retry.delayInterval` to a time such as `00:00:05`",
     ),
-    ("setting", "AzureWebJobs.orders.Disabled", "true", "error", "turns this function off"),
-    ("setting", "azurewebjobs_ORDERS_disabled", "1", "error", "turns this function off"),
-    ("setting", "AzureWebJobs__orders__Disabled", "true", "warning", "has no effect"),
-    ("setting", "AzureWebJobs.orders.Disabled", "false", "", ""),
+    (
+        "orders",
+        "/retry",
+        r#"{"strategy":"exponentialBackoff","maxRetryCount":3}"#,
+        "error",
+        "`retry.minimumInterval` and `retry.maximumInterval`",
+        "set both to times such as `00:00:05` and `00:05:00`, the longer one last",
+    ),
+    (
+        "orders",
+        "/bindings/0/direction",
+        r#""out""#,
+        "error",
+        "the `direction` of the binding is `out`",
+        "set `direction` to `in`",
+    ),
+    (
+        "orders",
+        "/bindings/0/schedule",
+        r#""%A%B%""#,
+        "error",
+        "the schedule is `%A%B%`",
+        "write the name of one setting between two `%`",
+    ),
+    (
+        "setting",
+        "ORDERS_SCHEDULE",
+        "",
+        "error",
+        "`ORDERS_SCHEDULE`, which holds its schedule, is not set",
+        "set `ORDERS_SCHEDULE` to six fields, seconds first, such as `*/15 * * * * *`",
+    ),
+    (
+        "setting",
+        "ORDERS_SCHEDULE",
+        "0 0 0 30 2 *",
+        "error",
+        "no date is like that",
+        "in the setting `ORDERS_SCHEDULE`, choose a date that exists",
+    ),
+    (
+        "setting",
+        "AzureWebJobs.orders.Disabled",
+        "true",
+        "error",
+        "turns this function off",
+        "remove the setting `AzureWebJobs.orders.Disabled`",
+    ),
+    (
+        "setting",
+        "azurewebjobs_ORDERS_disabled",
+        "1",
+        "error",
+        "turns this function off",
+        "remove the setting `azurewebjobs_ORDERS_disabled`",
+    ),
+    (
+        "setting",
+        "AzureWebJobs__orders__Disabled",
+        "true",
+        "warning",
+        "has no effect",
+        "write `AzureWebJobs.orders.Disabled`",
+    ),
+    ("setting", "AzureWebJobs.orders.Disabled", "false", "", "", ""),
     (
         "setting",
         "AzureWebJobs.highwater_status.Disabled",
         "true",
         "warning",
         "turns this function off",
+        "remove the setting `AzureWebJobs.highwater_status.Disabled`",
     ),
-    ("setting", "AzureFunctionsJobHost__functionTimeout", "00:00:00", "error", "`00:00:00`"),
+    (
+        "setting",
+        "AzureFunctionsJobHost__functionTimeout",
+        "00:00:00",
+        "error",
+        "`00:00:00`",
+        "set `AzureFunctionsJobHost__functionTimeout` to a time of at least a second",
+    ),
     (
         "setting",
         "AzureFunctionsJobHost_functionTimeout",
         "00:10:00",
         "warning",
-        "`AzureFunctionsJobHost__functionTimeout`",
+        "two underscores",
+        "write `AzureFunctionsJobHost__functionTimeout`",
     ),
     (
         "setting",
@@ -113,23 +303,31 @@ const NAMED: [(&str, &str, &str, &str, &str); 19] = [
         "Server=tcp:127.0.0.1,1;User ID=u;Password=hunter2",
         "warning",
         "names no database",
+        "add `Database=NAME`",
     ),
-    ("setting", "HIGHWATER_POLLERS__ORDERS__SOURCE__TABLE", "x", "warning", "two underscores"),
+    (
+        "setting",
+        "HIGHWATER_POLLERS__ORDERS__SOURCE__TABLE",
+        "x",
+        "warning",
+        "two underscores",
+        "write `HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE`",
+    ),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_host_s_record_names_is_told() {
+async fn what_the_host_s_record_names_is_told_with_a_fix_that_fits() {
     let base = &data::json("discovery.json")["base"];
     let mut bench = with_orders().await;
     let plain = bench.env.clone();
-    for (place, path, value, level, text) in NAMED {
+    for (place, path, value, level, text, fix) in NAMED {
         let root = tempfile::tempdir().unwrap();
         let mut change = json!({});
         bench.env.clone_from(&plain);
-        if place == "setting" {
+        if *place == "setting" {
             bench.set_env(path, value);
         } else {
-            let file = if place == "host" { "host.json" } else { "orders/function.json" };
+            let file = if *place == "host" { "host.json" } else { "orders/function.json" };
             let mut json: Json = serde_json::from_str(base[file].as_str().unwrap()).unwrap();
             let (parent, name) = path.rsplit_once('/').unwrap();
             if parent == "/singleton" {
@@ -140,18 +338,14 @@ async fn what_the_host_s_record_names_is_told() {
         }
         lay_out(root.path(), base, &change);
         let found = validate(&bench, root.path()).await;
-        let told: Vec<(&str, String)> = ["error", "warning"]
-            .into_iter()
-            .flat_map(|level| of(&found, level).into_iter().map(move |told| (level, told)))
-            .collect();
-        let fixes = found.iter().filter_map(|finding| finding["fix"].as_str()).collect::<String>();
-        match &told[..] {
-            [] => assert_eq!(level, "", "{path}"),
-            [(seen, told)] => {
-                assert!(
-                    *seen == level && format!("{told}{fixes}").contains(text),
-                    "{path}: {found:#?}"
-                );
+        let told: Vec<&Json> = found.iter().filter(|finding| finding["level"] != "ok").collect();
+        match told[..] {
+            [] => assert_eq!(*level, "", "{path}"),
+            [one] => {
+                let (found, advised) = (one["found"].as_str(), one["fix"].as_str());
+                assert_eq!(one["level"], *level, "{path}: {one}");
+                assert!(found.unwrap().contains(text), "{path}: {one}");
+                assert!(advised.unwrap().contains(fix), "{path}: {one}");
             }
             _ => panic!("{path}: {told:#?}"),
         }
@@ -171,6 +365,13 @@ async fn validate(bench: &Bench, root: &Path) -> Vec<Json> {
     let from = root.to_str().unwrap();
     let said = bench.command(&["validate", "--from", from, "--output", "json"]).await;
     serde_json::from_str(&said.data).unwrap()
+}
+
+/// Returns the fixes of errors, with `ROOT` for the folder.
+fn fixes_of(found: &[Json], root: &Path) -> Vec<String> {
+    let errors = found.iter().filter(|finding| finding["level"] == "error");
+    let fix = |finding: &Json| finding["fix"].as_str().map(str::to_owned);
+    errors.filter_map(fix).map(|fix| fix.replace(root.to_str().unwrap(), "ROOT")).collect()
 }
 
 fn of(found: &[Json], level: &str) -> Vec<String> {

@@ -148,6 +148,50 @@ async fn settings_at_hand_give_functions_to_pollers_and_never_get_into_the_zip()
     assert!(!zip.windows(14).any(|part| part == b"local.settings"));
 }
 
+/// `validate` and `package` go by the same table of what the host does.
+#[tokio::test]
+async fn what_the_host_would_do_with_the_settings_is_told_of_a_package() {
+    let root = project();
+    let host = root.path().join("host.json");
+    let mut json: Json = serde_json::from_slice(&fs::read(&host).unwrap()).unwrap();
+    json["extensionBundle"] = serde_json::json!({ "id": "x", "version": "1" });
+    json["httpWorker"] = serde_json::json!({});
+    fs::write(&host, json.to_string()).unwrap();
+    let names = ["AzureFunctionsJobHost__functions__0", "AzureWebJobs.orders.Disabled"];
+    let run = async |settings: &[(&str, &str)], in_file: bool| {
+        let mut command = Command::new(PROGRAM);
+        command.current_dir(root.path()).env_clear();
+        command.args(["package", "--binary", "program", "--stage", "dist"]);
+        if in_file {
+            let values: serde_json::Map<String, Json> =
+                settings.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+            let file = root.path().join("local.settings.json");
+            fs::write(file, serde_json::json!({ "Values": values }).to_string()).unwrap();
+            command.args(["--settings", "local.settings.json"]);
+        } else {
+            command.envs(settings.iter().copied());
+        }
+        let output = command.output().await.unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, said) = run(&[], false).await;
+    assert_eq!(code, Some(0), "{said}");
+    for warning in ["`httpWorker` has no effect", "`extensionBundle` is not needed"] {
+        assert!(said.contains(warning), "{said}");
+    }
+    // Settings of this machine need not be those of the app.
+    let (code, said) = run(&[(names[0], "x"), (names[1], "true")], false).await;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("do not name `orders`") && said.contains("turns this function off"));
+    // Those of a file that was named are.
+    let (code, said) = run(&[(names[0], "x")], true).await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("do not name `orders`") && said.contains(names[0]), "{said}");
+    // That a function is turned off was somebody's wish.
+    let (code, said) = run(&[(names[1], "true")], true).await;
+    assert!(code == Some(0) && said.contains("turns this function off"), "{said}");
+}
+
 fn functions(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
     let folders = entries.filter(|entry| entry.path().is_dir());

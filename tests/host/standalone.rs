@@ -36,6 +36,8 @@ impl Bench {
 struct Running {
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
+    /// What it has logged so far.
+    logged: Vec<Json>,
 }
 
 impl Running {
@@ -49,7 +51,7 @@ impl Running {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut process = command.spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        Self { process, lines }
+        Self { process, lines, logged: Vec::new() }
     }
 
     /// Waits for a line of an event.
@@ -59,6 +61,7 @@ impl Running {
                 let line = self.lines.next_line().await.unwrap();
                 let line = line.unwrap_or_else(|| panic!("it ended without `{event}`"));
                 let line: Json = serde_json::from_str(&line).unwrap();
+                self.logged.push(line.clone());
                 if line["event"] == event {
                     return line;
                 }
@@ -80,17 +83,15 @@ impl Running {
         assert!(within(LIMIT, sent).await.unwrap().success());
     }
 
-    /// Waits for its end, and returns the events until then.
-    async fn end(mut self) -> Vec<String> {
-        let mut events = Vec::new();
+    /// Waits for its end, and returns all that it has logged.
+    async fn end(mut self) -> Vec<Json> {
         // What is left in the pipe must not keep it from ending.
         while let Some(line) = within(LIMIT, self.lines.next_line()).await.unwrap() {
-            let line: Json = serde_json::from_str(&line).unwrap();
-            events.extend(line["event"].as_str().map(str::to_owned));
+            self.logged.push(serde_json::from_str(&line).unwrap());
         }
         let status = within(LIMIT, self.process.wait()).await.unwrap();
-        assert_eq!((status.code(), status.signal()), (Some(0), None), "{events:?}");
-        events
+        assert_eq!((status.code(), status.signal()), (Some(0), None), "{:#?}", self.logged);
+        self.logged
     }
 }
 
@@ -119,7 +120,7 @@ async fn run_finishes_its_batch_when_the_terminal_is_closed() {
     running.event("stopping").await;
     bench.receiver.release();
     let events = running.end().await;
-    assert!(!events.iter().any(|event| event == "aborting"), "{events:?}");
+    assert!(!events.iter().any(|line| line["event"] == "aborting"), "{events:?}");
     assert_eq!(bench.receiver.taken(), [1]);
     let state = bench.state();
     assert!(state["in_flight"].is_null() && state["lease"]["released_at"].is_string(), "{state}");
@@ -137,11 +138,36 @@ async fn run_aborts_a_batch_longer_than_the_grace_and_releases_its_lease() {
     running.signal("-TERM").await;
     running.event("aborting").await;
     let events = running.end().await;
-    assert!(!events.iter().any(|event| event == "forced_stop"), "{events:?}");
+    assert!(!events.iter().any(|line| line["event"] == "forced_stop"), "{events:?}");
     let state = bench.state();
     assert!(state["lease"]["released_at"].is_string(), "{state}");
     let in_flight = &state["in_flight"];
     assert_eq!((&in_flight["attempt"], &in_flight["crashes"]), (&0.into(), &0.into()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_skips_a_function_that_is_turned_off() {
+    let mut bench = Bench::with_rows(1..=1).await;
+    bench.add_poller("weekly");
+    bench.set_env("AzureWebJobs.weekly.Disabled", "true");
+    let function = json!({"bindings": [
+        {"name": "timer", "type": "timerTrigger", "schedule": "* * * * * *"},
+    ]});
+    bench.write("weekly/function.json", &function.to_string());
+    let mut running = Running::start(&bench, &[]);
+    running.delivered(&bench, &[1]).await;
+    running.signal("-TERM").await;
+    let events = running.end().await;
+    let off: Vec<&Json> =
+        events.iter().filter(|line| line["event"] == "function_turned_off").collect();
+    let [line] = off[..] else { panic!("{events:#?}") };
+    let told = (&line["function"], &line["setting"]);
+    assert_eq!(told, (&"weekly".into(), &"AzureWebJobs.weekly.Disabled".into()));
+    let started = |function: &str| {
+        let of = |line: &&Json| line["event"] == "timer_started" && line["function"] == function;
+        events.iter().filter(of).count()
+    };
+    assert_eq!((started("nightly"), started("weekly")), (1, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -167,6 +193,11 @@ async fn run_without_anything_to_run_says_why() {
     bench.command(&["run", "--from", &from]).await.failed(3, "setting `EACH`");
     bench.set_env("EACH", "5m");
     bench.command(&["run", "--from", &from]).await.failed(3, "must have six, seconds first");
+    bench.set_env("EACH", "* * * * * *");
+    bench.set_env("AzureWebJobs.nightly.Disabled", "true");
+    let said = bench.command(&["run", "--from", &from]).await;
+    let expected = "`nightly` is turned off by `AzureWebJobs.nightly.Disabled`";
+    assert!(said.code == 3 && said.rest.contains(expected), "{said:?}");
     bench.command(&["run", "--from", "/nowhere"]).await.failed(3, "`/nowhere`: cannot be read");
 }
 

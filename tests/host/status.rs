@@ -26,7 +26,11 @@ fn request(view: Option<&str>, query: &Json) -> Invocation {
 
 /// Returns what the host would make a response of, all of whose fields it wants.
 pub(crate) async fn response(host: &Host, view: Option<&str>, query: &Json) -> Json {
-    let outcome = host.invoke(request(view, query)).await;
+    answer(host, request(view, query)).await
+}
+
+async fn answer(host: &Host, request: Invocation) -> Json {
+    let outcome = host.invoke(request).await;
     assert!(outcome.verdict.is_success(), "{outcome:?}");
     let reply: Json = serde_json::from_slice(&outcome.reply.unwrap().body).unwrap();
     let response = reply["Outputs"]["res"].clone();
@@ -80,10 +84,7 @@ async fn asked(host: &Host, method: &str, path: &str, view: Option<&str>, query:
     let sent = &mut body["Data"]["request"];
     (sent["Method"], sent["Url"]) = (method.into(), format!("https://shop.example{path}").into());
     request.body = body.to_string().into_bytes();
-    let outcome = host.invoke(request).await;
-    assert!(outcome.verdict.is_success(), "{outcome:?}");
-    let reply: Json = serde_json::from_slice(&outcome.reply.unwrap().body).unwrap();
-    reply["Outputs"]["res"].clone()
+    answer(host, request).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
