@@ -434,7 +434,7 @@ mod tests {
         let missing = of("%EACH%", &[("EACH", " ")]).unwrap_err();
         assert!(missing.contains("function `orders`: setting `EACH`"), "{missing}");
         let wrong = of("%EACH%", &[("EACH", "5m")]).unwrap_err();
-        assert!(wrong.contains("function `orders`: `5m` is no schedule"), "{wrong}");
+        assert!(wrong.contains("function `orders`: invalid schedule `5m`"), "{wrong}");
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub use self::zone::{Zone, ZoneError};
 
 /// A text is not a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{text}` is no schedule: {reason}")]
+#[error("invalid schedule `{text}`: {reason}")]
 pub struct ScheduleError {
     /// The text.
     pub text: String,
@@ -105,7 +105,7 @@ impl Schedule {
                     "the field `{field}` for the {name} must have `*`, numbers from {min} to {max}{words}, \
                      ranges `a-b`, steps `*/n`, or several of them between commas"
                 );
-                wrong(reason, field_fix(field))
+                wrong(reason, field_fix(field, min))
             })?;
             plain.push(parts.join(","));
         }
@@ -187,21 +187,21 @@ impl fmt::Display for Schedule {
 
 fn number_of_fields(text: &str, count: usize) -> String {
     match count {
-        1 if text.contains(':') => {
-            "an interval works in a dedicated plan only; write six fields, seconds first".to_owned()
-        }
+        1 if text.contains(':') => "an interval works in a dedicated plan only".to_owned(),
         _ => format!("it has {count} fields and must have six, seconds first"),
     }
 }
 
 /// Returns what fixes a field that the host would refuse.
-fn field_fix(field: &str) -> String {
+fn field_fix(field: &str, min: u16) -> String {
     if field.contains('%') {
         // The host replaces a setting only where it is the whole text.
         return "put all six fields into one setting, and write its name between two `%`"
             .to_owned();
     }
-    format!("change the field `{field}`, for example to `*`")
+    // Not `*` for a value that is out of its range: that may be once a second.
+    let example = if field == "?" { "*".to_owned() } else { min.to_string() };
+    format!("change the field `{field}`, for example to `{example}`")
 }
 
 /// Returns `part` in numbers if it is `*`, a value or a range, with a step or without.
@@ -413,7 +413,7 @@ mod tests {
     fn what_the_host_refuses_is_refused_with_what_it_wants() {
         for (text, expected) in [
             ("*/5 * * *", "it has 4 fields"),
-            ("00:05:00", "six fields"),
+            ("00:05:00", "dedicated plan only"),
             ("", "0 fields"),
             ("60 * * * * *", "second must have `*`, numbers from 0 to 59"),
             ("0 0 0 * * 7", "day of the week must have `*`, numbers from 0 to 6 or names"),
@@ -428,6 +428,21 @@ mod tests {
         ] {
             let error = Schedule::parse(text).unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn each_mistake_has_its_own_fix() {
+        for (text, expected) in [
+            ("00:05:00", "write six fields"),
+            ("60 * * * * *", "change the field `60`, for example to `0`"),
+            ("0 0 0 32 * *", "change the field `32`, for example to `1`"),
+            ("0 0 0 ? * *", "change the field `?`, for example to `*`"),
+            ("0 %MINUTE% * * * *", "put all six fields into one setting"),
+            ("0 0 0 31 2 *", "choose a date that exists"),
+        ] {
+            let fix = Schedule::parse(text).unwrap_err().fix;
+            assert!(fix.contains(expected), "{text}: {fix}");
         }
     }
 }

@@ -170,7 +170,7 @@ fn a_function_without_a_poller_or_with_a_wrong_schedule_is_refused() {
     for setting in ["ORDERS_SCHEDULE", "NEW_LINES_SCHEDULE"] {
         let wrong = [&SETTINGS[..], &[(setting, "5m")]].concat();
         let error = package_with(root.path(), &wrong).unwrap_err();
-        assert!(error.contains("`5m` is no schedule") && error.contains("write six"), "{error}");
+        assert!(error.contains("invalid schedule `5m`") && error.contains("write six"), "{error}");
     }
 }
 
