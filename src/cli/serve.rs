@@ -221,10 +221,8 @@ impl Signals {
         let terminate = signal(SignalKind::terminate()).ok()?;
         let interrupt = signal(SignalKind::interrupt()).ok()?;
         // `nohup` ignores this signal for the program that it starts, and catching it would undo that.
-        let hang_up = match ignores_hang_up() {
-            true => None,
-            false => Some(signal(SignalKind::hangup()).ok()?),
-        };
+        let hang_up =
+            if ignores_hang_up() { None } else { Some(signal(SignalKind::hangup()).ok()?) };
         Some(Self { terminate, interrupt, hang_up })
     }
 
