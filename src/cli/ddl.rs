@@ -16,13 +16,13 @@ use crate::state::sql as state;
 /// A table that Highwater keeps in a database.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Table {
-    /// State documents, for the state store `sql` (by default dbo.highwater_state).
+    /// State documents, for the state store `sql` (by default `dbo.highwater_state`).
     State,
-    /// Journals, for the state store `sql` (by default dbo.highwater_journal).
+    /// Journals, for the state store `sql` (by default `dbo.highwater_journal`).
     Journal,
-    /// Grants, by which the handler `sql` rejects stale owners (by default dbo.highwater_fence).
+    /// Grants, by which the handler `sql` rejects stale owners (by default `dbo.highwater_fence`).
     Fence,
-    /// Applied events, by which the handler `sql` applies none twice (by default dbo.highwater_ledger).
+    /// Applied events, by which the handler `sql` applies none twice (by default `dbo.highwater_ledger`).
     Ledger,
 }
 

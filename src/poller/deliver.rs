@@ -202,7 +202,7 @@ impl Poller {
             Verdict::Probe => {
                 hand.batch.suspect(lease, Some(&error));
                 let accepted = match Box::pin(self.probe(lease, hand, seen)).await? {
-                    Proof::Next(rows) => Some(rows),
+                    Proof::Next(rows) => Some(*rows),
                     Proof::Elsewhere => None,
                     Proof::None => {
                         let end = End { error, stop: false };

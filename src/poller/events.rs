@@ -7,6 +7,7 @@ use crate::event::ChangeEvent;
 
 /// Events one after the other. Copies and parts cost no copy of an event.
 #[derive(Clone, Debug)]
+#[expect(clippy::rc_buffer, reason = "the events of a read move in without a copy")]
 pub(super) struct Events {
     read: Arc<Vec<ChangeEvent>>,
     range: Range<usize>,

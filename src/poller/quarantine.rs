@@ -52,11 +52,11 @@ impl Poller {
             return self.probe_one_of(lease, hand, rest, seen).await;
         }
         match self.try_rows(lease, &rest, seen).await? {
-            ProbeResult::Accepted => return Ok(Proof::Next(rest)),
+            ProbeResult::Accepted => return Ok(Proof::Next(Box::new(rest))),
             ProbeResult::AcceptedFront(rows) => {
                 if let Some((front, behind)) = rest.split(&self.name, lease, rows) {
                     hand.waiting.push(behind);
-                    return Ok(Proof::Next(front));
+                    return Ok(Proof::Next(Box::new(front)));
                 }
             }
             ProbeResult::TargetAtFault => return Ok(Proof::None),
@@ -279,7 +279,7 @@ enum ProbeResult {
 /// Whether the target accepts other rows now, so that a failing row is at fault and not the target.
 pub(super) enum Proof {
     /// It accepted these, which follow the failing row.
-    Next(Batch),
+    Next(Box<Batch>),
     /// It accepted a row that lies elsewhere, and comes again in its turn.
     Elsewhere,
     /// It accepted none.

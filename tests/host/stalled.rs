@@ -187,7 +187,7 @@ async fn a_tick_from_the_command_line_delivers_while_nobody_reads_its_warnings()
     bench.set("SOURCE__MODE", "timestamp+pk");
     bench.set("SOURCE__CURSOR", "at");
     let (reader, mut writer) = pipe().unwrap();
-    writer.write_all(&[b'x'; PIPE_BYTES]).unwrap();
+    writer.write_all(&vec![b'x'; PIPE_BYTES]).unwrap();
     let mut command = Command::new(PROGRAM);
     command.args(["tick", "nightly"]).env_clear().envs(&bench.env).kill_on_drop(true);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
