@@ -373,7 +373,7 @@ impl<'a> Lease<'a> {
             let mut next = apply(left.as_ref().unwrap_or(document), holder)?;
             next.marked |= marked;
             if let Some(state) = &remember {
-                next.source_state.clone_from(state);
+                next.remember(state);
             }
             if let Some(event) = Happened::told(event, document, &next) {
                 numbering.number(event, &mut next);

@@ -73,6 +73,7 @@ pub use self::entries::Found;
 pub use self::history::{Compacting, Examined};
 pub use self::init::Init;
 use self::journal::Journal;
+use self::loss::FoundLoss;
 use self::memory::Memory;
 use self::observe::Observation;
 pub use self::observe::TickLine;
@@ -196,6 +197,8 @@ pub struct Poller {
     told: Repeats,
     /// When this process first saw that the poller has run; holds even if document and marker are both lost.
     ran_since: OnceLock<time::OffsetDateTime>,
+    /// The final loss that this process found last; it may not be written.
+    loss: std::sync::Mutex<Option<FoundLoss>>,
     /// What the last tick knew; locked while a tick runs, so a second one sees that.
     memory: Mutex<Memory>,
 }
@@ -260,6 +263,7 @@ impl Poller {
             last_commit_ms: AtomicU64::new(0),
             told: Repeats::default(),
             ran_since: OnceLock::new(),
+            loss: std::sync::Mutex::default(),
             memory: Mutex::default(),
         }
     }
@@ -325,7 +329,7 @@ impl Poller {
             if let Some(outcome) = self.hindrance(&base) {
                 return Ok(outcome);
             }
-            loss::refuse_lost(&base.document)?;
+            self.refuse_lost(&base.document)?;
             self.refuse_fence_ahead(&base.document)?;
             let batch = match self.first_batch(&base, seen).await? {
                 Fetched::Batch(mut batch) => {

@@ -219,6 +219,13 @@ fn plan(name: &str, from: &str, document: &StateDocument, present: &Present) -> 
         }
         None => {}
     }
+    let replaced = present
+        .usable()
+        .filter(|now| now.source_fingerprint == document.source_fingerprint);
+    let lost = document.lost_position().or_else(|| replaced?.lost_position());
+    if let Some(reason) = lost {
+        lines.push(format!("  ticks stay stopped until a reset, since rows are lost: {reason}"));
+    }
     if let Some(paused) = &document.paused {
         lines.push(format!("  it is paused by {}: {}", paused.by, paused.reason));
     }

@@ -17,7 +17,7 @@ pub enum JournalMode {
     /// Nothing.
     #[default]
     Off,
-    /// What moved the checkpoint, and what operators did.
+    /// What moved the checkpoint, what operators did, and a position that was lost.
     Commits,
     /// Everything but renewals and the notes of idle ticks that changed nothing else.
     Full,
@@ -28,7 +28,10 @@ impl JournalMode {
     pub fn records(self, event: Happened) -> bool {
         match self {
             Self::Off => false,
-            Self::Commits => event.moves_checkpoint() || event.is_of_operator(),
+            Self::Commits => {
+                let stops = event == Happened::PositionLost;
+                event.moves_checkpoint() || event.is_of_operator() || stops
+            }
             Self::Full => true,
         }
     }
@@ -70,6 +73,8 @@ pub enum Happened {
     StepComplete,
     /// What the source wants kept, or how far closed windows were read again, was written by itself.
     Noted,
+    /// Rows after the checkpoint were found to be lost, which only a reset ends.
+    PositionLost,
     /// Somebody, or the handler, paused the poller.
     Paused,
     /// Somebody let it run again.
@@ -110,6 +115,7 @@ impl Happened {
             Self::LeaseReleased => "lease_released",
             Self::StepComplete => "step_complete",
             Self::Noted => "noted",
+            Self::PositionLost => "position_lost",
             Self::Paused => "paused",
             Self::Resumed => "resumed",
             Self::Reset => "reset",
@@ -148,6 +154,11 @@ impl Happened {
                 | Self::LeaseLost
                 | Self::Unknown
         )
+    }
+
+    /// Whether it is written by who holds no lease.
+    pub(super) fn needs_no_lease(self) -> bool {
+        matches!(self, Self::Noted | Self::PositionLost)
     }
 
     /// Whether somebody asked for it, beside the ticks.

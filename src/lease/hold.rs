@@ -65,7 +65,7 @@ impl Lease<'_> {
         let mut hoped = self.document().commit(&self.holder, commit.clone())?;
         let remember = self.remember.take();
         if let Some(state) = &remember {
-            hoped.source_state.clone_from(state);
+            hoped.remember(state);
         }
         self.beside.waiting = Some(Box::new(Waiting { commit, remember, hoped, started: None }));
         Ok(true)

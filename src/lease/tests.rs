@@ -465,6 +465,19 @@ async fn what_the_source_wants_kept_is_written_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_the_source_wants_kept_is_written_without_undoing_a_loss() {
+    let world = World::new();
+    let mut lease = world.acquire(&world.a).await;
+    let age = LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
+    world.meddle(|found| found.losing_position("numbers were taken back", age)).await;
+    lease.remember(Some(SourceState::from_iter([("mark".to_owned(), serde_json::json!(7))])));
+    lease.release(None, None).await.unwrap();
+    let document = world.document().await;
+    assert_eq!(document.lost_position(), Some("numbers were taken back"));
+    assert_eq!(document.source_state["mark"], 7);
+}
+
+#[tokio::test(start_paused = true)]
 async fn work_does_not_begin_after_the_deadline() {
     let world = World::new();
     let mut lease = world.acquire(&world.a).await;

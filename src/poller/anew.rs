@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 
+use super::loss::LOSS_TRIES_MAX;
 use super::observe::Observation;
 use super::range::rest;
 use super::{Memory, Poller, TickError, TickOutcome, TickRequest};
@@ -33,11 +34,16 @@ impl Poller {
         memory: &mut Memory,
         seen: &mut Observation<'_>,
     ) -> Result<TickOutcome, TickError> {
-        let mut batches = 0;
+        let (mut batches, mut losses) = (0, 0);
         loop {
             let end = match Box::pin(self.run_once(memory, seen)).await {
                 Err(TickError::Fetch(error)) if error.position_lost => {
-                    return Err(TickError::Fetch(self.lost(memory, error).await));
+                    losses += 1;
+                    if !self.keep_loss(memory, &error).await && losses < LOSS_TRIES_MAX {
+                        memory.forget();
+                        continue;
+                    }
+                    return Err(TickError::Fetch(self.lost(error)));
                 }
                 end => end,
             };

@@ -77,10 +77,11 @@ impl Poller {
         self.append_to_journal().await;
     }
 
-    /// Tells of what an idle tick wrote, under nobody's lease; appended when the tick ends.
-    pub(super) fn tell_of_note(&self, document: &StateDocument, at: OffsetDateTime) {
+    /// Tells of what a tick wrote under nobody's lease; appended when the tick ends.
+    pub(super) fn tell_of_note(&self, event: Happened, document: &StateDocument, at: OffsetDateTime) {
         let holder = document.holder(self.instance.owner_id());
-        let (event, details) = (Happened::Noted, Details::default());
+        let error = document.lost_position().filter(|_| event == Happened::PositionLost);
+        let details = Details { error: error.map(str::to_owned), ..Details::default() };
         self.recorder().record(Seen { event, at, holder: &holder, document, details });
     }
 

@@ -5,38 +5,56 @@
 //! After a loss the source may look right again: the numbers of a truncated table grow past the checkpoint,
 //! tracking that was off is on again. Reading on would then skip rows although ticks had reported the loss. So
 //! a loss that the source calls final is written into the document, once, and no tick reads past it before
-//! an operator resets the poller.
+//! an operator resets the poller. Until it is written, the process that found it refuses to read by itself.
 
 use tracing::warn;
 
 use super::memory::Memory;
-use super::{Poller, TickError};
+use super::{LoadError, Poller, TickError};
 use crate::cursor::CursorMode;
 use crate::error::{Loss, chain, end_loss};
 use crate::journal::Happened;
+use crate::lease::Snapshot;
 use crate::source::FetchError;
-use crate::state::{Precondition, StateDocument, StoreError, encode};
+use crate::state::{Generation, Precondition, StateDocument, StoreError, encode};
+
+/// Most tries of writing a loss, and of looking for it again where another instance has moved on.
+pub(super) const LOSS_TRIES_MAX: u32 = 3;
+
+/// A final loss that this process has found.
+#[derive(Clone, Debug)]
+pub(super) struct FoundLoss {
+    /// Of the document at whose position it was found; a reset makes a higher one.
+    generation: Generation,
+    reason: String,
+}
 
 impl Poller {
-    /// Completes the error of a tick whose source has lost the position: keeps a final loss, and adds the
-    /// commands that end it.
-    pub(super) async fn lost(&self, memory: &Memory, error: FetchError) -> FetchError {
+    /// Keeps the final loss that a tick has found. Returns `false` where it was found at a position that another
+    /// instance has left meanwhile: whether anything is lost after the new one is for the source to say.
+    pub(super) async fn keep_loss(&self, memory: &Memory, error: &FetchError) -> bool {
         // A range is given up or started again; its poller keeps its own position.
-        if self.range_of.is_some() {
-            return error;
+        if !error.final_loss || self.range_of.is_some() {
+            return true;
         }
-        if error.final_loss
-            && let Err(unwritten) = Box::pin(self.keep_loss(memory, &error.reason)).await
-        {
-            warn!(
-                event = "loss_not_written",
-                poller.name = self.name,
-                error = chain(&unwritten),
-                "Could not write down that poller `{}` has lost its position; the next tick tries again",
-                self.name
-            );
+        match Box::pin(self.write_loss(memory.snapshot(), &error.reason)).await {
+            Ok(stands) => stands,
+            Err(unwritten) => {
+                warn!(
+                    event = "loss_not_written",
+                    poller.name = self.name,
+                    error = chain(&unwritten),
+                    "Could not write down that poller `{}` has lost its position; the next tick tries again",
+                    self.name
+                );
+                true
+            }
         }
-        self.with_remedy(error)
+    }
+
+    /// Adds the commands that end a loss to the error of a tick that has found it.
+    pub(super) fn lost(&self, error: FetchError) -> FetchError {
+        if self.range_of.is_some() { error } else { self.with_remedy(error) }
     }
 
     /// Adds the commands to an error that reports a loss.
@@ -62,32 +80,56 @@ impl Poller {
         end_loss(&self.name, Loss { is_tracked, is_final, is_new_source })
     }
 
-    async fn keep_loss(&self, memory: &Memory, reason: &str) -> Result<(), TickError> {
-        let base = match memory.snapshot() {
+    /// Writes the loss over the document at whose position it was found, and over what others have written since.
+    async fn write_loss(&self, known: Option<&Snapshot>, reason: &str) -> Result<bool, TickError> {
+        let mut base = match known {
             Some(known) => known.clone(),
             None => Box::pin(self.read()).await?,
         };
-        let Some(etag) = base.etag.clone() else { return Ok(()) };
-        if base.document.lost_position().is_some() {
-            return Ok(());
+        let generation = base.document.generation;
+        let found_at = (base.document.checkpoint.cursor.clone(), base.document.source_state.clone());
+        self.remember_loss(Some(FoundLoss { generation, reason: reason.to_owned() }));
+        let mut thwarted = StoreError::Conflict { key: self.key.path() };
+        for _ in 0..LOSS_TRIES_MAX {
+            let Some(etag) = base.etag.clone() else { return Ok(true) };
+            if base.document.lost_position().is_some() {
+                return Ok(true);
+            }
+            let mut next = base.document.losing_position(reason, base.age(self.store.grain()));
+            next.write_id = self.instance.next_write_id();
+            self.number(Happened::PositionLost, &mut next);
+            match self.store.store(&self.key, encode(&next), Precondition::Matches(etag)).await {
+                Ok(written) => {
+                    self.tell_of_note(Happened::PositionLost, &next, written.date);
+                    return Ok(true);
+                }
+                Err(conflict @ StoreError::Conflict { .. }) => thwarted = conflict,
+                Err(error) => return Err(LoadError::Store(error).into()),
+            }
+            base = Box::pin(self.read()).await?;
+            let StateDocument { checkpoint, source_state, .. } = &*base.document;
+            let is_there = (&checkpoint.cursor, source_state) == (&found_at.0, &found_at.1);
+            if base.document.generation != generation || !is_there {
+                self.remember_loss(None);
+                return Ok(base.document.lost_position().is_some());
+            }
         }
-        let mut next = base.document.losing_position(reason, base.age(self.store.grain()));
-        next.write_id = self.instance.next_write_id();
-        self.number(Happened::Noted, &mut next);
-        match self.store.store(&self.key, encode(&next), Precondition::Matches(etag)).await {
-            Ok(written) => self.tell_of_note(&next, written.date),
-            // Another writer was first; the next tick reads what it wrote.
-            Err(StoreError::Conflict { .. }) => {}
-            Err(error) => return Err(super::LoadError::Store(error).into()),
-        }
-        Ok(())
+        Err(LoadError::Store(thwarted).into())
     }
-}
 
-/// Fails if an earlier read found that rows after the checkpoint of `document` are lost.
-pub(super) fn refuse_lost(document: &StateDocument) -> Result<(), TickError> {
-    match document.lost_position() {
-        None => Ok(()),
-        Some(reason) => Err(TickError::Fetch(FetchError::rows_lost(reason))),
+    /// Fails if an earlier read found that rows after the checkpoint of `document` are lost.
+    pub(super) fn refuse_lost(&self, document: &StateDocument) -> Result<(), TickError> {
+        let mut found = self.loss.lock().expect("no holder of this lock panics");
+        // Only an operator raises the generation.
+        *found = found.take().filter(|found| document.generation <= found.generation);
+        let unwritten = found.as_ref().map(|found| found.reason.as_str());
+        match document.lost_position().or(unwritten) {
+            None => Ok(()),
+            Some(reason) => Err(TickError::Fetch(FetchError::rows_lost(reason))),
+        }
+    }
+
+    fn remember_loss(&self, found: Option<FoundLoss>) {
+        *self.loss.lock().expect("no holder of this lock panics") = found;
     }
 }

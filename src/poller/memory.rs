@@ -433,7 +433,7 @@ impl Poller {
         let bytes = encoded.len();
         if let Ok(written) = self.store.store(&self.key, encoded, precondition).await {
             if has_news {
-                self.tell_of_note(&document, written.date);
+                self.tell_of_note(Happened::Noted, &document, written.date);
             }
             memory.know(Some(Snapshot::written(document, written, bytes)));
         }

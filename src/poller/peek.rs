@@ -1,6 +1,5 @@
 //! What a tick would deliver, read without a lease, a handler or a write.
 
-use super::loss::refuse_lost;
 use super::outcome::TickOutcome;
 use super::{Poller, TickError};
 use crate::cursor::Cursor;
@@ -49,7 +48,7 @@ impl Poller {
     /// Reads the state, and writes nothing.
     async fn base(&self) -> Result<Snapshot, TickError> {
         let base = Box::pin(self.read_to(false)).await?;
-        refuse_lost(&base.document).map_err(|error| self.with_remedy_of(error))?;
+        self.refuse_lost(&base.document).map_err(|error| self.with_remedy_of(error))?;
         Ok(base)
     }
 

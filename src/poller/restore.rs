@@ -143,7 +143,7 @@ impl Poller {
     }
 
     /// Puts `document` in the place of what `present` has, under a new generation, and saves that beside
-    /// it first.
+    /// it first. A position that was found lost stays lost, unless this is a reset.
     ///
     /// # Errors
     ///
@@ -163,7 +163,11 @@ impl Poller {
         let known = newest.max(document.generation).max(refused);
         let generation = self.generation_above(known, present).await?;
         let (generation, saved) = self.save(present, generation).await?;
-        let next = document.restored(generation, token)?;
+        let mut next = document.restored(generation, token)?;
+        let replaced = present.usable().filter(|_| told.0 != Happened::Reset);
+        if let Some(replaced) = replaced {
+            next.inherit_loss(replaced);
+        }
         let document = self.put(next, present, told).await?;
         Ok(Restored { document, saved })
     }

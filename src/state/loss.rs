@@ -24,6 +24,23 @@ impl StateDocument {
     }
 }
 
+impl StateDocument {
+    /// Takes over what a source wants kept, which is all but a loss: that may have been written meanwhile.
+    pub(crate) fn remember(&mut self, state: &SourceState) {
+        let lost = self.source_state.remove(LOST);
+        self.source_state.clone_from(state);
+        self.source_state.extend(lost.map(|lost| (LOST.to_owned(), lost)));
+    }
+
+    /// Carries over the loss of the document that this one takes the place of, if both are of one source.
+    pub(crate) fn inherit_loss(&mut self, replaced: &Self) {
+        let lost = replaced.source_state.get(LOST);
+        if let Some(lost) = lost.filter(|_| replaced.source_fingerprint == self.source_fingerprint) {
+            self.source_state.entry(LOST.to_owned()).or_insert_with(|| lost.clone());
+        }
+    }
+}
+
 /// Returns what a source remembers without a loss, as an operator who resets a poller accepts it.
 pub(crate) fn forgiven(mut state: SourceState) -> SourceState {
     state.remove(LOST);

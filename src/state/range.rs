@@ -91,10 +91,13 @@ impl StateDocument {
         next
     }
 
-    /// Whether somebody has paused what it is of, or given it up, so that no further batch begins.
+    /// Whether somebody has paused what it is of, or given it up, or rows after the checkpoint were found lost, so
+    /// that no further batch begins.
     pub fn is_held_up(&self) -> bool {
         let cancelled = |range: &RangeRecord| range.cancelled_at.is_some();
-        self.paused.is_some() || self.range.as_ref().is_some_and(cancelled)
+        self.paused.is_some()
+            || self.lost_position().is_some()
+            || self.range.as_ref().is_some_and(cancelled)
     }
 
     /// Counts rows that a commit has moved past.

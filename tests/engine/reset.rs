@@ -13,7 +13,9 @@ use highwater::poller::{
 use highwater::range::{Direction, RangeError};
 use highwater::source::FetchError;
 use highwater::state::{FencingToken, Generation, StateKey, StateStore, decode, encode};
-use highwater::testing::{Journaled, TableSource, World, admin, sleep, tick};
+use highwater::testing::{
+    Call, Fault, Journaled, TableSource, World, admin, sleep, tick,
+};
 
 const ANN: Operator<'_> = Operator { by: "ann@host", reason: "the target was lost" };
 
@@ -303,6 +305,122 @@ async fn a_final_loss_is_written_once_and_only_a_reset_ends_it() {
         tick(&poller).await.unwrap();
         tick(&poller).await.unwrap();
         assert_eq!(ids_after(&journaled.world, calls), expected, "the same process goes on");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_final_loss_is_kept_whatever_is_written_meanwhile_and_while_the_store_is_down() {
+    for between in ["pause and resume", "commit", "store down"] {
+        let journaled = Journaled::new(JournalMode::Commits);
+        let poller = delivered(&journaled).await;
+        let (world, other) = (&journaled.world, journaled.instance("b"));
+        let mut reads = 1;
+        match between {
+            "pause and resume" => {
+                admin(&other).pause(ANN).await.unwrap();
+                admin(&other).resume(ANN).await.unwrap();
+            }
+            "commit" => {
+                world.source.put(7, "new");
+                tick(&other).await.unwrap();
+                // At the position that the other instance has reached.
+                reads = 2;
+            }
+            _ => {
+                world.store.break_next(Call::Store, Fault::Unreachable);
+            }
+        }
+        for _ in 0..reads {
+            world.source.fail_with(FetchError::rows_lost("numbers were taken back"));
+        }
+        // The source looks right again after that.
+        world.source.put(8, "after the loss");
+        let mut texts = Vec::new();
+        for process in [&poller, &poller, &journaled.instance("c"), &poller] {
+            let ended = tick(process).await;
+            assert_eq!(outcome_row(&ended).event, "position_lost", "{between}");
+            texts.push(chain(&ended.unwrap_err()));
+        }
+        assert!(texts.iter().all(|text| *text == texts[0]), "{between}: {texts:?}");
+        let stored = world.document().await;
+        assert_eq!(stored.lost_position(), Some("numbers were taken back"), "{between}");
+        assert_eq!(journaled.verdict().await, Verdict::Agrees, "{between}");
+
+        let plan = plan(&journaled.instance("cli"), ResetTo::Beginning).await;
+        admin(&journaled.instance("cli")).reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
+        let calls = world.handler.received().len();
+        tick(&poller).await.unwrap();
+        assert_eq!(ids_after(world, calls).last(), Some(&8), "{between}: the same process goes on");
+    }
+}
+
+/// Changes that a process with an old document would still ask for may be cleaned up.
+#[tokio::test(start_paused = true)]
+async fn a_loss_at_a_position_that_another_instance_has_left_is_looked_for_at_the_new_one() {
+    let journaled = Journaled::new(JournalMode::Off);
+    let poller = delivered(&journaled).await;
+    journaled.world.source.put(7, "new");
+    tick(&journaled.instance("b")).await.unwrap();
+    journaled.world.source.put(8, "new");
+    journaled.world.source.fail_with(FetchError::rows_lost("some were cleaned up"));
+    tick(&poller).await.unwrap();
+    assert_eq!(ids_after(&journaled.world, 3), [8]);
+    assert_eq!(journaled.world.document().await.lost_position(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_final_loss_is_found_while_another_instance_delivers_and_stops_it_after_its_batch() {
+    let journaled = Journaled::new(JournalMode::Full);
+    let poller = Arc::new(delivered(&journaled).await);
+    let world = &journaled.world;
+    for id in 7..=30 {
+        world.source.put(id, "new");
+    }
+    let (stale, source) = (Arc::clone(&poller), Arc::clone(&world.source));
+    world.handler.then(async move {
+        source.fail_with(FetchError::rows_lost("numbers were taken back"));
+        assert_eq!(outcome_row(&tick(&stale).await).event, "position_lost");
+        Ok(())
+    });
+    tick(&journaled.instance("b")).await.unwrap();
+    assert_eq!(ids_after(world, 2), (7..=16).collect::<Vec<_>>(), "one batch");
+    assert_eq!(world.document().await.lost_position(), Some("numbers were taken back"));
+    for process in [&journaled.instance("b"), &*poller] {
+        assert_eq!(outcome_row(&tick(process).await).event, "position_lost");
+    }
+    assert_eq!(journaled.verdict().await, Verdict::Agrees);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_document_from_the_journal_or_a_copy_does_not_clear_a_final_loss() {
+    for (mode, command) in [
+        (JournalMode::Commits, Happened::Rebuilt),
+        (JournalMode::Full, Happened::Rebuilt),
+        (JournalMode::Off, Happened::Imported),
+    ] {
+        let journaled = Journaled::new(mode);
+        let poller = delivered(&journaled).await;
+        let copy = journaled.world.document().await;
+        journaled.world.source.fail_with(FetchError::rows_lost("numbers were taken back"));
+        tick(&poller).await.unwrap_err();
+        journaled.world.source.put(7, "after the loss");
+        let cli = journaled.instance("cli");
+        let next = if command == Happened::Rebuilt {
+            journaled.world.memory.lose(&StateKey::Document("p".to_owned()));
+            journaled.folded().await.document.unwrap()
+        } else {
+            copy
+        };
+        let present = admin(&cli).present().await.unwrap();
+        admin(&cli).restore(&next, &present, (command, ANN)).await.unwrap();
+        for process in [&poller, &journaled.instance("b")] {
+            let ended = tick(process).await;
+            assert_eq!(outcome_row(&ended).event, "position_lost", "{mode:?} {command:?}");
+        }
+        let plan = plan(&cli, ResetTo::Beginning).await;
+        admin(&cli).reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
+        tick(&poller).await.unwrap();
+        assert_eq!(ids_after(&journaled.world, 2), [1, 2, 3, 4, 5, 6, 7], "{mode:?} {command:?}");
     }
 }
 
