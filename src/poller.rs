@@ -197,6 +197,8 @@ pub struct Poller {
     told: Repeats,
     /// When this process first saw that the poller has run; holds even if document and marker are both lost.
     ran_since: OnceLock<time::OffsetDateTime>,
+    /// Set once this process has seen the marker or written it.
+    saw_marker: OnceLock<()>,
     /// The final loss that this process found last; it may not be written.
     loss: std::sync::Mutex<Option<FoundLoss>>,
     /// What the last tick knew; locked while a tick runs, so a second one sees that.
@@ -263,6 +265,7 @@ impl Poller {
             last_commit_ms: AtomicU64::new(0),
             told: Repeats::default(),
             ran_since: OnceLock::new(),
+            saw_marker: OnceLock::new(),
             loss: std::sync::Mutex::default(),
             memory: Mutex::default(),
         }

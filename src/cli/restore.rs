@@ -219,9 +219,8 @@ fn plan(name: &str, from: &str, document: &StateDocument, present: &Present) -> 
         }
         None => {}
     }
-    let replaced = present
-        .usable()
-        .filter(|now| now.source_fingerprint == document.source_fingerprint);
+    let replaced =
+        present.usable().filter(|now| now.source_fingerprint == document.source_fingerprint);
     let lost = document.lost_position().or_else(|| replaced?.lost_position());
     if let Some(reason) = lost {
         lines.push(format!("  ticks stay stopped until a reset, since rows are lost: {reason}"));

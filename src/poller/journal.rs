@@ -78,7 +78,12 @@ impl Poller {
     }
 
     /// Tells of what a tick wrote under nobody's lease; appended when the tick ends.
-    pub(super) fn tell_of_note(&self, event: Happened, document: &StateDocument, at: OffsetDateTime) {
+    pub(super) fn tell_of_note(
+        &self,
+        event: Happened,
+        document: &StateDocument,
+        at: OffsetDateTime,
+    ) {
         let holder = document.holder(self.instance.owner_id());
         let error = document.lost_position().filter(|_| event == Happened::PositionLost);
         let details = Details { error: error.map(str::to_owned), ..Details::default() };

@@ -87,7 +87,8 @@ impl Poller {
             None => Box::pin(self.read()).await?,
         };
         let generation = base.document.generation;
-        let found_at = (base.document.checkpoint.cursor.clone(), base.document.source_state.clone());
+        let found_at =
+            (base.document.checkpoint.cursor.clone(), base.document.source_state.clone());
         self.remember_loss(Some(FoundLoss { generation, reason: reason.to_owned() }));
         let mut thwarted = StoreError::Conflict { key: self.key.path() };
         for _ in 0..LOSS_TRIES_MAX {

@@ -304,16 +304,34 @@ impl Poller {
     /// Writes the marker of a document that has none yet, and remembers that the poller has run.
     ///
     /// The state is created first, then the marker, and `marked` rides on the next write: whatever
-    /// breaks between, the next tick under a lease tries again.
+    /// breaks between, the next tick under a lease tries again. The first lease of a process also looks
+    /// whether the marker of a marked document is still there: without it, a loss of the document would
+    /// look like a first start.
     pub(super) async fn mark(&self, lease: &mut Lease<'_>) {
         self.ran_since.get_or_init(|| lease.now());
-        if lease.document().marked {
+        let was_marked = lease.document().marked;
+        if was_marked && (self.saw_marker.get().is_some() || self.range_of.is_some()) {
             return;
         }
         match self.write_marker(lease).await {
-            Ok(()) => lease.mark(),
+            Ok(written) => {
+                if written && was_marked {
+                    self.warn_rewritten();
+                }
+                self.saw_marker.get_or_init(|| ());
+                lease.mark();
+            }
             Err(error) => self.marker_failed(&chain(&error)),
         }
+    }
+
+    fn warn_rewritten(&self) {
+        warn!(
+            event = "marker_rewritten",
+            poller.name = self.name,
+            "The marker of poller `{}` was lost, or of an earlier document, and was written again",
+            self.name
+        );
     }
 
     /// Logs that the marker is missing still: once for each reason, then hourly.
@@ -329,7 +347,8 @@ impl Poller {
         }
     }
 
-    async fn write_marker(&self, lease: &Lease<'_>) -> Result<(), LoadError> {
+    /// Returns whether it wrote the marker; `false` where it is there.
+    async fn write_marker(&self, lease: &Lease<'_>) -> Result<bool, LoadError> {
         let key = StateKey::Marker(self.name.clone());
         let marker = Marker {
             poller_name: self.name.clone(),
@@ -342,13 +361,13 @@ impl Poller {
                 // What is no marker is not ours to overwrite, nor is the one of a later document.
                 let found = decode_marker(&self.name, &stored.bytes)?;
                 if found.generation >= marker.generation {
-                    return Ok(());
+                    return Ok(false);
                 }
                 Precondition::Matches(stored.etag)
             }
         };
         self.store.store(&key, encode_marker(&marker), precondition).await?;
-        Ok(())
+        Ok(true)
     }
 
     /// Returns why a tick may not run on the strength of `snapshot`.

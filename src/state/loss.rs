@@ -35,7 +35,8 @@ impl StateDocument {
     /// Carries over the loss of the document that this one takes the place of, if both are of one source.
     pub(crate) fn inherit_loss(&mut self, replaced: &Self) {
         let lost = replaced.source_state.get(LOST);
-        if let Some(lost) = lost.filter(|_| replaced.source_fingerprint == self.source_fingerprint) {
+        if let Some(lost) = lost.filter(|_| replaced.source_fingerprint == self.source_fingerprint)
+        {
             self.source_state.entry(LOST.to_owned()).or_insert_with(|| lost.clone());
         }
     }

@@ -77,7 +77,11 @@ async fn storage_calls_with_a_journal_are_one_append_more_for_each_tick_that_did
     world.store.take_calls();
     world.source.fill(3);
     tick(&poller).await.unwrap();
-    assert_eq!((world.store.take_calls(), journal.take_appends()), (calls(0, 4, 0), 1), "chain");
+    assert_eq!(
+        (world.store.take_calls(), journal.take_appends()),
+        (calls(1, 4, 0), 1),
+        "chain, and its first lease"
+    );
     assert!(journaled.events().await.contains(&Happened::StepComplete));
     journaled.assert_tells_all().await;
 }

@@ -13,9 +13,7 @@ use highwater::poller::{
 use highwater::range::{Direction, RangeError};
 use highwater::source::FetchError;
 use highwater::state::{FencingToken, Generation, StateKey, StateStore, decode, encode};
-use highwater::testing::{
-    Call, Fault, Journaled, TableSource, World, admin, sleep, tick,
-};
+use highwater::testing::{Call, Fault, Journaled, TableSource, World, admin, sleep, tick};
 
 const ANN: Operator<'_> = Operator { by: "ann@host", reason: "the target was lost" };
 

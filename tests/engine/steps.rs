@@ -119,6 +119,10 @@ impl Death {
             Self::BeforeWrite(writes) => chain.break_write(writes, Fault::Slow(NEVER)),
             Self::AfterWrite(writes) => {
                 chain.break_write(writes, Fault::LostAnswer);
+                // A first lease is followed by a read of the marker.
+                if writes > 0 {
+                    chain.world.store.break_next(Call::Load, Fault::Slow(Duration::ZERO));
+                }
                 chain.world.store.break_next(Call::Load, Fault::Slow(NEVER));
             }
         }

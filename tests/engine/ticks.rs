@@ -40,15 +40,20 @@ async fn storage_calls_idle_cold_are_one_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn storage_calls_of_one_batch_are_two_writes_and_one_read_when_cold() {
+async fn storage_calls_of_one_batch_are_two_writes_and_two_reads_when_cold() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(10);
     tick(&poller).await.unwrap();
     assert_eq!(world.store.take_calls(), calls(0, 2, 0), "warm");
     world.source.fill(10);
-    tick(&world.instance("b")).await.unwrap();
-    assert_eq!(world.store.take_calls(), calls(1, 2, 0), "cold");
+    let other = world.instance("b");
+    tick(&other).await.unwrap();
+    // The document, and once in each process whether its marker is still there.
+    assert_eq!(world.store.take_calls(), calls(2, 2, 0), "cold");
+    world.source.fill(10);
+    tick(&other).await.unwrap();
+    assert_eq!(world.store.take_calls(), calls(0, 2, 0), "warm again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -775,6 +780,40 @@ async fn a_marker_that_cannot_be_written_is_logged_once_and_then_hourly() {
         assert_eq!(watched.count_of("marker_failed"), expected, "{id}");
         sleep(40 * 60).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_marker_is_written_again_by_the_first_delivery_of_a_process() {
+    let watched = Watched::of(World::new());
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.memory.lose(&StateKey::Marker("p".to_owned()));
+    assert_eq!(tick(&world.instance("b")).await.unwrap(), TickOutcome::Idle);
+    assert!(world.marker().await.is_none(), "idle ticks write nothing");
+    world.source.put(1, "later");
+    // A read that fails is repeated by the next delivery, not before.
+    let other = world.instance("c");
+    for fault in [Fault::Slow(Duration::ZERO), Fault::LostAnswer] {
+        world.store.break_next(Call::Load, fault);
+    }
+    tick(&other).await.unwrap();
+    assert!(world.marker().await.is_none());
+    world.source.put(2, "later");
+    tick(&other).await.unwrap();
+    assert!(world.marker().await.is_some());
+    assert_eq!(watched.logged("marker_rewritten")["level"], "WARN");
+    for id in 3..5 {
+        world.source.put(id, "later");
+        tick(&other).await.unwrap();
+    }
+    assert_eq!(watched.count_of("marker_rewritten"), 1);
+    // What it is for: the document is lost, too.
+    world.memory.lose(&StateKey::Document("p".to_owned()));
+    for process in [&world.instance("d"), &poller] {
+        let error = tick(process).await.unwrap_err();
+        assert!(matches!(error, TickError::StateVanished { .. }), "{error:?}");
+    }
+    assert_eq!(world.handler.ids(), [0, 1, 2, 3, 4], "nothing is delivered again");
 }
 
 #[tokio::test(start_paused = true)]
