@@ -36,6 +36,7 @@ use crate::cursor::{
 use crate::error::ErrorKind;
 use crate::event::{BatchId, Operation, SourceLabel};
 use crate::handler::{Delivery, Handler, HandlerError};
+use crate::partition::Partition;
 use crate::source::{FetchError, FetchWindow, Lag, Remember, Rows, Source, SourceShape};
 use crate::value::Value;
 
@@ -92,6 +93,16 @@ impl TableSource {
             definition: SourceDefinition::of(&[("object", object)]),
         };
         Self { shape, state: Mutex::default() }
+    }
+
+    /// Lets the fingerprint and the definition say which partition of the keys this is; it still reads all rows.
+    #[must_use]
+    pub fn of_partition(mut self, partition: Partition) -> Self {
+        let (object, partition) = (self.shape.label.object.clone(), partition.to_string());
+        let parts = [("object", object.as_str()), ("partition", partition.as_str())];
+        self.shape.fingerprint = SourceFingerprint::of(&parts);
+        self.shape.definition = SourceDefinition::of(&parts);
+        self
     }
 
     /// Gives the rows another key, which they are only told to have.

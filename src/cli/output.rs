@@ -142,6 +142,7 @@ fn exit_of(error: &TickError) -> Exit {
         | TickError::StateVanished { .. }
         | TickError::NotStarted { .. }
         | TickError::FirstRunElsewhere { .. }
+        | TickError::DividedElsewhere { .. }
         | TickError::Normalize(_) => Exit::Failed,
     }
 }

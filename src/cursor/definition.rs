@@ -25,6 +25,16 @@ impl SourceDefinition {
         self.0.is_empty()
     }
 
+    /// Whether both are known and have the same parts, but for the one of this name.
+    pub fn is_same_but_for(&self, name: &str, other: &Self) -> bool {
+        let parts = |of: &Self| {
+            let mut parts = of.0.clone();
+            parts.remove(name);
+            parts
+        };
+        !self.is_empty() && !other.is_empty() && parts(self) == parts(other)
+    }
+
     /// Returns how `now` differs from this one, as in "database was `Shop`, is now `Store`".
     ///
     /// `None` if this one is not known.
@@ -83,6 +93,19 @@ mod tests {
         let same = definition("Shop", "t.token = N'…'");
         let found = same.differences(&same.clone()).unwrap();
         assert!(found.starts_with("a literal or a parameter value"), "{found}");
+    }
+
+    #[test]
+    fn one_part_can_be_left_out_of_a_comparison_of_what_is_known() {
+        let of = |database, partition| {
+            SourceDefinition::of(&[("database", database), ("partition", partition)])
+        };
+        let first = of("Shop", "0 of 2");
+        assert!(first.is_same_but_for("partition", &of("Shop", "3 of 4")));
+        assert!(first.is_same_but_for("partition", &of("Shop", "")));
+        assert!(!first.is_same_but_for("partition", &of("Store", "0 of 2")));
+        let unknown = SourceDefinition::default();
+        assert!(!unknown.is_same_but_for("partition", &unknown));
     }
 
     #[test]

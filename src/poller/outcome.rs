@@ -12,6 +12,7 @@ use crate::handler::HandlerError;
 use crate::lease::LeaseError;
 use crate::metrics::{FAILURES, RefusedBy};
 use crate::normalize::NormalizeError;
+use crate::partition::Partition;
 use crate::source::FetchError;
 use crate::state::{Failing, Fence, FormatError, Paused, Refusal, StoreError};
 
@@ -138,6 +139,32 @@ pub enum TickError {
         /// How many more applications have delivered it, all of them earlier.
         others: usize,
     },
+    /// The poller has no state here, and has delivered under another application with another number of partitions.
+    #[error(
+        "poller `{poller}` has never run as `{here}`, but app `{app}` has delivered the same source (`{there}`{}) with \
+         `PARTITIONS` {stored}, which is {configured} here. Continue from there: set \
+         `HIGHWATER__POLLERS__{}__PARTITIONS={stored}`, run {}, and then `highwater repartition {poller} --to \
+         {configured} --reason \"other partitions\"`; or start here on purpose with `highwater init {poller}`",
+        earlier(*others),
+        poller.to_ascii_uppercase(),
+        clone_each(poller, app, *stored)
+    )]
+    DividedElsewhere {
+        /// The poller as a whole.
+        poller: String,
+        /// Where its document would be.
+        here: String,
+        /// The other application, whose document was written last.
+        app: String,
+        /// Where that keeps its document.
+        there: String,
+        /// How many more applications have delivered it, all of them earlier.
+        others: usize,
+        /// Into how many parts the keys are divided there.
+        stored: u16,
+        /// Into how many by the settings.
+        configured: u16,
+    },
     /// The poller has no state, and is to start from now.
     #[error("{}", not_started(poller))]
     NotStarted {
@@ -193,6 +220,19 @@ fn not_started(document: &str) -> String {
         "poller `{document}` has no state and is to start from now: run `highwater init {document}` once; no tick \
          does so, because a lost state would look like a first start"
     )
+}
+
+/// Returns the command that continues a poller of so many parts from another application.
+fn clone_each(poller: &str, app: &str, count: u16) -> String {
+    let clone = |name: &str| {
+        format!("`highwater clone {name} --from-app {app} --reason \"app renamed\"`")
+    };
+    match Partition::all(count).into_iter().flatten().next() {
+        Some(first) => {
+            format!("{} and the same for each of the {count} partitions", clone(&first.name(poller)))
+        }
+        None => clone(poller),
+    }
 }
 
 fn earlier(others: usize) -> String {
@@ -329,7 +369,7 @@ fn failed(error: &TickError) -> OutcomeRow {
         TickError::StateVanished { .. } => {
             ("state_vanished", "LeaseAcquireError", "state_vanished")
         }
-        TickError::FirstRunElsewhere { .. } => {
+        TickError::FirstRunElsewhere { .. } | TickError::DividedElsewhere { .. } => {
             ("first_run_elsewhere", "LeaseAcquireError", "first_run_elsewhere")
         }
         TickError::NotStarted { .. } => ("not_started", "LeaseAcquireError", "not_started"),
@@ -404,6 +444,7 @@ impl TickError {
             | Self::Divided { .. }
             | Self::NotStarted { .. }
             | Self::FirstRunElsewhere { .. }
+            | Self::DividedElsewhere { .. }
             | Self::Handler(HandlerError::Misconfigured(_) | HandlerError::Gone(_)) => {
                 ErrorKind::Configuration
             }

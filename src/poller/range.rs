@@ -265,6 +265,7 @@ fn is_in_vain(error: &TickError) -> bool {
         | TickError::StateVanished { .. }
         | TickError::NotStarted { .. }
         | TickError::FirstRunElsewhere { .. }
+        | TickError::DividedElsewhere { .. }
         | TickError::Load(LoadError::Format(_))
         | TickError::Normalize(_)
         | TickError::FenceAhead { .. }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use highwater::poller::{Init, Operator, ResetTo, TickError, TickOutcome};
+use highwater::partition::Partition;
+use highwater::poller::{Init, Operator, Poller, ResetTo, TickError, TickOutcome, outcome_row};
 use highwater::source::Source;
 use highwater::state::{Precondition, StateDocument, StateKey, StateStore, encode};
 use highwater::testing::{
@@ -60,6 +61,66 @@ async fn a_renamed_app_that_starts_from_now_is_not_told_to_init_before_the_other
     let other = World::new();
     let error = tick(&other.instance("c").starting_now()).await.unwrap_err();
     assert!(matches!(error, TickError::NotStarted { .. }), "{error:?}");
+}
+
+/// Returns one of `count` partitions of `p`, or all of it where that is 1, with three rows.
+fn partition(world: &World, index: u16, count: u16) -> Poller {
+    let own = (count > 1).then_some(Partition { index, count });
+    let name = own.map_or_else(|| "p".to_owned(), |own| own.name("p"));
+    let source = TableSource::new(&name);
+    let source = own.map_or(source, |own| TableSource::new(&name).of_partition(own));
+    source.fill(3);
+    world.poller(&name, &name, Arc::new(source)).dividing(own)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renamed_app_with_another_number_of_partitions_stops_and_names_the_way_there() {
+    let operator = Operator { by: "ann", reason: "app renamed" };
+    for (there, here, cloned) in [(2, 4, "p__p0"), (2, 1, "p__p0"), (1, 2, "p")] {
+        let world = World::new();
+        for index in 0..there {
+            tick(&partition(&world, index, there)).await.unwrap();
+        }
+        let delivered = world.handler.ids().len();
+        let slot = renamed(&world, "slot");
+        for index in (0..here).rev() {
+            let error = tick(&partition(&slot, index, here)).await.unwrap_err();
+            assert!(matches!(error, TickError::DividedElsewhere { .. }), "{error:?}");
+            assert_eq!(outcome_row(&Err(error)).event, "first_run_elsewhere");
+            let error = tick(&partition(&slot, index, here)).await.unwrap_err().to_string();
+            for part in [
+                format!("`app/{cloned}.json`"),
+                format!("`HIGHWATER__POLLERS__P__PARTITIONS={there}`"),
+                format!("`highwater clone {cloned} --from-app app --reason \"app renamed\"`"),
+                format!("`highwater repartition p --to {here} --reason \"other partitions\"`"),
+                "`highwater init p`".to_owned(),
+            ] {
+                assert!(error.contains(&part), "{part}: {error}");
+            }
+        }
+        assert_eq!(world.handler.ids().len(), delivered, "nothing is delivered again");
+        // As printed: with the number of the other app, each partition continues where it was.
+        for index in 0..there {
+            let to = partition(&slot, index, there);
+            let from = to.under_app("app").unwrap();
+            Box::pin(admin(&from).clone_to(&to, true, operator)).await.unwrap();
+        }
+        for index in 0..there {
+            assert_eq!(tick(&partition(&slot, index, there)).await.unwrap(), TickOutcome::Idle);
+        }
+        assert_eq!(world.handler.ids().len(), delivered);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partitioned_poller_of_another_source_does_not_stop_a_first_start() {
+    let world = World::new();
+    let own = Partition { index: 0, count: 2 };
+    let other = TableSource::with_fingerprint("p__p0", "dbo.other").of_partition(own);
+    other.fill(3);
+    tick(&world.poller("p__p0", "a", Arc::new(other)).dividing(Some(own))).await.unwrap();
+    tick(&partition(&renamed(&world, "slot"), 0, 4)).await.unwrap();
+    assert_eq!(world.handler.received().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
