@@ -70,8 +70,15 @@ impl Poller {
         let (others, configured) = (known.len().saturating_sub(1), self.division());
         if self.asks_kin && stored != configured {
             let poller = whole_of(&self.name).to_owned();
-            let error =
-                TickError::DividedElsewhere { poller, here, app, there, others, stored, configured };
+            let error = TickError::DividedElsewhere {
+                poller,
+                here,
+                app,
+                there,
+                others,
+                stored,
+                configured,
+            };
             return Err(error);
         }
         let poller = self.name.clone();

@@ -224,12 +224,14 @@ fn not_started(document: &str) -> String {
 
 /// Returns the command that continues a poller of so many parts from another application.
 fn clone_each(poller: &str, app: &str, count: u16) -> String {
-    let clone = |name: &str| {
-        format!("`highwater clone {name} --from-app {app} --reason \"app renamed\"`")
-    };
+    let clone =
+        |name: &str| format!("`highwater clone {name} --from-app {app} --reason \"app renamed\"`");
     match Partition::all(count).into_iter().flatten().next() {
         Some(first) => {
-            format!("{} and the same for each of the {count} partitions", clone(&first.name(poller)))
+            format!(
+                "{} and the same for each of the {count} partitions",
+                clone(&first.name(poller))
+            )
         }
         None => clone(poller),
     }

@@ -758,7 +758,9 @@ impl Life {
         }
         // Both commands of a renamed app, and of a loss, have to work.
         let two = error.contains("`highwater clone ") || error.contains(" to-now ");
-        let index = usize::from(two && rng.below(2) == 0);
+        // Positions of another number of partitions are cloned under that number, which a life does not go back to.
+        let is_divided = error.contains("PARTITIONS=");
+        let index = usize::from(is_divided || two && rng.below(2) == 0);
         match self.ticks.follow_nth(error, index).await {
             Ok(done) => {
                 self.log.push(format!("  {done}"));

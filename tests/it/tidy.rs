@@ -258,6 +258,7 @@ const MAP: &[(&str, &[&str], &[&str])] = &[
             "journal",
             "lease",
             "metrics",
+            "partition",
             "policy",
             "poller",
             "quarantine",
