@@ -315,12 +315,11 @@ impl Judge {
         let (checkpoint, grant) = (self.checkpoint, self.grant);
         let holds = self.holder.as_ref().is_some_and(|(holder, _)| *holder == tick);
         if seen.is_lost && !holds && (seen.grant, seen.checkpoint) == (grant, checkpoint) {
-            // A tick without the lease writes down that the position is lost; the lease stays as it was.
-            let written_at = self.holder().and_then(|holder| self.landed_at(holder));
-            let is_live = written_at.is_some_and(|at| at.elapsed() < self.ttl);
-            let owner = self.holder.as_ref().map(|(_, owner)| owner.as_str());
-            self.require(!is_live || owner == Some(owner_id), || {
-                format!("tick {} wrote a loss over a live lease", tick.0)
+            // A tick without the lease writes down that the position is lost, also while another holds it: the
+            // lease stays as it was, and its holder goes on.
+            let owner = self.holder.as_ref().map(|(_, owner)| owner.clone());
+            self.require(owner.is_none() || seen.owner_id == owner, || {
+                format!("tick {} took the lease from {owner:?} as it wrote a loss", tick.0)
             });
             self.saw.push("document: keeps that the position is lost");
             return Landed::Other;
