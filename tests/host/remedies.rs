@@ -21,6 +21,11 @@ impl Filed {
     async fn delivered(journal: &str) -> Self {
         let mut bench = Bench::with_rows(1..=2).await;
         bench.set("JOURNAL", journal);
+        Self::ticked(bench).await
+    }
+
+    /// A poller that has ticked once.
+    async fn ticked(bench: Bench) -> Self {
         let settings = bench.folder.path().join("my settings.json");
         fs::write(&settings, json!({ "Values": bench.env }).to_string()).unwrap();
         let filed = Self { bench, settings };
@@ -89,6 +94,61 @@ async fn what_an_error_suggests_after_a_loss_runs_as_printed_with_settings_from_
         assert_eq!(code, 0, "{line}: {told}");
         filed.assert_delivers(delivered).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loss_outlives_a_document_that_is_lost_and_rebuilt_as_printed() {
+    let mut bench = Bench::new().await;
+    let table =
+        "CREATE TABLE dbo.numbers (id int IDENTITY NOT NULL PRIMARY KEY, item nvarchar(9) NULL)";
+    bench.database.execute(table).unwrap();
+    let (database, path) = (bench.database.clone(), bench.state_path());
+    let insert = |rows: usize| {
+        for _ in 0..rows {
+            database.execute("INSERT INTO dbo.numbers (item) VALUES (N'new')").unwrap();
+        }
+    };
+    for (name, value) in [
+        ("SOURCE__TABLE", "dbo.numbers"),
+        ("SOURCE__MODE", "integer+pk"),
+        ("SOURCE__CURSOR", "id"),
+        ("SOURCE__SETTLE", "0s"),
+        ("JOURNAL", "commits"),
+    ] {
+        bench.set(name, value);
+    }
+    insert(2);
+    let filed = Filed::ticked(bench).await;
+    let tick = "highwater --settings 'my settings.json' tick nightly";
+    database.execute("TRUNCATE TABLE dbo.numbers").unwrap();
+    insert(1);
+    let (code, told) = filed.shell(tick).await;
+    assert!(code != 0 && told.contains("the last identity of `dbo.numbers` is `1`"), "{told}");
+    insert(4);
+    fs::remove_file(path).unwrap();
+    let suggested = filed.suggested().await;
+    let rebuild = suggested.iter().find(|line| line.contains(" state rebuild ")).unwrap();
+    let (code, told) = filed.shell(&format!("{rebuild} --yes")).await;
+    assert!(code == 0 && told.contains("ticks stay stopped until a reset"), "{told}");
+    let suggested = filed.suggested().await;
+    let reset = suggested.iter().find(|line| line.contains(" to-beginning ")).unwrap();
+    let (code, told) = filed.shell(&format!("{reset} --yes")).await;
+    assert_eq!(code, 0, "{told}");
+    filed.assert_delivers(&[1, 2, 3, 4, 5]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_marker_is_back_after_a_tick_and_stops_what_would_deliver_all_again() {
+    let filed = Filed::delivered("off").await;
+    let marker = filed.state_folder().join("local/nightly.marker.json");
+    fs::remove_file(&marker).unwrap();
+    filed.bench.insert(3..=3);
+    filed.assert_delivers(&[3]).await;
+    assert!(marker.exists());
+    fs::remove_file(filed.bench.state_path()).unwrap();
+    let suggested = filed.suggested().await;
+    assert!(suggested.iter().any(|line| line.contains(" reset ")), "{suggested:?}");
+    assert_eq!(filed.bench.receiver.taken(), [1, 2, 3], "nothing is delivered again");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use highwater::cursor::{Cursor, SourceState};
 use highwater::error::chain;
-use highwater::poller::{TickOutcome, TickRequest};
+use highwater::poller::{Operator, TickOutcome, TickRequest};
 use highwater::source::mssql::{Mssql, SizeLimits};
 use highwater::source::{FetchWindow, Rows, Source as _};
 
@@ -149,6 +149,10 @@ async fn numbers_that_were_taken_back_stop_the_poller() {
     // Rows that were deleted are no reason to stop.
     ticks.run("DELETE FROM dbo.t").await;
     assert_eq!(ticks.tick_at(6).await.0, [0; 0]);
+    // Another process writes the document that this one remembers.
+    let (operator, cli) = (Operator { by: "ann", reason: "maintenance" }, ticks.process());
+    cli.pause(operator).await.unwrap();
+    cli.resume(operator).await.unwrap();
     ticks.run("TRUNCATE TABLE dbo.t; INSERT INTO dbo.t (note) VALUES ('z')").await;
     let report = ticks.report().await;
     let error = chain(report.result.as_ref().unwrap_err());
