@@ -168,7 +168,7 @@ impl Poller {
         if let Some(replaced) = replaced {
             next.inherit_loss(replaced);
         }
-        let document = self.put(next, present, told).await?;
+        let document = Box::pin(self.put(next, present, told)).await?;
         Ok(Restored { document, saved })
     }
 
