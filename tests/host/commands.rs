@@ -226,12 +226,12 @@ async fn rows_that_were_set_aside_are_listed_shown_and_delivered_again() {
     let before = bench.state();
     bench.database.execute("UPDATE dbo.orders SET item = N'mended' WHERE id = 1").unwrap();
     bench.receiver.script(&[Answer::Refuse(422, "still not")]);
-    let said = bench.command(&["quarantine", "replay", "nightly", &entries[1].1]).await;
+    let said = bench.command(&["quarantine", "redrive", "nightly", &entries[1].1]).await;
     assert_eq!(said.code, 7, "{said:?}");
     assert!(said.data.contains("refused") && said.data.contains("still not"), "{said:?}");
     assert_eq!(bench.entries().await, entries);
     let said =
-        bench.command(&["quarantine", "replay", "nightly", "--all", "--output", "json"]).await;
+        bench.command(&["quarantine", "redrive", "nightly", "--all", "--output", "json"]).await;
     for line in said.json().as_array().unwrap() {
         let same = line["delivered_as"] == line["event_id"];
         let changed = line["event_id"] == entries[0].1.as_str();
@@ -251,12 +251,12 @@ async fn rows_that_were_set_aside_are_listed_shown_and_delivered_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replay_waits_its_turn_while_a_tick_runs_or_says_who_does() {
+async fn a_redrive_waits_its_turn_while_a_tick_runs_or_says_who_does() {
     let bench = set_aside(1..=1).await;
     bench.insert(5..=5);
     bench.receiver.script(&[Answer::Hold]);
     let host = bench.host().await;
-    let arguments = ["quarantine", "replay", "nightly", "--all"];
+    let arguments = ["quarantine", "redrive", "nightly", "--all"];
     let (outcome, (refused, waited)) = tokio::join!(host.run(), async {
         bench.receiver.arrived(1).await;
         let refused = bench.command(&arguments).await;
@@ -280,14 +280,14 @@ async fn a_row_that_is_gone_is_told_and_can_be_delivered_as_it_was() {
     let bench = set_aside(1..=2).await;
     bench.database.execute("DELETE FROM dbo.orders").unwrap();
     let entries = bench.entries().await;
-    let said = bench.command(&["quarantine", "replay", "nightly", "--all"]).await;
+    let said = bench.command(&["quarantine", "redrive", "nightly", "--all"]).await;
     assert_eq!(said.code, 1, "{said:?}");
     assert!(said.data.contains("--drop-gone"), "{said:?}");
     assert_eq!(bench.entries().await, entries);
-    let one = ["quarantine", "replay", "nightly", &entries[0].1, "--as-stored"];
+    let one = ["quarantine", "redrive", "nightly", &entries[0].1, "--as-stored"];
     bench.command(&one).await.done();
     assert_eq!(bench.receiver.taken(), [1]);
-    let said = bench.command(&["quarantine", "replay", "nightly", "--all", "--drop-gone"]).await;
+    let said = bench.command(&["quarantine", "redrive", "nightly", "--all", "--drop-gone"]).await;
     assert!(said.done().contains("row gone, removed"), "{said:?}");
     assert_eq!((bench.receiver.taken(), bench.entries().await), (vec![1], vec![]));
 }
@@ -312,7 +312,7 @@ async fn entries_are_dropped_only_with_a_yes_and_what_is_none_only_by_name() {
 
     let listed = bench.command(&["quarantine", "list", "nightly"]).await;
     assert!(listed.done().contains("unreadable"), "{listed:?}");
-    let replayed = bench.command(&["quarantine", "replay", "nightly", &entries[2].1]).await;
+    let replayed = bench.command(&["quarantine", "redrive", "nightly", &entries[2].1]).await;
     assert!(replayed.code == 1 && replayed.data.contains("is no entry"), "{replayed:?}");
     let said = drop(&[&entries[0].1, "--yes"]).await;
     assert!(said.code == 0 && said.rest.contains("id=1"), "{said:?}");

@@ -114,7 +114,8 @@ async fn run_ticks_by_the_schedule_until_it_is_asked_to_stop() {
 async fn run_finishes_its_batch_when_the_terminal_is_closed() {
     let bench = Bench::with_rows(1..=1).await;
     bench.receiver.script(&[Answer::Hold]);
-    let mut running = Running::start(&bench, &[]);
+    // The tests may run under `nohup` themselves.
+    let mut running = Running::start(&bench, &["env", "--default-signal=HUP"]);
     within(LIMIT, bench.receiver.arrived(1)).await;
     running.signal("-HUP").await;
     running.event("stopping").await;

@@ -304,7 +304,7 @@ fn the_rights_that_are_granted_are_the_ones_that_the_commands_print() {
         ("state", "STATE_TABLE"),
         ("journal", "JOURNAL_TABLE"),
     ] {
-        let output = run(Command::new(env!("CARGO_BIN_EXE_highwater")).args([command, "ddl"]));
+        let output = run(Command::new(env!("CARGO_BIN_EXE_highwater")).args(["ddl", command]));
         let text = String::from_utf8(output.stdout).unwrap();
         let printed: BTreeSet<String> = text
             .lines()
