@@ -191,6 +191,13 @@ impl Judge {
         self.ever_elsewhere |= is_elsewhere;
     }
 
+    /// The settings name another source. What another application has delivered of the one before says nothing of it.
+    pub(crate) fn source_renamed(&mut self) {
+        if self.is_elsewhere {
+            (self.has_vanished, self.is_elsewhere) = (false, false);
+        }
+    }
+
     /// As [`Self::document_replaced`], with the grants that the copy has.
     pub(crate) fn document_put_back(&mut self, bytes: &[u8], checkpoint_of: u64) {
         self.document_replaced(bytes, checkpoint_of);

@@ -399,6 +399,7 @@ impl Player {
     fn rename(&self) {
         self.world.with(|state| {
             state.names += 1;
+            state.judge.source_renamed();
             state.judge.ever_renamed = true;
         });
         self.restart_idle();
