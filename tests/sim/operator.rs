@@ -18,7 +18,7 @@ use highwater::state::{
 use crate::journal::SimJournal;
 use crate::source::SimSource;
 use crate::store::{By, Way};
-use crate::world::{POLLER, World, handler};
+use crate::world::{LeftApp, POLLER, World, handler};
 
 const OPERATOR: Operator<'_> = Operator { by: "operator", reason: "a remedy" };
 
@@ -188,7 +188,8 @@ pub(crate) async fn raise_above_fence(world: &Arc<World>) -> Result<(), String> 
 
 /// Clones the document that the poller has under the name that the application had last.
 pub(crate) async fn clone_from_before(world: &Arc<World>) -> Result<(), String> {
-    let Some((app, checkpoint_of)) = world.with(|state| state.left.last().cloned()) else {
+    let left = world.with(|state| state.left_with_source().cloned());
+    let Some(LeftApp { app, checkpoint_of, .. }) = left else {
         return Err("the application never had another name".to_owned());
     };
     let poller = command(world, Some(checkpoint_of));

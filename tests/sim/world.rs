@@ -76,7 +76,7 @@ pub(crate) struct State {
     /// The store as processes of the application see it that start now.
     pub(crate) memory: Arc<MemoryStore>,
     /// The names that the application had, and of which table each checkpoint was that had to be cloned.
-    pub(crate) left: Vec<(String, u64)>,
+    pub(crate) left: Vec<LeftApp>,
     pub(crate) random: Random,
     pub(crate) table: Table,
     pub(crate) target: Target,
@@ -104,7 +104,23 @@ pub(crate) struct State {
     slow_ms: u64,
 }
 
+/// A name that the application had.
+#[derive(Clone, Debug)]
+pub(crate) struct LeftApp {
+    pub(crate) app: String,
+    /// Of which table its checkpoint is.
+    pub(crate) checkpoint_of: u64,
+    /// The source of which it has delivered rows.
+    delivered: Option<String>,
+}
+
 impl State {
+    /// Returns the latest earlier name under which rows of the present source were delivered.
+    pub(crate) fn left_with_source(&self) -> Option<&LeftApp> {
+        let name = SourceFingerprint::of(&[("object", &format!("dbo.t{}", self.names))]);
+        self.left.iter().rev().find(|left| left.delivered.as_deref() == Some(name.as_str()))
+    }
+
     pub(crate) fn fault(&mut self) -> bool {
         let percent = self.fault_percent;
         percent > 0 && self.random.chance(percent)
@@ -422,15 +438,16 @@ impl Player {
         let stored = self.world.memory().load(&key).await.expect("memory answers").stored;
         self.world.with(|state| {
             let renames = state.left.len();
-            let checkpoint_of = state.judge.checkpoint_of();
-            state.left.push((app(renames), checkpoint_of));
+            let has_delivered = stored.is_some() && state.judge.checkpoint > 0;
+            state.left.push(LeftApp {
+                app: app(renames),
+                checkpoint_of: state.judge.checkpoint_of(),
+                delivered: has_delivered.then(|| state.judge.fingerprint().to_owned()),
+            });
             state.memory = Arc::new(state.memory.under_app(&app(renames + 1)));
             state.creation = None;
             state.copy = None;
-            let name = SourceFingerprint::of(&[("object", &format!("dbo.t{}", state.names))]);
-            let is_elsewhere = stored.is_some()
-                && state.judge.checkpoint > 0
-                && state.judge.fingerprint() == name.as_str();
+            let is_elsewhere = state.left_with_source().is_some();
             state.judge.app_renamed(is_elsewhere);
             state.coverage.saw("instance: another app name");
         });
