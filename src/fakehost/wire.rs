@@ -14,7 +14,7 @@ use super::judge::{Verdict, judge, unsuccessful};
 /// How a body is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Framing {
-    /// In chunks of [`CHUNK_CHARACTERS`](super::CHUNK_CHARACTERS), as in Azure.
+    /// In chunks of [`CHUNK_CHARACTERS`], as in Azure.
     #[default]
     Chunked,
     /// With its length, as under `func start`.
