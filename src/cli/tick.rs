@@ -8,14 +8,13 @@ use tracing::instrument::WithSubscriber as _;
 use uuid::Uuid;
 
 use super::output::{Exit, Failed, OutputOption, say, say_rows};
-use super::poller;
-use super::serve::{Signals, asked_to_stop};
 use super::warnings::Warnings;
+use super::{poller, serve};
 use crate::app::check_handler;
-use crate::config::{Vars, stop_grace};
+use crate::config::Vars;
 use crate::cursor::Cursor;
 use crate::event::counted;
-use crate::poller::{HeldBack, Peek, StopSignal, TickOutcome, TickRequest, outcome_row};
+use crate::poller::{HeldBack, Peek, TickError, TickOutcome, TickRequest, outcome_row};
 use crate::range::position_text;
 
 #[derive(Debug, Args)]
@@ -37,19 +36,16 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     if options.dry_run {
         return Box::pin(dry_run(vars, options)).await;
     }
-    let signals = Signals::catch();
+    let (stop, asked) = serve::stop_by_signal(vars);
     let poller = poller(vars, &options.poller)?;
     check_handler(&poller)?;
-    let stop = StopSignal::new();
     let request = TickRequest {
         invocation_id: Uuid::new_v4().to_string(),
         stop: stop.child(),
         ..TickRequest::default()
     };
-    let stopping = tokio::spawn(asked_to_stop(signals, stop, stop_grace(vars)));
     let warnings = Warnings::default();
     let report = poller.tick(&request).with_subscriber(warnings.subscriber()).await;
-    stopping.abort();
     let outcome = outcome_row(&report.result).outcome;
     // A count that fails is no failure of the tick.
     let held_back = match report.result {
@@ -70,7 +66,11 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         "summary": summary,
     });
     say(&options.form.output.one(&thing, || summary.clone()));
-    report.result.map(|_| Exit::Done).map_err(Failed::from)
+    report.result.map(|_| Exit::Done).map_err(|error| {
+        let by_signal = asked.get().filter(|_| matches!(error, TickError::Aborted));
+        let failed = Failed::from(error);
+        Failed { exit: by_signal.copied().unwrap_or(failed.exit), ..failed }
+    })
 }
 
 /// Returns the summary of a tick that could not deliver any of the rows that are there.

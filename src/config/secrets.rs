@@ -56,7 +56,8 @@ pub fn secrets(vars: &dyn Vars) -> Vec<FoundSecret> {
         let is_named =
             named.whole.contains(setting) || named.connections.contains(setting) || is_of_portal;
         let mut values = Vec::new();
-        if named.whole.contains(setting) {
+        let is_passed_on = named.passed_on.contains(setting) && is_like_a_token(text);
+        if named.whole.contains(setting) || is_passed_on {
             whole(text, &mut values);
         } else if is_highwater {
             of_setting(setting, text, &all, &mut values);
@@ -84,6 +85,8 @@ struct Named {
     whole: BTreeSet<String>,
     /// Those that hold a connection string.
     connections: BTreeSet<String>,
+    /// Those that processes of the handler `exec` get: what looks like a key is one.
+    passed_on: BTreeSet<String>,
 }
 
 impl Named {
@@ -99,6 +102,8 @@ impl Named {
                 named.whole.extend(others);
             } else if setting.ends_with("__CONNECTION") {
                 named.connections.extend(others);
+            } else if is_for(setting, &settings::HANDLER_ENV) {
+                named.passed_on.extend(others);
             }
         }
         named
@@ -109,6 +114,17 @@ impl Named {
 fn is_for(variable: &str, setting: &settings::Setting) -> bool {
     let tail = setting.name.rsplit("__").next().unwrap_or_default();
     variable.ends_with(&format!("__{tail}"))
+}
+
+/// Whether a value that a process of the handler gets may be a token: as long as a short one, of mixed letters and digits.
+fn is_like_a_token(text: &str) -> bool {
+    const CHARS_MIN: usize = 12;
+    let has = |test: fn(&char) -> bool| text.chars().any(|c| test(&c));
+    let is_mixed = has(char::is_ascii_lowercase)
+        && has(char::is_ascii_uppercase)
+        && has(char::is_ascii_digit)
+        && !has(|c| c.is_whitespace() || *c == '/');
+    is_random(text) || is_guid(text) || (text.len() >= CHARS_MIN && is_mixed)
 }
 
 /// Adds a secret, and what of it proves as much as the whole.
@@ -336,6 +352,21 @@ mod tests {
         for secret in expected {
             assert!(found.iter().any(|found| found == secret), "`{secret}` of {name} in {found:?}");
         }
+    }
+
+    #[test]
+    fn what_looks_like_a_key_among_the_variables_of_a_process_is_secret() {
+        let vars = BTreeMap::from(
+            [
+                ("HIGHWATER__POLLERS__A__HANDLER__ENV", "TOK, PLACE"),
+                ("TOK", "Zx9kQv7Lm2Wd8RtY"),
+                ("PLACE", "warehouse"),
+                ("OTHER", "Zx9kQv7Lm2Wd8RtZ"),
+            ]
+            .map(|(name, value)| (name.to_owned(), value.to_owned())),
+        );
+        let found: Vec<String> = secrets(&vars).into_iter().map(|found| found.value).collect();
+        assert_eq!(found, ["Zx9kQv7Lm2Wd8RtY"]);
     }
 
     #[test]

@@ -172,6 +172,26 @@ async fn run_skips_a_function_that_is_turned_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tick_that_a_signal_aborts_says_so_by_its_exit_code() {
+    for (signal, code) in [("-TERM", 143), ("-INT", 130)] {
+        let mut bench = Bench::with_rows(1..=1).await;
+        bench.set_env("HIGHWATER__STOP_GRACE", "2500ms");
+        bench.receiver.script(&[Answer::Hold]);
+        let mut command = Command::new(PROGRAM);
+        command.args(["tick", "nightly"]).env_clear().envs(&bench.env).kill_on_drop(true);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut process = command.spawn().unwrap();
+        within(LIMIT, bench.receiver.arrived(1)).await;
+        let pid = process.id().unwrap().to_string();
+        let killed = Command::new("kill").args([signal, &pid]).status();
+        assert!(within(LIMIT, killed).await.unwrap().success());
+        let status = within(LIMIT, process.wait()).await.unwrap();
+        assert_eq!(status.code(), Some(code), "{signal}");
+        assert!(bench.state()["lease"]["released_at"].is_string());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_under_nohup_outlives_its_terminal() {
     let bench = Bench::with_rows(1..=1).await;
     let mut running = Running::start(&bench, &["nohup"]);
