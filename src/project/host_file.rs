@@ -220,18 +220,23 @@ fn without_effect(json: &Json) -> Vec<Wrong> {
 
 /// Returns what the paths of HTTP functions begin with, where `host.json` is in `root`; the host's default without one.
 pub(super) fn route_prefix(root: &Path, vars: &dyn Vars) -> String {
-    let mut json = read_json(&root.join(HOST_FILE)).unwrap_or(Json::Null);
-    override_by(&mut json, vars);
+    let json = effective(root, vars);
     let prefix = json.pointer(ROUTE_PREFIX).and_then(Json::as_str);
     prefix.unwrap_or(DEFAULT_PREFIX).trim_matches('/').to_owned()
 }
 
 /// Whether the host exports log lines by OpenTelemetry, where `host.json` is in `root`.
 pub(super) fn is_open_telemetry(root: &Path, vars: &dyn Vars) -> bool {
-    let mut json = read_json(&root.join(HOST_FILE)).unwrap_or_else(|_| Json::Object(Map::new()));
-    override_by(&mut json, vars);
+    let json = effective(root, vars);
     let mode = json.get("telemetryMode").and_then(Json::as_str).unwrap_or_default();
     mode.eq_ignore_ascii_case("OpenTelemetry")
+}
+
+/// Returns what the file in `root` and the settings over it say; the settings alone where it cannot be read.
+fn effective(root: &Path, vars: &dyn Vars) -> Json {
+    let mut json = read_json(&root.join(HOST_FILE)).unwrap_or(Json::Null);
+    override_by(&mut json, vars);
+    json
 }
 
 /// Puts the settings `AzureFunctionsJobHost__…` over what the file says, as the host does.

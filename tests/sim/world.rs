@@ -75,7 +75,7 @@ impl Slot {
 pub(crate) struct State {
     /// The store as processes of the application see it that start now.
     pub(crate) memory: Arc<MemoryStore>,
-    /// The names that the application had, and of which table each checkpoint was that had to be cloned.
+    /// The names that the application had, oldest first.
     pub(crate) left: Vec<LeftApp>,
     pub(crate) random: Random,
     pub(crate) table: Table,
@@ -117,8 +117,13 @@ pub(crate) struct LeftApp {
 impl State {
     /// Returns the latest earlier name under which rows of the present source were delivered.
     pub(crate) fn left_with_source(&self) -> Option<&LeftApp> {
-        let name = SourceFingerprint::of(&[("object", &format!("dbo.t{}", self.names))]);
-        self.left.iter().rev().find(|left| left.delivered.as_deref() == Some(name.as_str()))
+        let source = self.fingerprint();
+        self.left.iter().rev().find(|left| left.delivered.as_deref() == Some(source.as_str()))
+    }
+
+    /// Returns the fingerprint of the source that the settings name.
+    fn fingerprint(&self) -> SourceFingerprint {
+        SourceFingerprint::of(&[("object", &format!("dbo.t{}", self.names))])
     }
 
     pub(crate) fn fault(&mut self) -> bool {
@@ -644,8 +649,7 @@ impl Player {
         self.restart_idle();
         for _ in 0..REMEDIES_MAX {
             let (is_lost, is_renamed) = self.world.with(|state| {
-                let name = SourceFingerprint::of(&[("object", &format!("dbo.t{}", state.names))]);
-                let is_other = state.judge.fingerprint() != name.as_str();
+                let is_other = state.judge.fingerprint() != state.fingerprint().as_str();
                 (state.judge.position_is_lost(), state.judge.ever_renamed && is_other)
             });
             if !is_lost && !is_renamed {
