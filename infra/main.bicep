@@ -1,84 +1,189 @@
-// A resource group with everything that Highwater needs to run. What it makes and why: README.md.
+// A resource group with everything that Highwater needs. Values come from main.parameters.json; README.md lists them.
 targetScope = 'subscription'
 
-@description('Names the environment: the resource group, part of each resource, and the folder of the state.')
-@minLength(3)
-@maxLength(32)
+@description('Name of the environment. It names the resource group and is part of each resource name.')
+@minLength(1)
+@maxLength(64)
 param environmentName string
 
+// The regions of the vendor's Flex Consumption quickstarts.
+@allowed([
+  'australiaeast'
+  'australiasoutheast'
+  'brazilsouth'
+  'canadacentral'
+  'centralindia'
+  'centralus'
+  'eastasia'
+  'eastus'
+  'eastus2'
+  'eastus2euap'
+  'francecentral'
+  'germanywestcentral'
+  'italynorth'
+  'japaneast'
+  'koreacentral'
+  'northcentralus'
+  'northeurope'
+  'norwayeast'
+  'southafricanorth'
+  'southcentralus'
+  'southeastasia'
+  'southindia'
+  'spaincentral'
+  'swedencentral'
+  'uaenorth'
+  'uksouth'
+  'ukwest'
+  'westcentralus'
+  'westeurope'
+  'westus'
+  'westus2'
+  'westus3'
+])
+@metadata({ azd: { type: 'location' } })
 param location string
 
-@description('App settings of the pollers and schedules. Secrets only as Key Vault references.')
-param settings object
+@description('Name of the first poller: lower-case letters, digits and _. Further pollers go into settings.')
+param pollerName string = 'orders'
 
-@description('Folders in function-definitions; each gets its alerts.')
-param functionNames array
+@description('URL that receives the rows of the first poller, such as https://hooks.contoso.com/orders')
+@minLength(1)
+param handlerUrl string
 
-@description('The source: its server, such as shop.database.windows.net. Not needed with sqlDemo.')
+@description('Table of the first poller, such as dbo.orders')
+@minLength(1)
+param sourceTable string
+
+@description('Column that moves with each change, such as a rowversion column')
+@minLength(1)
+param sourceCursor string
+
+@description('Key columns of the table, separated by commas, such as id')
+@minLength(1)
+param sourceKey string
+
+@description('How changes are found.')
+@allowed(['rowversion', 'change_tracking', 'timestamp+pk', 'integer+pk'])
+param sourceMode string = 'rowversion'
+
+@description('When the timer fires: six fields, seconds first, in UTC.')
+param pollSchedule string = '*/30 * * * * *'
+
+@description('Further app settings, such as more pollers. They override the ones above. Secrets as Key Vault references.')
+@secure()
+param settings object = {}
+
+@description('Timer functions of the package. Each one scales, and is paid for, by itself.')
+param functionNames array = ['poll']
+
+@description('Host name of the source, such as shop.database.windows.net. Not needed with sqlDemo.')
 param sqlServerFqdn string = ''
 
 param sqlDatabase string = ''
 
-@description('Resource id of the logical server. With vnetEnabled it gets a private endpoint; empty for none.')
+@description('Resource id of the source server. With vnetEnabled it gets a private endpoint.')
 param sqlServerId string = ''
 
-@description('Makes a small Azure SQL database to try things with.')
+@description('Creates a small Azure SQL database to try things with.')
 param sqlDemo bool = false
 
-@description('Who may create users in the demo database: a user, or better a group, in Microsoft Entra.')
-param sqlAdminObjectId string = ''
+@description('Display name of the administrator of the demo server.')
+param sqlAdminName string = 'deployer'
 
-param sqlAdminName string = ''
+@description('Microsoft Entra id of that administrator: the object id of a user or group, the client id of an application. The deployer if empty.')
+param sqlAdminSid string = ''
 
-@allowed(['User', 'Group', 'Application'])
-param sqlAdminType string = 'User'
+@description('Kind of that administrator. That of the deployer if empty.')
+@allowed(['', 'User', 'Group', 'Application'])
+param sqlAdminType string = ''
 
-@description('Where state documents live. With sql, infra/sql/grant.sql gives the rights on the table.')
+@description('Public address from which the deployer reaches the demo server; infra/check.sh finds it.')
+param deployerAddress string = ''
+
+@description('Where state documents are kept. For sql, infra/sql/grant.sql grants the rights on the tables.')
 @allowed(['blob', 'sql'])
 param stateStore string = 'blob'
 
-@description('Who runs highwater doctor, pause and the like from elsewhere; gets the state container. Empty for nobody.')
-param operatorObjectId string = ''
+@description('Existing storage account for the state; a new one if empty. It keeps the state when this group is deleted.')
+param stateAccount string = ''
+
+@description('Resource group of that account.')
+param stateAccountGroup string = ''
+
+@description('Locks a new state account against deletion. Needs Owner or User Access Administrator.')
+param stateLock bool = true
+
+@description('Folder of the state. Two deployments of one app, such as blue and green, use the same. The environment name if empty.')
+param appName string = ''
+
+@description('Object id of who deploys; gets access to the state container. Nobody if empty.')
+param principalId string = ''
 
 @allowed(['User', 'Group', 'ServicePrincipal'])
-param operatorType string = 'User'
+param principalType string = 'User'
 
-@description('Puts the app in a network of its own, and storage behind private endpoints.')
+@description('Puts the app into a network of its own, and storage behind private endpoints.')
 param vnetEnabled bool = false
 
-@description('Spreads plan and storage over zones, where the region has them.')
+@description('Lets the app answer requests from the Internet: the status page and deployments.')
+param appPublicAccess bool = true
+
+@description('Spreads plan and storage over zones. Raises alwaysReadyInstances to at least 2.')
 param zoneRedundant bool = false
 
 @allowed([512, 2048, 4096])
 param instanceMemoryMB int = 512
 
-@minValue(40)
+@description('Most instances of each function. A timer runs on one.')
+@minValue(1)
 @maxValue(1000)
-param maximumInstanceCount int = 40
+param maximumInstanceCount int = 1
 
-@description('Instances of each function that are always there: 1 for polls faster than a minute, 2 if zone redundant.')
+@description('Instances of each timer function that never stop. 0 scales to zero.')
 @minValue(0)
-param alwaysReadyInstances int = 0
+param alwaysReadyInstances int = 1
 
-@description('Who is told of alerts; empty for nobody.')
+@description('RollingUpdate (preview) lets ticks finish during a deployment; Recreate ends them.')
+@allowed(['Recreate', 'RollingUpdate'])
+param siteUpdateStrategy string = 'Recreate'
+
+@description('Who receives alerts. Nobody if empty.')
 param alertEmail string = ''
 
-@description('How long a poller may go without a good tick until that is an alert; at least three of its intervals.')
-@allowed(['PT15M', 'PT30M', 'PT1H', 'PT6H', 'P1D'])
-param staleAfter string = 'PT15M'
+@description('Minutes without a successful tick after which a poller counts as stale; at least three intervals.')
+@minValue(5)
+@maxValue(1440)
+param staleMinutes int = 15
 
-@description('Age of the oldest row of a batch, in seconds, from which on a poller of the mode timestamp+pk counts as late.')
+@description('Age in seconds of the oldest row in a batch from which a poller counts as late; mode timestamp+pk.')
 @minValue(1)
 param lagMaxSeconds int = 300
 
 var token = toLower(uniqueString(subscription().id, environmentName, location))
+// Environment names may contain _ . ( ); names of sites may not.
+var cleanName = take(toLower(replace(replace(replace(replace(environmentName, '_', '-'), '.', '-'), '(', ''), ')', '')), 32)
+var suffix = '${cleanName}-${token}'
 var tags = { 'azd-env-name': environmentName }
-var hostStorageName = 'sthost${token}'
-var stateStorageName = 'ststate${token}'
+var hasStateAccount = stateStore == 'blob'
+var createsStateAccount = hasStateAccount && empty(stateAccount)
+var stateAccountName = empty(stateAccount) ? 'ststate${token}' : stateAccount
 var stateContainerName = 'db-state'
-var server = sqlDemo ? 'sql-${token}${environment().suffixes.sqlServerHostname}' : sqlServerFqdn
-var database = sqlDemo ? 'shop' : sqlDatabase
-var hasStateStorage = stateStore == 'blob'
+var source = sqlDemo
+  ? { server: 'sql-${token}${environment().suffixes.sqlServerHostname}', database: 'shop' }
+  : empty(sqlServerFqdn) || empty(sqlDatabase)
+      ? fail('No source: set sqlServerFqdn and sqlDatabase (SOURCE_SQL_SERVER, SOURCE_SQL_DATABASE), or sqlDemo.')
+      : { server: sqlServerFqdn, database: sqlDatabase }
+var isReachable = !vnetEnabled || stateStore == 'blob' || !empty(sqlServerId)
+var network = isReachable
+  ? { enabled: vnetEnabled, name: 'vnet-${suffix}' }
+  : fail('With vnetEnabled and stateStore sql the server needs a private endpoint: set sqlServerId (SOURCE_SQL_SERVER_ID).')
+var adminType = !empty(sqlAdminType) ? sqlAdminType : principalType == 'ServicePrincipal' ? 'Application' : principalType
+var adminSid = !empty(sqlAdminSid)
+  ? sqlAdminSid
+  : sqlDemo && adminType == 'Application'
+      ? fail('An application is known to SQL by its client id: set sqlAdminSid (SQL_ADMIN_SID).')
+      : principalId
 
 resource group 'Microsoft.Resources/resourceGroups@2025-04-01' = {
   name: 'rg-${environmentName}'
@@ -86,53 +191,34 @@ resource group 'Microsoft.Resources/resourceGroups@2025-04-01' = {
   tags: tags
 }
 
-module identity 'app/identity.bicep' = {
-  name: 'identity'
+module base 'app/base.bicep' = {
+  name: 'base'
   scope: group
   params: {
-    name: 'id-${environmentName}-${token}'
+    suffix: suffix
+    hostAccountName: 'sthost${token}'
     location: location
     tags: tags
-  }
-}
-
-module monitoring 'app/monitoring.bicep' = {
-  name: 'monitoring'
-  scope: group
-  params: {
-    suffix: '${environmentName}-${token}'
-    location: location
-    tags: tags
-    identityPrincipalId: identity.outputs.principalId
-  }
-}
-
-module hostStorage 'app/host-storage.bicep' = {
-  name: 'host-storage'
-  scope: group
-  params: {
-    name: hostStorageName
-    location: location
-    tags: tags
-    identityPrincipalId: identity.outputs.principalId
     zoneRedundant: zoneRedundant
     publicAccess: !vnetEnabled
   }
 }
 
-module stateStorage 'app/state-storage.bicep' = if (hasStateStorage) {
-  name: 'state-storage'
-  scope: group
+module state 'app/state.bicep' = if (hasStateAccount) {
+  name: 'state-${token}'
+  scope: resourceGroup(empty(stateAccountGroup) ? group.name : stateAccountGroup)
   params: {
-    name: stateStorageName
+    accountName: stateAccountName
+    creates: createsStateAccount
     containerName: stateContainerName
     location: location
     tags: tags
-    identityPrincipalId: identity.outputs.principalId
-    operatorObjectId: operatorObjectId
-    operatorType: operatorType
+    identityPrincipalId: base.outputs.identityPrincipalId
+    operatorObjectId: principalId
+    operatorType: principalType
     zoneRedundant: zoneRedundant
     publicAccess: !vnetEnabled
+    lock: stateLock && !sqlDemo
   }
 }
 
@@ -144,77 +230,86 @@ module sqlServer 'app/sql-demo.bicep' = if (sqlDemo) {
     databaseName: 'shop'
     location: location
     tags: tags
-    adminObjectId: sqlAdminObjectId
+    adminSid: adminSid
     adminName: sqlAdminName
-    adminType: sqlAdminType
+    adminType: adminType
+    deployerAddress: deployerAddress
   }
 }
 
-module network 'app/network.bicep' = if (vnetEnabled) {
+module privateNetwork 'app/network.bicep' = if (vnetEnabled) {
   name: 'network'
   scope: group
   params: {
-    suffix: '${environmentName}-${token}'
+    suffix: suffix
     location: location
     tags: tags
-    hostStorageName: hostStorageName
-    stateStorageName: hasStateStorage ? stateStorageName : ''
+    hostAccountId: base.outputs.hostAccountId
+    stateAccountId: hasStateAccount ? state!.outputs.accountId : ''
     sqlServerId: sqlServerId
   }
-  dependsOn: [hostStorage, stateStorage]
 }
 
 module functions 'app/functions.bicep' = {
   name: 'functions'
   scope: group
   params: {
-    suffix: '${environmentName}-${token}'
+    suffix: suffix
     location: location
     tags: tags
-    appName: environmentName
-    identityId: identity.outputs.id
-    identityClientId: identity.outputs.clientId
-    hostStorageName: hostStorageName
-    packageContainerUrl: hostStorage.outputs.packageContainerUrl
-    insightsConnectionString: monitoring.outputs.connectionString
+    appName: empty(appName) ? cleanName : appName
+    identityId: base.outputs.identityId
+    identityClientId: base.outputs.identityClientId
+    hostBlobUri: base.outputs.hostBlobUri
+    packageContainerUrl: base.outputs.packageContainerUrl
+    insightsConnectionString: base.outputs.insightsConnectionString
     stateStore: stateStore
-    stateStorageName: stateStorageName
+    stateAccountName: stateAccountName
     stateContainerName: stateContainerName
-    sqlServerFqdn: server
-    sqlDatabase: database
+    sqlServerFqdn: source.server
+    sqlDatabase: source.database
+    pollerName: pollerName
+    handlerUrl: handlerUrl
+    sourceTable: sourceTable
+    sourceCursor: sourceCursor
+    sourceKey: sourceKey
+    sourceMode: sourceMode
+    pollSchedule: pollSchedule
     settings: settings
     functionNames: functionNames
-    subnetName: vnetEnabled ? 'functions' : ''
-    networkName: 'vnet-${environmentName}-${token}'
+    subnetName: network.enabled ? 'functions' : ''
+    networkName: network.name
+    publicAccess: appPublicAccess
     zoneRedundant: zoneRedundant
     instanceMemoryMB: instanceMemoryMB
     maximumInstanceCount: maximumInstanceCount
-    alwaysReadyInstances: alwaysReadyInstances
+    alwaysReadyInstances: zoneRedundant ? max(alwaysReadyInstances, 2) : alwaysReadyInstances
+    siteUpdateStrategy: siteUpdateStrategy
   }
-  dependsOn: [network]
+  dependsOn: [privateNetwork, state]
 }
 
 module alerts 'app/alerts.bicep' = {
   name: 'alerts'
   scope: group
   params: {
-    suffix: environmentName
+    suffix: cleanName
     location: location
     tags: tags
-    insightsId: monitoring.outputs.id
-    functionNames: functionNames
-    staleAfter: staleAfter
+    insightsId: base.outputs.insightsId
+    staleMinutes: staleMinutes
     lagMaxSeconds: lagMaxSeconds
     email: alertEmail
   }
 }
 
-// What infra/sql/grant.sh and people need next; azd hands these to its hooks as environment variables.
+// What infra/sql/grant.sh needs next; azd hands outputs to its hooks as environment variables.
 output AZURE_RESOURCE_GROUP string = group.name
 output AZURE_FUNCTION_APP_NAME string = functions.outputs.name
-output IDENTITY_NAME string = identity.outputs.name
-output IDENTITY_CLIENT_ID string = identity.outputs.clientId
-output IDENTITY_PRINCIPAL_ID string = identity.outputs.principalId
-output SQL_SERVER_FQDN string = server
-output SQL_DATABASE string = database
-output STATE_CONTAINER_URL string = hasStateStorage ? 'https://${stateStorageName}.blob.${environment().suffixes.storage}/${stateContainerName}' : ''
+output IDENTITY_NAME string = base.outputs.identityName
+output IDENTITY_CLIENT_ID string = base.outputs.identityClientId
+output IDENTITY_PRINCIPAL_ID string = base.outputs.identityPrincipalId
+output SOURCE_TABLE string = sourceTable
+output SQL_SERVER_FQDN string = source.server
+output SQL_DATABASE string = source.database
+output STATE_CONTAINER_URL string = hasStateAccount ? 'https://${stateAccountName}.blob.${environment().suffixes.storage}/${stateContainerName}' : ''

@@ -1,154 +1,87 @@
-// Alerts are made of logs, since Flex Consumption has no metric of failed executions. A line of Highwater is
-// JSON with its `event`; what an invocation answered is a line of the category `Function.<name>.User`: such JSON where a
-// tick did something, else text.
-// What to do about each stands in docs/runbooks, in a page of its name.
+// Alerts come from logs, since Flex Consumption has no metric of failed executions. A rule covers several conditions,
+// because rules are what costs; the dimension alert of what it finds is the name of a page in docs/runbooks.
+// List price a month of a rule: $1.50 evaluated every 5 minutes, $0.50 every 15 minutes; $4.50 in all.
 param suffix string
 param location string
 param tags object
 param insightsId string
-param functionNames array
-param staleAfter string
+param staleMinutes int
 param lagMaxSeconds int
 param email string
 
+// A line of Highwater is JSON with its event. What an invocation answered is a line of the category
+// Function.<name>.User, which names its poller: JSON where a tick did something, else text.
 var lines = 'traces | where message startswith "{" | extend line = parse_json(message) | extend event = tostring(line.event), poller = tostring(line["poller.name"])'
-var answers = 'traces | extend category = tostring(customDimensions.Category) | where category startswith "Function." and category endswith ".User" | extend functionName = extract("^Function[.](.*)[.]User$", 1, category)'
-// Ticks that find nothing new answer with a line each five minutes only, so ticks are counted by what the host called.
+var answers = 'traces | extend category = tostring(customDimensions.Category) | where category startswith "Function." and category endswith ".User" | extend functionName = extract("^Function[.](.*)[.]User$", 1, category), poller = extract("poller `([^`]+)`", 1, message)'
+// Idle ticks answer with a line every five minutes only, so ticks are counted by what the host called.
 var ticks = 'requests | summarize ticks = count() by functionName = name'
 
-// The recovery controller has no poller, and its answers are others.
-var timers = union(functionNames, ['highwater_recovery'])
+// A poller that logged anything within a day has to succeed again within staleMinutes.
+var stale = '${answers} | where isnotempty(poller) and (message contains ": nothing new" or message contains ": committed ") | project poller, at = timestamp | union (${lines} | where isnotempty(poller) | project poller, at = ago(1d)) | summarize at = max(at) by poller | where at < ago(${staleMinutes}m) | project alert = "stale", poller'
+var silent = 'requests | where name != "highwater_status" | summarize calls = countif(timestamp > ago(${staleMinutes}m)) | where calls == 0 | project alert = "silent", poller = ""'
+var stopped = '${lines} | where event in ("configuration_invalid", "state_vanished", "not_started", "first_run_elsewhere", "fingerprint_mismatch", "position_lost", "schema_changed", "normalize_failed", "tick_panicked", "panic") and tostring(line.level) == "ERROR" | project alert = "stopped", poller'
+var retention = '${lines} | where isnotempty(line.retention_left) | extend left = tolong(line.retention_left), waiting = tolong(line.lag_positions) | summarize arg_max(timestamp, left, waiting) by poller | where left < waiting | project alert = "retention", poller'
+
+// A call of a function that runs several pollers fails only if all of them fail, so their lines count too.
+var failures = 'requests | where success == false | project poller = name, kind = "call" | union (${lines} | where tostring(line.level) == "ERROR" and isnotempty(line["error.type"]) and isnotempty(poller) | project poller, kind = "tick") | summarize found = count() by poller, kind | where found >= 3 | project alert = "failures", poller'
+var handler = '${lines} | where event == "handler_failed" | summarize found = count() by poller | where found >= 5 | project alert = "handler", poller'
+var recovery = '${lines} | where event == "recovery_finding" and tostring(line.level) == "ERROR" | project alert = "recovery", poller'
+var quarantine = '${lines} | where event == "row_quarantined" | project alert = "quarantine", poller'
+var fenced = '${lines} | where event in ("stale_write_blocked", "fence_ahead") | project alert = "fenced", poller'
+
+var behind = '${answers} | where message contains ", more to do" | summarize found = count() by functionName, poller | join kind=inner (${ticks}) on functionName | where found * 10 > ticks * 9 | project alert = "behind", poller'
+var lag = '${lines} | where timestamp > ago(20m) and isnotempty(line.lag_seconds) | extend lag = todouble(line.lag_seconds) | summarize arg_max(timestamp, lag) by poller, period = bin(timestamp, 5m) | where lag > ${lagMaxSeconds} | summarize periods = count() by poller | where periods >= 3 | project alert = "lag", poller'
+
+var paused = '${answers} | where message contains ": paused by " | project alert = "paused", poller'
+var contention = '${answers} | where message contains ": skipped: " | summarize found = count() by functionName, poller | join kind=inner (${ticks}) on functionName | where found * 2 > ticks | project alert = "contention", poller'
+var late = '${lines} | where event in ("late_commits_found", "window_differs", "rows_not_audited") | project alert = "late", poller'
+var journal = '${lines} | where event == "journal_append_failed" | project alert = "journal", poller'
 
 var rules = [
   {
-    name: 'failures'
-    title: 'Ticks fail'
-    about: 'The host has seen at least three failed invocations of a function.'
-    severity: 2
-    window: 'PT15M'
-    query: 'requests | where success == false | project timestamp, functionName = name'
-    threshold: 3
-    dimension: 'functionName'
+    name: 'stale'
+    title: 'A poller has stopped succeeding'
+    about: 'No tick of a poller has committed rows or found nothing new (stale), or the host has called no function (silent).'
+    severity: 1
+    frequency: 'PT5M'
+    window: 'P1D'
+    queries: [stale, silent]
   }
   {
     name: 'stopped'
-    title: 'A poller waits for somebody'
-    about: 'It cannot go on until settings, source or state are mended; the event says what is wrong, its line what to do.'
+    title: 'A poller needs an operator'
+    about: 'A poller cannot continue until its settings, source or state are fixed (stopped), or is about to lose tracked changes (retention).'
     severity: 1
+    frequency: 'PT5M'
     window: 'PT15M'
-    query: '${lines} | where event in ("configuration_invalid", "state_vanished", "not_started", "first_run_elsewhere", "fingerprint_mismatch", "position_lost", "schema_changed", "normalize_failed", "tick_panicked", "panic") and tostring(line.level) == "ERROR"'
-    threshold: 1
-    dimension: 'event'
+    queries: [stopped, retention]
   }
   {
-    name: 'handler'
-    title: 'A batch is not taken'
-    about: 'The handler has refused or failed at least five times; what follows that batch waits.'
+    name: 'failing'
+    title: 'Ticks or batches fail'
+    about: 'Invocations fail (failures), the handler fails (handler), rows were quarantined (quarantine), the recovery controller needs an operator (recovery), or a stale owner was refused (fenced).'
     severity: 2
+    frequency: 'PT15M'
     window: 'PT30M'
-    query: '${lines} | where event == "handler_failed"'
-    threshold: 5
-    dimension: 'poller'
+    queries: [failures, handler, recovery, quarantine, fenced]
   }
   {
-    name: 'recovery'
-    title: 'The recovery controller asks for somebody'
-    about: 'It has found what it must not repair by itself; docs/recovery.md lists what that can be.'
-    severity: 2
-    window: 'PT15M'
-    query: '${lines} | where event == "recovery_finding" and tostring(line.level) == "ERROR"'
-    threshold: 1
-    dimension: 'poller'
-  }
-  {
-    name: 'quarantine'
-    title: 'Rows were set aside'
-    about: 'Look at them with highwater quarantine list.'
-    severity: 2
-    window: 'PT15M'
-    query: '${lines} | where event == "row_quarantined"'
-    threshold: 1
-    dimension: 'poller'
-  }
-  {
-    name: 'fenced'
-    title: 'A stale owner tried to write'
-    about: 'It was refused, so nothing is wrong with the data; an instance was frozen or cut off for longer than its lease.'
-    severity: 2
-    window: 'PT15M'
-    query: '${lines} | where event in ("stale_write_blocked", "fence_ahead")'
-    threshold: 1
-    dimension: 'poller'
-  }
-  {
-    name: 'paused'
-    title: 'A poller is paused'
-    about: 'By an operator, by ON_FAILURE=stop, or by a reply of 410; highwater resume lets it run.'
-    severity: 3
-    window: 'PT1H'
-    query: '${answers} | where message contains ": paused by "'
-    threshold: 1
-    dimension: 'functionName'
-  }
-  {
-    name: 'late'
-    title: 'Commits come later than allowed, or are not looked for'
-    about: 'Raise SOURCE__SETTLE or lower SOURCE__AUDIT_AFTER.'
-    severity: 3
-    window: 'PT1H'
-    query: '${lines} | where event in ("late_commits_found", "window_differs", "rows_not_audited")'
-    threshold: 1
-    dimension: 'poller'
-  }
-  {
-    name: 'journal'
-    title: 'The journal misses lines'
-    about: 'Ticks go on; what is missing is told by the numbers of the lines.'
-    severity: 3
-    window: 'PT1H'
-    query: '${lines} | where event == "journal_append_failed"'
-    threshold: 1
-    dimension: 'poller'
-  }
-  {
-    name: 'behind'
+    name: 'slow'
     title: 'A poller does not keep up'
-    about: 'More than nine in ten of its ticks of half an hour ended with rows waiting.'
+    about: 'Nine in ten ticks left rows waiting (behind), or rows are older than allowed (lag).'
     severity: 2
+    frequency: 'PT15M'
     window: 'PT30M'
-    query: '${ticks} | join kind=inner (${answers} | where message contains ", more to do" | summarize behind = count() by functionName) on functionName | where behind * 10 > ticks * 9'
-    threshold: 1
-    dimension: 'functionName'
+    queries: [behind, lag]
   }
   {
-    name: 'lag'
-    title: 'Rows come late'
-    about: 'In three of four periods of five minutes the last tick that found rows found one older than allowed. Only for the mode timestamp+pk.'
-    severity: 2
-    window: 'PT30M'
-    query: '${lines} | where timestamp > ago(20m) and isnotempty(line.lag_seconds) | extend lag = todouble(line.lag_seconds) | summarize arg_max(timestamp, lag) by poller, period = bin(timestamp, 5m) | where lag > ${lagMaxSeconds} | summarize periods = count() by poller | where periods >= 3'
-    threshold: 1
-    dimension: 'poller'
-  }
-  {
-    name: 'retention'
-    title: 'Tracked changes are about to be lost'
-    about: 'A poller is closer to the oldest change that the database keeps than to the newest one.'
-    severity: 1
-    window: 'PT30M'
-    query: '${lines} | where isnotempty(line.retention_left) | extend left = tolong(line.retention_left), waiting = tolong(line.lag_positions) | summarize arg_max(timestamp, left, waiting) by poller | where left < waiting'
-    threshold: 1
-    dimension: 'poller'
-  }
-  {
-    name: 'contention'
-    title: 'A lease is mostly held by another'
-    about: 'More than half of the ticks of half an hour were skipped.'
+    name: 'notice'
+    title: 'A poller needs attention'
+    about: 'A poller is paused (paused), another instance holds its lease (contention), commits came late or are not audited (late), or journal lines are missing (journal).'
     severity: 3
-    window: 'PT30M'
-    query: '${ticks} | join kind=inner (${answers} | where message contains ": skipped: " | summarize skipped = count() by functionName) on functionName | where skipped * 2 > ticks'
-    threshold: 1
-    dimension: 'functionName'
+    frequency: 'PT15M'
+    window: 'PT1H'
+    queries: [paused, contention, late, journal]
   }
 ]
 
@@ -176,25 +109,30 @@ resource rule 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for item in
   kind: 'LogAlert'
   properties: {
     displayName: item.title
-    description: '${item.about} Runbook: docs/runbooks/${item.name}.md'
+    description: '${item.about} Runbook: docs/runbooks/<alert>.md'
     severity: item.severity
     enabled: true
     autoMitigate: true
-    // An app that has not run yet has no tables to ask.
+    // The tables of an app that has not run yet do not exist.
     skipQueryValidation: true
     scopes: [insightsId]
-    evaluationFrequency: 'PT5M'
+    evaluationFrequency: item.frequency
     windowSize: item.window
     criteria: {
       allOf: [
         {
-          query: item.query
+          query: '${item.queries[0]} | union (${join(skip(item.queries, 1), ') | union (')})'
           timeAggregation: 'Count'
           operator: 'GreaterThanOrEqual'
-          threshold: item.threshold
+          threshold: 1
           dimensions: [
             {
-              name: item.dimension
+              name: 'alert'
+              operator: 'Include'
+              values: ['*']
+            }
+            {
+              name: 'poller'
               operator: 'Include'
               values: ['*']
             }
@@ -212,73 +150,15 @@ resource rule 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for item in
   }
 }]
 
-// What is missing has no rows and so no dimensions: these two are made for each function.
-resource stale 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for name in functionNames: {
-  name: '${suffix}-stale-${name}'
+resource workbook 'Microsoft.Insights/workbooks@2023-06-01' = {
+  name: guid(insightsId, 'highwater')
   location: location
   tags: tags
-  kind: 'LogAlert'
+  kind: 'shared'
   properties: {
-    displayName: 'No good tick of ${name}'
-    description: 'No tick of this function has found nothing new or committed rows for the whole window. Runbook: docs/runbooks/stale.md'
-    severity: 1
-    enabled: true
-    autoMitigate: true
-    skipQueryValidation: true
-    scopes: [insightsId]
-    evaluationFrequency: 'PT5M'
-    windowSize: staleAfter
-    criteria: {
-      allOf: [
-        {
-          query: '${answers} | where functionName == "${name}" | where message contains ": nothing new" or message contains ": committed "'
-          timeAggregation: 'Count'
-          operator: 'LessThan'
-          threshold: 1
-          failingPeriods: {
-            numberOfEvaluationPeriods: 1
-            minFailingPeriodsToAlert: 1
-          }
-        }
-      ]
-    }
-    actions: {
-      actionGroups: empty(email) ? [] : [people.id]
-    }
+    displayName: 'Highwater'
+    category: 'workbook'
+    sourceId: insightsId
+    serializedData: replace(loadTextContent('workbook.json'), '{insights}', insightsId)
   }
-}]
-
-resource silent 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for name in timers: {
-  name: '${suffix}-silent-${name}'
-  location: location
-  tags: tags
-  kind: 'LogAlert'
-  properties: {
-    displayName: 'No invocation of ${name}'
-    description: 'The host has not called this function for the whole window: it is down, or its timer is off. Runbook: docs/runbooks/silent.md'
-    severity: 1
-    enabled: true
-    autoMitigate: true
-    skipQueryValidation: true
-    scopes: [insightsId]
-    evaluationFrequency: 'PT5M'
-    windowSize: staleAfter
-    criteria: {
-      allOf: [
-        {
-          query: 'requests | where name == "${name}"'
-          timeAggregation: 'Count'
-          operator: 'LessThan'
-          threshold: 1
-          failingPeriods: {
-            numberOfEvaluationPeriods: 1
-            minFailingPeriodsToAlert: 1
-          }
-        }
-      ]
-    }
-    actions: {
-      actionGroups: empty(email) ? [] : [people.id]
-    }
-  }
-}]
+}

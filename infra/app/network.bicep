@@ -2,14 +2,17 @@
 param suffix string
 param location string
 param tags object
-param hostStorageName string
-param stateStorageName string
+param hostAccountId string
+param stateAccountId string
 param sqlServerId string
 
 var blobZone = 'privatelink.blob.${environment().suffixes.storage}'
 var sqlZone = 'privatelink${environment().suffixes.sqlServerHostname}'
-var hostStorageId = resourceId('Microsoft.Storage/storageAccounts', hostStorageName)
-var stateStorageId = resourceId('Microsoft.Storage/storageAccounts', stateStorageName)
+var zoneNames = empty(sqlServerId) ? [blobZone] : [blobZone, sqlZone]
+var host = [{ name: 'host', id: hostAccountId, member: 'blob', zone: blobZone }]
+var state = empty(stateAccountId) ? [] : [{ name: 'state', id: stateAccountId, member: 'blob', zone: blobZone }]
+var sql = empty(sqlServerId) ? [] : [{ name: 'sql', id: sqlServerId, member: 'sqlServer', zone: sqlZone }]
+var targets = concat(host, state, sql)
 
 resource network 'Microsoft.Network/virtualNetworks@2024-07-01' = {
   name: 'vnet-${suffix}'
@@ -43,127 +46,50 @@ resource network 'Microsoft.Network/virtualNetworks@2024-07-01' = {
   }
 }
 
-resource blobDns 'Microsoft.Network/privateDnsZones@2024-06-01' = {
-  name: blobZone
+resource zones 'Microsoft.Network/privateDnsZones@2024-06-01' = [for zone in zoneNames: {
+  name: zone
   location: 'global'
   tags: tags
-}
+}]
 
-resource blobDnsLink 'Microsoft.Network/privateDnsZones/virtualNetworkLinks@2024-06-01' = {
-  parent: blobDns
+resource links 'Microsoft.Network/privateDnsZones/virtualNetworkLinks@2024-06-01' = [for (zone, index) in zoneNames: {
+  parent: zones[index]
   name: 'vnet-${suffix}'
   location: 'global'
   properties: {
     registrationEnabled: false
     virtualNetwork: { id: network.id }
   }
-}
+}]
 
-resource hostEndpoint 'Microsoft.Network/privateEndpoints@2024-07-01' = {
-  name: 'pe-host-${suffix}'
+resource endpoints 'Microsoft.Network/privateEndpoints@2024-07-01' = [for target in targets: {
+  name: 'pe-${target.name}-${suffix}'
   location: location
   tags: tags
   properties: {
     subnet: { id: '${network.id}/subnets/endpoints' }
     privateLinkServiceConnections: [
       {
-        name: 'blob'
+        name: target.member
         properties: {
-          privateLinkServiceId: hostStorageId
-          groupIds: ['blob']
+          privateLinkServiceId: target.id
+          groupIds: [target.member]
         }
       }
     ]
   }
-}
+}]
 
-resource hostEndpointDns 'Microsoft.Network/privateEndpoints/privateDnsZoneGroups@2024-07-01' = {
-  parent: hostEndpoint
+resource records 'Microsoft.Network/privateEndpoints/privateDnsZoneGroups@2024-07-01' = [for (target, index) in targets: {
+  parent: endpoints[index]
   name: 'default'
   properties: {
     privateDnsZoneConfigs: [
       {
-        name: 'blob'
-        properties: { privateDnsZoneId: blobDns.id }
+        name: target.member
+        properties: { privateDnsZoneId: resourceId('Microsoft.Network/privateDnsZones', target.zone) }
       }
     ]
   }
-}
-
-resource stateEndpoint 'Microsoft.Network/privateEndpoints@2024-07-01' = if (!empty(stateStorageName)) {
-  name: 'pe-state-${suffix}'
-  location: location
-  tags: tags
-  properties: {
-    subnet: { id: '${network.id}/subnets/endpoints' }
-    privateLinkServiceConnections: [
-      {
-        name: 'blob'
-        properties: {
-          privateLinkServiceId: stateStorageId
-          groupIds: ['blob']
-        }
-      }
-    ]
-  }
-}
-
-resource stateEndpointDns 'Microsoft.Network/privateEndpoints/privateDnsZoneGroups@2024-07-01' = if (!empty(stateStorageName)) {
-  parent: stateEndpoint
-  name: 'default'
-  properties: {
-    privateDnsZoneConfigs: [
-      {
-        name: 'blob'
-        properties: { privateDnsZoneId: blobDns.id }
-      }
-    ]
-  }
-}
-
-resource sqlDns 'Microsoft.Network/privateDnsZones@2024-06-01' = if (!empty(sqlServerId)) {
-  name: sqlZone
-  location: 'global'
-  tags: tags
-}
-
-resource sqlDnsLink 'Microsoft.Network/privateDnsZones/virtualNetworkLinks@2024-06-01' = if (!empty(sqlServerId)) {
-  parent: sqlDns
-  name: 'vnet-${suffix}'
-  location: 'global'
-  properties: {
-    registrationEnabled: false
-    virtualNetwork: { id: network.id }
-  }
-}
-
-resource sqlEndpoint 'Microsoft.Network/privateEndpoints@2024-07-01' = if (!empty(sqlServerId)) {
-  name: 'pe-sql-${suffix}'
-  location: location
-  tags: tags
-  properties: {
-    subnet: { id: '${network.id}/subnets/endpoints' }
-    privateLinkServiceConnections: [
-      {
-        name: 'sql'
-        properties: {
-          privateLinkServiceId: sqlServerId
-          groupIds: ['sqlServer']
-        }
-      }
-    ]
-  }
-}
-
-resource sqlEndpointDns 'Microsoft.Network/privateEndpoints/privateDnsZoneGroups@2024-07-01' = if (!empty(sqlServerId)) {
-  parent: sqlEndpoint
-  name: 'default'
-  properties: {
-    privateDnsZoneConfigs: [
-      {
-        name: 'sql'
-        properties: { privateDnsZoneId: sqlDns.id }
-      }
-    ]
-  }
-}
+  dependsOn: [zones]
+}]

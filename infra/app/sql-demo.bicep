@@ -1,11 +1,12 @@
-// A database to try things with. Nobody has a password here, only Microsoft Entra logs anybody in.
+// A database to try things with. It has no passwords; Microsoft Entra logs everybody in.
 param serverName string
 param databaseName string
 param location string
 param tags object
-param adminObjectId string
+param adminSid string
 param adminName string
 param adminType string
+param deployerAddress string
 
 resource server 'Microsoft.Sql/servers@2023-08-01' = {
   name: serverName
@@ -19,7 +20,7 @@ resource server 'Microsoft.Sql/servers@2023-08-01' = {
       azureADOnlyAuthentication: true
       principalType: adminType
       login: adminName
-      sid: adminObjectId
+      sid: adminSid
       tenantId: tenant().tenantId
     }
   }
@@ -36,12 +37,22 @@ resource database 'Microsoft.Sql/servers/databases@2023-08-01' = {
   }
 }
 
-// The addresses of Flex Consumption are not known: this lets all of Azure knock, with a token or in vain.
+// The addresses of Flex Consumption are not known, so everything in Azure may try to log in.
 resource azureServices 'Microsoft.Sql/servers/firewallRules@2023-08-01' = {
   parent: server
   name: 'AllowAllWindowsAzureIps'
   properties: {
     startIpAddress: '0.0.0.0'
     endIpAddress: '0.0.0.0'
+  }
+}
+
+// infra/sql/grant.sh runs on the deployer's machine.
+resource deployer 'Microsoft.Sql/servers/firewallRules@2023-08-01' = if (!empty(deployerAddress)) {
+  parent: server
+  name: 'deployer'
+  properties: {
+    startIpAddress: deployerAddress
+    endIpAddress: deployerAddress
   }
 }

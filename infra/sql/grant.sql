@@ -1,25 +1,31 @@
--- The rights that the app needs in one database, and no others. Run by a Microsoft Entra administrator of the
--- server, as often as wanted: grant.sh and grant.ps1 do, or sqlcmd with these variables. Lists are separated
--- by `;`, and `none` stands for an empty one.
+-- The rights that the app needs in one database, and no others. Run by a Microsoft Entra administrator of the server, as
+-- often as you like: by grant.sh, or by sqlcmd with these variables. Lists are separated by `;`, and `none` is an empty one.
 --
---   IDENTITY_NAME, IDENTITY_PRINCIPAL_ID   the app's identity: its name, and its object id
+--   IDENTITY_NAME, IDENTITY_CLIENT_ID   the app's identity: its name, and its client id
 --   SOURCE_TABLES    tables that pollers read, such as dbo.orders;dbo.customers
 --   TRACKED_TABLES   those of them that are read in the mode change_tracking
 --   TARGET_TABLES    tables that the handler sql writes to
---   FENCE_TABLE, LEDGER_TABLE   beside them; made by what `highwater ddl fence` and `ddl ledger` print
---   STATE_TABLE, JOURNAL_TABLE   for the state store sql; made by what `highwater ddl state` and `ddl journal` print
+--   FENCE_TABLE, LEDGER_TABLE   for the handler sql; created with what `highwater ddl fence` and `ddl ledger` print
+--   STATE_TABLE, JOURNAL_TABLE   for the state store sql; created with what `highwater ddl state` and `ddl journal` print
 --
--- It takes no right away: what a poller no longer needs is revoked by hand.
+-- It revokes nothing: revoke by hand what a poller no longer needs.
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 
 DECLARE @user sysname = N'$(IDENTITY_NAME)';
+-- SQL knows a managed identity by its client id. Named by it, the user is created without a look-up in Microsoft Graph,
+-- so a service principal can run this, and two identities of one name are not confused.
+DECLARE @sid varbinary(16) = CAST(CAST('$(IDENTITY_CLIENT_ID)' AS uniqueidentifier) AS varbinary(16));
 DECLARE @statements nvarchar(max);
+IF EXISTS (SELECT 1 FROM sys.database_principals WHERE name = @user AND sid <> @sid)
+BEGIN
+  DECLARE @other nvarchar(2048) = N'User ' + @user + N' belongs to another identity, such as a deleted one of that name. '
+    + N'Remove it and run this again: DROP USER ' + QUOTENAME(@user) + N';';
+  THROW 50000, @other, 1;
+END;
 IF NOT EXISTS (SELECT 1 FROM sys.database_principals WHERE name = @user)
 BEGIN
-  -- By its object id: a name may stand for several applications.
-  SET @statements = N'CREATE USER ' + QUOTENAME(@user)
-    + N' FROM EXTERNAL PROVIDER WITH OBJECT_ID = ''$(IDENTITY_PRINCIPAL_ID)''';
+  SET @statements = N'CREATE USER ' + QUOTENAME(@user) + N' WITH SID = ' + CONVERT(varchar(34), @sid, 1) + N', TYPE = E';
   EXEC (@statements);
   PRINT N'Created user ' + @user;
 END;

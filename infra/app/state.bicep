@@ -1,6 +1,7 @@
-// State documents have an account of their own: in the host's, whose blobs the app owns, a role on one
-// container would say nothing.
-param name string
+// State documents have an account of their own: in the host's account the app owns every blob, so a role on one
+// container would restrict nothing. An existing account is only given the container and the roles on it.
+param accountName string
+param creates bool
 param containerName string
 param location string
 param tags object
@@ -9,11 +10,12 @@ param operatorObjectId string
 param operatorType string
 param zoneRedundant bool
 param publicAccess bool
+param lock bool
 
 var storageBlobDataContributor = 'ba92f5b4-2d11-453d-a403-e96b0029c9fe'
 
-resource account 'Microsoft.Storage/storageAccounts@2025-01-01' = {
-  name: name
+resource account 'Microsoft.Storage/storageAccounts@2025-01-01' = if (creates) {
+  name: accountName
   location: location
   tags: tags
   kind: 'StorageV2'
@@ -32,9 +34,9 @@ resource account 'Microsoft.Storage/storageAccounts@2025-01-01' = {
   }
 }
 
-// A poller writes its document up to several times a minute: with versioning each write would leave a
-// version, and soft delete keeps a hidden copy of each for as long as it is told to.
-resource blobs 'Microsoft.Storage/storageAccounts/blobServices@2025-01-01' = {
+// A poller writes its document up to several times a minute. With versioning each write would leave a version, and
+// soft delete keeps a hidden copy of each one for its days.
+resource blobs 'Microsoft.Storage/storageAccounts/blobServices@2025-01-01' = if (creates) {
   parent: account
   name: 'default'
   properties: {
@@ -51,9 +53,10 @@ resource blobs 'Microsoft.Storage/storageAccounts/blobServices@2025-01-01' = {
 }
 
 resource container 'Microsoft.Storage/storageAccounts/blobServices/containers@2025-01-01' = {
-  parent: blobs
-  name: containerName
+  #disable-next-line use-parent-property // the account may be an existing one
+  name: '${accountName}/default/${containerName}'
   properties: { publicAccess: 'None' }
+  dependsOn: [blobs]
 }
 
 resource contributor 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
@@ -75,3 +78,15 @@ resource operator 'Microsoft.Authorization/roleAssignments@2022-04-01' = if (!em
     roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', storageBlobDataContributor)
   }
 }
+
+// Deleting the group would delete the checkpoints.
+resource protection 'Microsoft.Authorization/locks@2020-05-01' = if (creates && lock) {
+  name: 'keep-checkpoints'
+  scope: account
+  properties: {
+    level: 'CanNotDelete'
+    notes: 'Holds the checkpoints of Highwater. Delete this lock before the account.'
+  }
+}
+
+output accountId string = resourceId('Microsoft.Storage/storageAccounts', accountName)
